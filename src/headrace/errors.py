@@ -1,0 +1,430 @@
+"""Every error headrace raises on purpose, as one tree.
+
+    HeadraceError
+    ├── InvalidArgument ─ InvalidName            what the caller passed makes no sense
+    ├── InvalidSchema ─ IncompatibleSchema       a schema that cannot be read, or not adopted
+    ├── RecordRejected ─ RecordTooLarge          a record the topic cannot hold
+    ├── TopicExists · UnknownTopic · TopicReplaced
+    ├── UnknownGroup
+    ├── VersionConflict                          a conditional append whose condition does not hold
+    ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
+    ├── Fenced ─ ProducerFenced · MemberFenced   somebody newer has taken over
+    ├── CommitBackwards                          an offset commit that would go back
+    ├── Overloaded                               the producer's buffer is full
+    ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
+    ├── WaitTimeout
+    ├── Closed ─ ForkedProcess                   the handle is of no use any more
+    └── StorageError                             the disk, or what is on it
+        ├── DiskFull                             retriable: nothing was written
+        ├── SyncFailed                           no more writes until reopened
+        ├── DamagedData                          bytes that are not what was written
+        ├── IndexDamaged · IndexBehindLog
+        ├── LogMissing · NotALog · UnsupportedFormat · UnsupportedFilesystem
+        └── TooManyFiles
+
+Each error carries its facts as fields and says what happened, where, and what to do.
+Owns no behaviour. Knows nothing of the modules that raise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+def _rebuild(cls: type[HeadraceError], facts: dict[str, Any]) -> HeadraceError:
+    return cls(**facts)
+
+
+@dataclass(eq=False)
+class HeadraceError(Exception):
+    """The root: `except hr.HeadraceError` catches everything headrace raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Fields, not positional args: errors cross process borders (workers, pools) unchanged.
+        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """` Did you mean 'clicks'?` — or nothing, when nothing is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+# -- what the caller passed ------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class InvalidArgument(HeadraceError, ValueError):
+    """An argument that makes no sense. `argument` names it, `why` says what is wrong with it."""
+
+    argument: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.argument}={self.value!r}: {self.why}"
+
+
+@dataclass(eq=False)
+class InvalidName(InvalidArgument):
+    """A name outside the rule for topics, groups and producers."""
+
+
+@dataclass(eq=False)
+class InvalidSchema(HeadraceError, ValueError):
+    """A schema that cannot be read. `position` is where in the text, when it is known."""
+
+    text: str
+    why: str
+    position: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" at character {self.position}"
+        return f"schema {self.text!r}{where}: {self.why}"
+
+
+@dataclass(eq=False)
+class IncompatibleSchema(InvalidSchema):
+    """A schema change that old records could not be read through."""
+
+    column: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"column {self.column!r} cannot change: {self.why}. Compatible changes add nullable "
+            f"columns or widen types; for anything else create a new topic and copy."
+        )
+
+
+@dataclass(eq=False)
+class RecordRejected(HeadraceError, ValueError):
+    """A record the topic cannot hold; nothing of its append was written.
+    `row` counts from 0 within the append; `column` is the path of the offending field."""
+
+    topic: str
+    row: int
+    column: str
+    why: str
+
+    def __str__(self) -> str:
+        at = f"column {self.column!r}" if self.column else "the record"
+        return f"{self.topic}: row {self.row}, {at}: {self.why}"
+
+
+@dataclass(eq=False)
+class RecordTooLarge(RecordRejected):
+    """One record beyond the size limit."""
+
+    size_bytes: int = 0
+    limit_bytes: int = 0
+
+
+# -- topics and groups -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class TopicExists(HeadraceError):
+    topic: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), "
+            f"or pass exist_ok=True."
+        )
+
+
+@dataclass(eq=False)
+class UnknownTopic(HeadraceError, LookupError):
+    topic: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else ""
+        return f"there is no topic {self.topic!r}.{nearest(self.topic, self.known)}{have}"
+
+
+@dataclass(eq=False)
+class TopicReplaced(HeadraceError):
+    """The topic of that name is another one now: deleted, or deleted and created again."""
+
+    topic: str
+    topic_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} with id {self.topic_id} was deleted (a topic of the same name may "
+            f"have been created since). Open it again with log.topic({self.topic!r})."
+        )
+
+
+@dataclass(eq=False)
+class UnknownGroup(HeadraceError, LookupError):
+    topic: str
+    group: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} has no group {self.group!r}.{nearest(self.group, self.known)}"
+
+
+# -- appending -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class VersionConflict(HeadraceError):
+    topic: str
+    key: Any
+    expected: int
+    actual: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: key {self.key!r} is at version {self.actual}, not {self.expected}. "
+            f"Somebody appended in between: read again, decide again, append again."
+        )
+
+
+@dataclass(eq=False)
+class OutOfOrderSequence(HeadraceError):
+    """A sequence number that is neither the next one nor a repetition of an earlier append."""
+
+    topic: str
+    producer: str
+    expected: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: producer {self.producer!r} sent sequence {self.sequence}, expected "
+            f"{self.expected}. Records are missing in between: send them first."
+        )
+
+
+@dataclass(eq=False)
+class ForgottenSequence(HeadraceError):
+    """A repetition so old that its offsets are no longer remembered; it was appended once."""
+
+    topic: str
+    producer: str
+    sequence: int
+    remembered_from: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: producer {self.producer!r} repeats sequence {self.sequence}, which is in "
+            f"the log, but offsets are remembered only from {self.remembered_from} on. Do not send it again."
+        )
+
+
+@dataclass(eq=False)
+class Fenced(HeadraceError):
+    """Somebody newer has taken over; nothing was written."""
+
+
+@dataclass(eq=False)
+class ProducerFenced(Fenced):
+    topic: str
+    producer: str
+    epoch: int
+    current_epoch: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: producer {self.producer!r} with epoch {self.epoch} was replaced by epoch "
+            f"{self.current_epoch}. One live user per producer id: stop this one, or open a new producer."
+        )
+
+
+@dataclass(eq=False)
+class MemberFenced(Fenced):
+    """A member that lost partitions (lease expired, rewound, reassigned) tried to commit them."""
+
+    topic: str
+    group: str
+    member: str
+    partitions: list[int]
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: member {self.member} of group {self.group!r} may not commit partitions "
+            f"{self.partitions}: {self.why}. Nothing was committed; poll again for what is yours now."
+        )
+
+
+@dataclass(eq=False)
+class CommitBackwards(HeadraceError):
+    topic: str
+    group: str
+    partition: int
+    committed: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition}: group {self.group!r} is at {self.committed}; a commit of "
+            f"{self.offset} would go back. Use rewind() to go back on purpose."
+        )
+
+
+@dataclass(eq=False)
+class Overloaded(HeadraceError):
+    """The producer's buffer is full and its policy does not wait."""
+
+    topic: str
+    buffered_bytes: int
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: {self.buffered_bytes} bytes wait already, the limit is {self.limit_bytes}. "
+            f"Slow down, raise buffer_bytes, or use overload='block'."
+        )
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OffsetOutOfRange(HeadraceError):
+    """`offset` is outside [earliest, next]. Below: deleted by retention, [offset, earliest) is lost.
+    Above: this log never held it (an older copy was restored, or the offset is of another log)."""
+
+    topic: str
+    partition: int
+    offset: int
+    earliest: int
+    next: int
+
+    def __str__(self) -> str:
+        have = f"have {self.earliest}..{self.next}"
+        if self.offset < self.earliest:
+            return (
+                f"{self.topic}/{self.partition} offset {self.offset} was deleted by retention "
+                f"({have}; lost: {self.offset}..{self.earliest}). Start from 'earliest', or raise retention."
+            )
+        return (
+            f"{self.topic}/{self.partition} offset {self.offset} is beyond the end of this log ({have}). "
+            f"If an older copy was restored, rewind to an offset it holds."
+        )
+
+
+@dataclass(eq=False)
+class WaitTimeout(HeadraceError, TimeoutError):
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"waited {self.seconds:g} s for {self.what}"
+
+
+# -- handles ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Closed(HeadraceError):
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed. Open it again."
+
+
+@dataclass(eq=False)
+class ForkedProcess(Closed):
+    """The handle was opened by the parent process; using it here could corrupt the parent's log."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} was opened before fork(), in the parent process. "
+            f"Open it again in this process (or start processes with 'spawn')."
+        )
+
+
+# -- storage ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class StorageError(HeadraceError):
+    """The disk, or what is on it."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+@dataclass(eq=False)
+class DiskFull(StorageError):
+    """Nothing was written; the same call may succeed once there is space."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Nothing was written; free space and try again."
+
+
+@dataclass(eq=False)
+class SyncFailed(StorageError):
+    """A sync failed. What it covered may or may not be on disk, so nothing more is written by this
+    process until the log is opened again and what is on disk was checked."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Reading goes on; close and open the log to write again."
+
+
+@dataclass(eq=False)
+class DamagedData(StorageError):
+    """Bytes that are not what was written, in offsets [start, stop) of one partition."""
+
+    topic: str = ""
+    partition: int = -1
+    start: int = -1
+    stop: int = -1
+    position: int = -1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition} offsets {self.start}..{self.stop} are damaged "
+            f"({self.path} at byte {self.position}: {self.why}). The rest is readable: read around "
+            f"the range, and run 'headrace verify' for everything that is damaged."
+        )
+
+
+@dataclass(eq=False)
+class IndexDamaged(StorageError):
+    """The SQLite file that says which batches exist cannot be trusted."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Restore it from a backup, together with the data files."
+
+
+@dataclass(eq=False)
+class IndexBehindLog(IndexDamaged):
+    """The data files know of commits the index does not: an older index was put beside them, or its
+    write-ahead log was lost. Starting would hide records and hand out their offsets again."""
+
+
+@dataclass(eq=False)
+class LogMissing(StorageError):
+    """The directory is not there, or was removed or replaced while the log was open."""
+
+
+@dataclass(eq=False)
+class NotALog(StorageError):
+    """The directory holds something else."""
+
+
+@dataclass(eq=False)
+class UnsupportedFormat(StorageError):
+    """Written by a newer headrace, or not by headrace at all."""
+
+
+@dataclass(eq=False)
+class UnsupportedFilesystem(StorageError):
+    """Network and FUSE file systems do not keep the promises the log is built on."""
+
+
+@dataclass(eq=False)
+class TooManyFiles(StorageError):
+    """The process or the system has no file descriptors or inodes left."""
