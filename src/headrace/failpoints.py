@@ -17,7 +17,23 @@ from typing import Literal
 
 __all__ = ["KNOWN", "Action", "InjectedFault", "arm", "disarm", "reach"]
 
-KNOWN: dict[str, str] = {}
+KNOWN: dict[str, str] = {
+    "append.encoded": "the frames are in memory; nothing is written",
+    "append.written": "the frames are in the data file, unsynced; no row points to them",
+    "append.synced": "the frames are synced; no row points to them",
+    "commit.applied": "the rows are in the transaction, which is not committed",
+    "commit.committed": "the transaction is committed; the commit mark is old",
+    "commit.unacked": "the commit is done and marked; nobody was told or woken",
+    "checkpoint.due": "the commit is done; its write-ahead log is about to be moved into the index",
+    "roll.created": "a new data file exists; its directory entry is not synced, the index does not know it",
+    "roll.registered": "the new data file is in a transaction that is not committed",
+    "roll.adopted": "the new data file has taken the old one's place; it is empty",
+    "member.joined": "the member is in the group; it has not looked at its partitions",
+    "member.evicted": "an expired member is out, in a transaction that is not committed",
+    "member.handing_over": "the member was asked for partitions and is about to give them",
+    "member.handed_over": "the partitions belong to the other member",
+    "member.committed": "the offsets are committed; the member was not told",
+}
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""
 
 Action = Literal["kill", "raise"] | Callable[[], None]

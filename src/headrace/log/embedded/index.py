@@ -53,7 +53,7 @@ class PartitionRow(NamedTuple):
 class FileRow(NamedTuple):
     id: int | None
     name: str
-    state: str  # 'ingest' while a process appends to it, then 'closed'
+    state: str  # 'ingest' while a process appends to it, then 'closed'; 'suspect' after a failed sync
     committed: int  # bytes that committed batches reach to
     synced: int  # bytes known to be on the platter
 
@@ -211,7 +211,7 @@ FILES = Table(
     FileRow,
     "id",
     rowid=True,
-    also="CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state = 'ingest'",
+    also="CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state <> 'closed'",
 )
 BATCHES = Table("batches", BatchRow, "topic, partition, base")
 PRODUCERS = Table("producers", ProducerRow, "topic, name")
