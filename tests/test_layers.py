@@ -161,7 +161,7 @@ def watch(event, args):
 class Environment(type(os.environ)):
     def __getitem__(self, name):
         frame = sys._getframe(1)
-        while frame.f_globals["__name__"] in {"os", "_collections_abc"}:  # getenv(), get(), in
+        while frame.f_globals["__name__"] in {"os", "collections.abc", "_collections_abc"}:  # get()
             frame = frame.f_back
         if frame.f_globals["__name__"].split(".")[0] == "headrace":
             seen.append(f"read {name} from the environment")
