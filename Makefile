@@ -35,7 +35,8 @@ bench:
 
 docs:
 	@scripts/setup docs
-	.venv/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "headrace: the documentation is in site/index.html"
 
 clean:
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
