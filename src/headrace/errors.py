@@ -166,10 +166,7 @@ class TopicExists(HeadraceError):
     topic: str
 
     def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), "
-            f"or pass exist_ok=True."
-        )
+        return f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), or pass exist_ok=True."
 
 
 @dataclass(eq=False)
