@@ -389,12 +389,18 @@ int ftruncate(int fd, off_t bytes) {
     return r;
 }
 
-int truncate(const char *path, off_t bytes) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    int r = ftruncate(fd, bytes), saved = errno;
-    SYS(close, fd);
-    errno = saved;
+int truncate(const char *path, off_t bytes) { /* not by open and close: that would drop the process's locks on it */
+    char buffer[PATH_MAX];
+    const char *name = below_root_at(AT_FDCWD, path, buffer);
+    if (!name) return SYS(truncate, path, bytes);
+    lock();
+    struct stat st;
+    int r = failure("truncate", name) > 0 ? -1 : SYS(truncate, path, bytes);
+    if (!r && !stat(buffer, &st)) {
+        record(OPEN, name, st.st_ino, 0, 0, NULL, 0);
+        record(TRUNCATE, NULL, st.st_ino, bytes, 0, NULL, 0);
+    }
+    unlock();
     return r;
 }
 

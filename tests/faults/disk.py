@@ -25,6 +25,7 @@ import platform
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +87,15 @@ class Shim:
         built = subprocess.run([compiler, *flags, "-o", library, source], capture_output=True, text=True, check=False)
         if built.returncode:
             raise ShimUnavailable(f"{compiler} cannot build the disk shim: {built.stderr}")
-        return Shim(library)
+        shim = Shim(library)
+        probe = [sys.executable, "-c", "import ctypes; ctypes.CDLL(None).hr_mark"]
+        loaded = subprocess.run(probe, env={**os.environ, **shim.env()}, capture_output=True, text=True, check=False)
+        if loaded.returncode:
+            raise ShimUnavailable(f"{sys.executable} does not load the disk shim (static build?): {loaded.stderr}")
+        return shim
+
+    def env(self) -> dict[str, str]:
+        return {"LD_PRELOAD": ":".join(filter(None, [str(self.library), os.environ.get("LD_PRELOAD")]))}
 
 
 def mark(fact: Any) -> None:
@@ -132,7 +141,7 @@ class Disk:
         trace: Path | None = None,
     ) -> Child:
         """Start a program under the shim; several may share a trace, which has one order for all of them."""
-        env = {"LD_PRELOAD": str(self.shim.library), "HR_DISK_ROOT": str(self.root)}
+        env = {**self.shim.env(), "HR_DISK_ROOT": str(self.root)}
         if trace is not None:
             assert self.root not in trace.resolve().parents, "the trace must not be in the directory it traces"
             env["HR_DISK_TRACE"] = str(trace)
