@@ -85,6 +85,10 @@ class Catalog:
             raise TopicReplaced(topic=name, topic_id=uid)
         return self._state(row)
 
+    def known(self, topic: int) -> TopicState | None:
+        """The topic's state as last seen, which may be old."""
+        return self._states.get(topic)
+
     def _state(self, row: TopicRow) -> TopicState:
         assert row.id is not None and row.name is not None
         known = self._states.get(row.id)

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import orjson
+
 from headrace.errors import DiskFull, HeadraceError, IndexDamaged, LogMissing, StorageError, SyncFailed, UnsupportedFormat
 from headrace.log.embedded import disk
 
@@ -144,13 +146,8 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def row_crc(values: Sequence[Any]) -> int:
-    return zlib.crc32("\x1f".join([_text(value) for value in values]).encode("utf-8", "surrogatepass"))
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "\x00"
-    return value.hex() if isinstance(value, bytes) else str(value)
+    """crc32 of the columns as a compact JSON array, bytes as hex."""
+    return zlib.crc32(orjson.dumps(tuple(values), default=bytes.hex))
 
 
 class Table(Generic[Row]):
@@ -197,7 +194,11 @@ class Table(Generic[Row]):
         return db.execute(f"DELETE FROM {self.name} {where}", values).rowcount
 
     def checked(self, found: tuple[Any, ...]) -> Row:
-        if row_crc(found[:-1]) != found[-1]:
+        try:
+            whole = row_crc(found[:-1]) == found[-1]
+        except (TypeError, ValueError):  # a value no row of ours has
+            whole = False
+        if not whole:
             raise IndexDamaged(path=self.name, why=f"row {found[: len(self.key)]!r} of {self.name} fails its checksum")
         return self.row._make(found[:-1])  # type: ignore[attr-defined,no-any-return]
 
@@ -296,7 +297,7 @@ class Index:
                 for table in TABLES:
                     for statement in table.create:
                         db.execute(statement)
-                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0")):
+                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0/0")):
                     META.put(db, MetaRow(name, value))
                 db.execute("COMMIT")
                 db.execute("PRAGMA journal_mode=WAL")

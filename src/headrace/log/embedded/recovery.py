@@ -55,7 +55,7 @@ def check_index_is_newest(index: Index, folder: Path, turnstile: Turnstile, boot
                 highest = max(highest, header.commit_known)
     with index.reading() as db:
         found = META.get(db, "commit")
-    commit = int(found.value) if found else 0
+    commit = int(found.value.split("/")[0]) if found else 0
     if highest > commit:
         raise IndexBehindLog(
             path=str(index.path), why=f"it ends at commit {commit}, but the data files know of commit {highest}"

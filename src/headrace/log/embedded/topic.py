@@ -88,23 +88,34 @@ class EmbeddedTopic:
         Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
         (versioned topics), `progress` gives derived records the event-time progress of their source, `stamp`
         makes it idempotent (see `producer(id=…)`)."""
+        from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
+
         if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
             rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
-        return self._retried(lambda: self.prepare(rows, expect=expect, progress=progress, stamp=stamp))
-
-    def _retried(self, prepare: Any) -> Appended:
-        from headrace.log.embedded.append import Stale
-
+        plain = expect is None and progress is None and stamp is None
+        few = [rows] if isinstance(rows, Mapping) else rows if isinstance(rows, list) and len(rows) <= SMALL_ROWS_MAX else []
         for _ in range(ATTEMPTS):
-            append = prepare()
-            if not append.parts and append.quarantine is None and append.stamp is None and not append.expect:
-                return _nothing(self)
+            state = self._known_state()
+            job: Small | Append
+            if few and plain and not state.settings.versioned:
+                job = Small(state, self._catalog.schema(state), few)
+            else:
+                job = self.prepare(rows, expect=expect, progress=progress, stamp=stamp)
+                if not job.sent and not job.expect:
+                    return _nothing(self)
             try:
-                done: Appended = self._engine.submit(append).result()
+                done: Appended = self._engine.submit(job).result()
                 return done
             except Stale:
-                continue
+                self._state()
+            except NotSmall:
+                plain = False
         raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+
+    def _known_state(self) -> TopicState:
+        """The state as last seen: an append finds out under the lock whether it still is."""
+        self._engine.check()
+        return self._catalog.known(self._id) or self._state()
 
     def prepare(
         self,
@@ -117,7 +128,7 @@ class EmbeddedTopic:
         """An append that is checked and encoded, but not submitted."""
         from headrace.log.embedded import append, dead_letters
 
-        state = self._state()
+        state = self._known_state()
         return append.prepare(
             state,
             self._catalog.schema(state),

@@ -80,6 +80,8 @@ class EmbeddedTransaction:
             try:
                 self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
             except Stale:
+                for name in {append.topic.name for append in self._appends}:
+                    self._topic(name)  # refreshes what is known of it
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
             for member, positions in self._members:
