@@ -1,1 +1,53 @@
-"""headrace: a partitioned, durable, typed log in a directory, and streams and views on it."""
+"""headrace: a partitioned, durable, typed log in a directory, and streams and views on it.
+
+    import headrace as hr
+    log = hr.open_log(".headrace")
+
+Importing starts no JVM and no thread, reads no environment and touches no file; names are loaded when used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.durations import Duration as Duration
+    from headrace.errors import *  # noqa: F403
+    from headrace.log.contract import META as META
+    from headrace.log.contract import Appended as Appended
+    from headrace.log.contract import Lag as Lag
+    from headrace.log.contract import Offsets as Offsets
+    from headrace.log.contract import Record as Record
+    from headrace.log.embedded.log import open_log as open_log
+    from headrace.position import Position as Position
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "open_log": "headrace.log.embedded.log",
+    "Position": "headrace.position",
+    "Duration": "headrace.durations",
+    "META": "headrace.log.contract",
+    "Appended": "headrace.log.contract",
+    "Lag": "headrace.log.contract",
+    "Offsets": "headrace.log.contract",
+    "Record": "headrace.log.contract",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    home = _HOMES.get(name)
+    if home is None:
+        from headrace import errors
+
+        if name in errors.__all__:
+            return getattr(errors, name)
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    from headrace import errors
+
+    return sorted([*_HOMES, *errors.__all__, "__version__"])

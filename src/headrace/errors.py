@@ -30,6 +30,43 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+__all__ = [
+    "Closed",
+    "CommitBackwards",
+    "DamagedData",
+    "DiskFull",
+    "Fenced",
+    "ForgottenSequence",
+    "ForkedProcess",
+    "HeadraceError",
+    "IncompatibleSchema",
+    "IndexBehindLog",
+    "IndexDamaged",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidSchema",
+    "LogMissing",
+    "MemberFenced",
+    "NotALog",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "Overloaded",
+    "ProducerFenced",
+    "RecordRejected",
+    "RecordTooLarge",
+    "StorageError",
+    "SyncFailed",
+    "TooManyFiles",
+    "TopicExists",
+    "TopicReplaced",
+    "UnknownGroup",
+    "UnknownTopic",
+    "UnsupportedFilesystem",
+    "UnsupportedFormat",
+    "VersionConflict",
+    "WaitTimeout",
+]
+
 
 def _rebuild(cls: type[HeadraceError], facts: dict[str, Any]) -> HeadraceError:
     return cls(**facts)
@@ -129,10 +166,7 @@ class TopicExists(HeadraceError):
     topic: str
 
     def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), "
-            f"or pass exist_ok=True."
-        )
+        return f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), or pass exist_ok=True."
 
 
 @dataclass(eq=False)

@@ -1,0 +1,43 @@
+# Every target sets up what it needs in .venv first; PYTHON=python3.12 make ... chooses the interpreter.
+
+.PHONY: help demo test soak bench docs clean
+.NOTPARALLEL:
+
+HEADRACE_SOAK_SECONDS ?= 600
+export HEADRACE_SOAK_SECONDS
+
+help:
+	@echo "make demo    the log in one minute: produce, share, kill, take over, rewind"
+	@echo "make test    lint, types and tests"
+	@echo "make soak    the long random tests, HEADRACE_SOAK_SECONDS=$(HEADRACE_SOAK_SECONDS) each"
+	@echo "make bench   measure, with peers beside"
+	@echo "make docs    build the documentation into site/"
+	@echo "make clean   remove .venv and everything else that was built"
+
+demo:
+	@scripts/setup
+	@.venv/bin/headrace demo
+
+test:
+	@scripts/setup dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/pytest
+
+soak:
+	@scripts/setup dev
+	.venv/bin/pytest -m soak --hypothesis-profile=soak --timeout=$$((HEADRACE_SOAK_SECONDS + 600))
+
+bench:
+	@scripts/setup bench
+	@.venv/bin/python -m bench
+
+docs:
+	@scripts/setup docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "headrace: the documentation is in site/index.html"
+
+clean:
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

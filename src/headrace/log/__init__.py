@@ -1,0 +1,1 @@
+"""The log: its contract, and the logs that keep it."""

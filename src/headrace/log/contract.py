@@ -1,0 +1,290 @@
+"""What any log is: the values that go in and out of it, and the shape of its handles. Owns no behaviour;
+the embedded log and every later one are used through these names. `headrace.testing.LogContract` says in tests
+what the names promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from headrace.durations import Duration
+from headrace.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+META = ("_partition", "_offset", "_arrived_at", "_progress")
+"""The metadata columns every topic can be read with."""
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+"""Where to begin: an end of the log, the first record that arrived at a time or later, or offsets by partition."""
+
+Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Any
+"""What can be appended: a mapping, an iterable of them, or anything with `__arrow_c_stream__`."""
+
+Progress = datetime | Sequence[datetime | None] | None
+"""Explicit event-time progress, for records derived from others: one for all rows, or one per row."""
+
+Overload = Literal["block", "buffer", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic is, apart from its schema. Durations in microseconds."""
+
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    partitions: int = 1
+    retention_us: int | None = None
+    retention_bytes: int | None = None
+    cleanup: str = "delete"
+    durability: str = "fsync"
+    versioned: bool = False
+    max_ahead_us: int = 3_600_000_000
+    forget_us: int = 604_800_000_000
+    extra: str = "forbid"
+    partitions_added: bool = False
+    """Whether there once were fewer: then a key's records may lie in several partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as `describe()` tells it; made without Arrow."""
+
+    name: str
+    topic_id: str
+    schema: str
+    schema_version: int
+    settings: TopicSettings
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One partition: the first offset held, the next to be given, and event-time progress there."""
+
+    earliest: int
+    next: int
+    progress: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did. `ranges`: the offsets given, by partition. `quarantined`: records that went to the
+    dead letters instead, because their event time is too far ahead."""
+
+    position: Position
+    ranges: dict[int, range]
+    quarantined: int = 0
+    duplicate: bool = False
+    """The append is a repetition of an earlier one, whose offsets these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    topic: str
+    partition: int
+    offset: int
+    arrived_at: datetime
+    progress: datetime | None
+    key: Any
+    """The key column's value; a tuple of them for a composite key; None without a key."""
+    value: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in one partition. `time`: how long the oldest unread record has waited."""
+
+    committed: int | None
+    next: int
+    records: int
+    time: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    member: str
+    host: str
+    pid: int
+    partitions: tuple[int, ...]
+    joined_at: datetime
+    alive: bool
+
+
+@dataclass(slots=True)
+class ProducerStats:
+    """Counters of one producer, for ever growing."""
+
+    sent: int = 0
+    acked: int = 0
+    failed: int = 0
+    duplicates: int = 0
+    batches: int = 0
+    dropped: int = 0
+    refused: int = 0
+    blocked: int = 0
+    blocked_seconds: float = 0.0
+    buffered_rows: int = 0
+    buffered_bytes: int = 0
+    buffered_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dead letter comes from. Fields that make no sense for it are None."""
+
+    topic: str | None
+    partition: int | None = None
+    offset: int | None = None
+    source: str | None = None
+    """A file and line, a flow and operator, a queue: whatever led here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing `verify` found. Ranges are half-open; -1 where there is none."""
+
+    what: str
+    topic: str = ""
+    partition: int = -1
+    start: int = -1
+    stop: int = -1
+    file: str = ""
+    position: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify` read, and what it found."""
+
+    topics: int
+    batches: int
+    records: int
+    bytes: int
+    problems: list[Problem] = field(default_factory=list)
+    lost: list[Problem] = field(default_factory=list)
+    """Ranges of `os` topics that a power loss took: known and reported, not damage."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Member(Closing, Protocol):
+    """One consumer in a group. `poll` hands out records of the partitions it has; `commit` says they are done."""
+
+    id: str
+
+    @property
+    def partitions(self) -> tuple[int, ...]: ...
+
+    def poll(self, timeout: Duration = "1 second", max_records: int = 500) -> list[Record]: ...
+
+    def commit(self, upto: Record | None = None) -> None: ...
+
+
+class Group(Protocol):
+    name: str
+
+    def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> Member: ...
+
+    def lag(self) -> dict[int, Lag]: ...
+
+    def members(self) -> list[MemberInfo]: ...
+
+    def committed(self) -> dict[int, int]: ...
+
+    def rewind(self, start: Start) -> dict[int, int]: ...
+
+    def delete(self) -> None: ...
+
+
+class Producer(Closing, Protocol):
+    """Sends rows one by one, in batches. `sequence` is the number of the next record of this producer id."""
+
+    stats: ProducerStats
+
+    def send(self, row: Mapping[str, Any]) -> Future[Position]: ...
+
+    def flush(self, timeout: Duration | None = None) -> None: ...
+
+
+class Topic(Protocol):
+    name: str
+
+    @property
+    def topic_id(self) -> str: ...
+
+    @property
+    def settings(self) -> TopicSettings: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def append(
+        self, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
+    ) -> Appended: ...
+
+    def batches(
+        self,
+        partition: int = 0,
+        start: int | Start = "earliest",
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def records(
+        self, start: Start = "earliest", *, key: Any = None, follow: bool = False, timeout: Duration | None = None
+    ) -> Iterator[Record]: ...
+
+    def offsets(self, at: datetime | None = None) -> dict[int, Offsets]: ...
+
+    def version(self, key: Any) -> int: ...
+
+    def group(self, name: str) -> Group: ...
+
+    def alter(self, **changes: Any) -> None: ...
+
+    def describe(self) -> TopicDescription: ...
+
+
+class Transaction(Protocol):
+    def append(
+        self, topic: str, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
+    ) -> None: ...
+
+    def commit(self, member: Member) -> None: ...
+
+    @property
+    def position(self) -> Position: ...
+
+
+class Log(Closing, Protocol):
+    def create_topic(self, name: str, schema: Any, **settings: Any) -> Topic: ...
+
+    def topic(self, name: str) -> Topic: ...
+
+    def topics(self) -> list[Topic]: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]: ...
+
+    def verify(self) -> Verified: ...

@@ -1,0 +1,1 @@
+"""The embedded log: a directory with Arrow frames in data files and one SQLite file that says which exist."""

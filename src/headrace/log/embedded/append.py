@@ -1,0 +1,427 @@
+"""Appending: from what a user hands over to frames and offsets. Owns which partition a record goes to, what is
+quarantined, and how small appends share a frame. Does not know files or locks.
+
+`prepare` does everything that can be done before the lock (checking, hashing, splitting, encoding); `Append.apply`
+gives offsets inside the transaction. Records are all appended or none is."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import keys, rows
+from headrace.durations import instant_us
+from headrace.errors import (
+    ForgottenSequence,
+    HeadraceError,
+    InvalidArgument,
+    OutOfOrderSequence,
+    ProducerFenced,
+    RecordTooLarge,
+    TopicReplaced,
+    VersionConflict,
+)
+from headrace.log.contract import Appended, Progress, Rows
+from headrace.log.embedded.catalog import TopicState
+from headrace.log.embedded.committer import Job, Tx
+from headrace.log.embedded.datafiles import Draft
+from headrace.log.embedded.frames import EXTRA, PER_ROW, Body
+from headrace.log.embedded.index import (
+    PRODUCERS,
+    SEQUENCES,
+    VERSIONS,
+    ProducerRow,
+    SequenceRow,
+    TopicRow,
+    VersionRow,
+)
+from headrace.position import Position
+from headrace.schema import EXTRA_COLUMN, storage_schema
+
+RECORD_BYTES_MAX = 16 << 20
+FRAME_BYTES_MAX = 16 << 20
+FRAME_ROWS_MAX = 65_536
+MERGE_ROWS_MAX = 64
+"""Appends up to this many rows wait to share a frame with others; larger ones are encoded by their caller."""
+SEQUENCES_KEPT = 128
+
+INSTANT = pa.timestamp("us", tz="UTC")
+PER_ROW_FIELDS = [pa.field("_offset", pa.int64()), pa.field("_arrived_at", INSTANT), pa.field("_progress", INSTANT)]
+
+
+class Stale(HeadraceError):
+    """The topic was altered since the append was prepared: prepare again."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Rows for one partition, at most a frame's worth."""
+
+    partition: int
+    batch: pa.RecordBatch
+    event_min: int | None
+    event_max: int | None
+    progress_max: int | None = None  # when rows carry their own progress
+    flags: int = 0
+    draft: Draft | None = None
+
+    def encoded(self, topic: TopicState) -> Draft:
+        if self.draft is None:
+            self.draft = Draft(
+                bytes.fromhex(topic.uid),
+                self.partition,
+                Body.of(self.batch),
+                topic.schema_version,
+                self.event_min,
+                self.event_max,
+                self.flags,
+            )
+        return self.draft
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who appends, for idempotence: the producer's name, its epoch, and its number of the first record."""
+
+    producer: str
+    epoch: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class Append:
+    """One append to one topic: a job of its own, or a part of a transaction."""
+
+    topic: TopicState
+    parts: list[Part]
+    count: int
+    sent: int = 0  # with those that were quarantined: what a producer's sequence counts
+    versions: dict[bytes, int] = field(default_factory=dict)
+    expect: list[tuple[bytes, Any, int]] = field(default_factory=list)
+    stamp: Stamp | None = None
+    quarantine: Append | None = None  # the same records' way into the dead letters
+    register: Callable[[Tx, range], None] | None = None  # what else a dead letter leaves behind
+
+    @property
+    def synced(self) -> bool:
+        return self.topic.synced
+
+    @property
+    def merge_key(self) -> Hashable | None:
+        plain = self.stamp is None and self.quarantine is None and self.register is None
+        if plain and self.count <= MERGE_ROWS_MAX and not self.topic.settings.versioned and self.parts:
+            if all(part.progress_max is None for part in self.parts):
+                return self.topic.id, self.topic.revision
+        return None
+
+    def combine(self, jobs: Sequence[Append]) -> Job:
+        return Shared(jobs)
+
+    def drafts(self) -> list[Draft]:
+        own = [part.encoded(self.topic) for part in self.parts]
+        return own + (self.quarantine.drafts() if self.quarantine else [])
+
+    def apply(self, tx: Tx) -> Appended:
+        row = current(tx, self.topic)
+        if self.stamp is not None:
+            known = _deduplicate(tx, self.topic, self.stamp, self.sent)
+            if known is not None:
+                return _appended(self.topic, known, duplicate=True)
+        for key_hash, key, expected in self.expect:
+            actual = _version(tx, self.topic.id, key_hash)
+            if actual != expected:
+                raise VersionConflict(topic=self.topic.name, key=key, expected=expected, actual=actual)
+        ranges: dict[int, range] = {}
+        for part in self.parts:
+            assert part.draft is not None
+            batch = tx.append(row, part.draft, self.topic.settings.forget_us, part.progress_max)
+            begun = ranges.get(part.partition)
+            ranges[part.partition] = range(begun.start if begun else batch.base, batch.next)
+        for key_hash, count in self.versions.items():
+            VERSIONS.put(tx.db, VersionRow(self.topic.id, key_hash, _version(tx, self.topic.id, key_hash) + count))
+        if self.stamp is not None:
+            _remember(tx, self.topic.id, self.stamp, self.sent, ranges)
+        if self.register is not None:
+            for given in ranges.values():
+                self.register(tx, given)
+        quarantined = 0
+        if self.quarantine is not None:
+            self.quarantine.apply(tx)
+            quarantined = self.quarantine.count
+        return _appended(self.topic, ranges, quarantined=quarantined)
+
+
+class Shared:
+    """Many small appends to one topic, one frame per partition; each is told its own offsets."""
+
+    merge_key = None
+
+    def __init__(self, jobs: Sequence[Append]) -> None:
+        self.topic = jobs[0].topic
+        self.synced = self.topic.synced
+        self._jobs = jobs
+        self._frames: list[tuple[Part, list[tuple[int, int]]]] = []  # (part, [(job, rows)])
+        waiting: dict[int, list[tuple[int, Part]]] = {}
+        for number, job in enumerate(jobs):
+            for part in job.parts:
+                waiting.setdefault(part.partition, []).append((number, part))
+        for partition, found in waiting.items():
+            batch = found[0][1].batch if len(found) == 1 else pa.concat_batches([part.batch for _, part in found])
+            events_min = [part.event_min for _, part in found if part.event_min is not None]
+            events_max = [part.event_max for _, part in found if part.event_max is not None]
+            flags = found[0][1].flags  # the same for all: one topic at one revision
+            whole = Part(partition, batch, min(events_min, default=None), max(events_max, default=None), flags=flags)
+            self._frames.append((whole, [(number, part.batch.num_rows) for number, part in found]))
+
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        raise NotImplementedError
+
+    def drafts(self) -> list[Draft]:
+        return [part.encoded(self.topic) for part, _ in self._frames]
+
+    def apply(self, tx: Tx) -> list[Appended]:
+        row = current(tx, self.topic)
+        ranges: list[dict[int, range]] = [{} for _ in self._jobs]
+        for part, shares in self._frames:
+            assert part.draft is not None
+            offset = tx.append(row, part.draft, self.topic.settings.forget_us).base
+            for number, count in shares:
+                ranges[number][part.partition] = range(offset, offset + count)
+                offset += count
+        return [_appended(self.topic, given) for given in ranges]
+
+
+def current(tx: Tx, topic: TopicState) -> TopicRow:
+    row = tx.topic(topic.id)
+    if row is None or row.name is None:
+        raise TopicReplaced(topic=topic.name, topic_id=topic.uid)
+    if row.revision != topic.revision:
+        raise Stale()
+    return row
+
+
+def _appended(
+    topic: TopicState, ranges: dict[int, range], *, quarantined: int = 0, duplicate: bool = False
+) -> Appended:
+    nexts = {partition: given.stop for partition, given in ranges.items()}
+    return Appended(Position.of(topic.name, topic.uid, nexts), ranges, quarantined, duplicate)
+
+
+# -- before the lock ---------------------------------------------------------------------------------
+
+_turns: dict[str, itertools.count[int]] = {}
+_turns_lock = threading.Lock()
+
+
+def _next_turn(uid: str, count: int) -> int:
+    """Round-robin over the partitions of a topic without a key: where the next record goes."""
+    with _turns_lock:
+        turn = _turns.setdefault(uid, itertools.count())
+        first = next(turn)
+        if count > 1:
+            _turns[uid] = itertools.count(first + count)
+        return first
+
+
+def prepare(
+    topic: TopicState,
+    schema: pa.Schema,
+    data: Rows,
+    *,
+    now_us: int,
+    expect: Mapping[Any, int] | None = None,
+    progress: Progress = None,
+    stamp: Stamp | None = None,
+    quarantine: Callable[[TopicState, pa.RecordBatch], Append] | None = None,
+) -> Append:
+    """Checks, partitions and encodes. Raises what is wrong with the records before anything is written."""
+    settings = topic.settings
+    batch = rows.to_batch(data, schema, extra=settings.extra, topic=topic.name)
+    _refuse_too_large(batch, topic.name)
+    sent = batch.num_rows
+    carried = _carried_progress(progress, sent)
+    ahead: pa.RecordBatch | None = None
+    if settings.event_time is not None and batch.num_rows and quarantine is not None:
+        batch, ahead, carried = _split_ahead(batch, settings.event_time, now_us + settings.max_ahead_us, carried)
+    append = Append(topic, [], batch.num_rows, sent, stamp=stamp)
+    if settings.versioned:
+        hashes = keys.key_hashes(batch, settings.key)
+        for key_hash in hashes:
+            append.versions[key_hash] = append.versions.get(key_hash, 0) + 1
+    if expect is not None:
+        if not settings.versioned:
+            raise InvalidArgument("expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True")
+        for key, version in expect.items():
+            append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
+    if carried is not None:
+        batch = _with_progress(batch, carried)
+    for partition, chunk in _partitioned(batch, topic):
+        for piece in _frames_of(chunk):
+            append.parts.append(_part(partition, piece, settings.event_time, carried is not None))
+    if ahead is not None and quarantine is not None:
+        append.quarantine = quarantine(topic, ahead)
+    if append.merge_key is None:
+        append.drafts()
+    return append
+
+
+def _partitioned(batch: pa.RecordBatch, topic: TopicState) -> list[tuple[int, pa.RecordBatch]]:
+    count, partitions = batch.num_rows, topic.settings.partitions
+    if count == 0:
+        return []
+    if partitions == 1:
+        return [(0, batch)]
+    if topic.settings.key:
+        return keys.split(batch, keys.partitions_of(batch, topic.settings.key, partitions), partitions)
+    first = _next_turn(topic.uid, count)
+    if count == 1:
+        return [(first % partitions, batch)]
+    return keys.split(batch, (first + np.arange(count)) % partitions, partitions)
+
+
+def _frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The batch in pieces that fit a frame, in order."""
+    if batch.num_rows <= 1 or (batch.num_rows <= FRAME_ROWS_MAX and batch.nbytes <= FRAME_BYTES_MAX):
+        return [batch]
+    half = batch.num_rows // 2
+    return _frames_of(batch.slice(0, half)) + _frames_of(batch.slice(half))
+
+
+def _part(partition: int, batch: pa.RecordBatch, event_time: str | None, carries: bool) -> Part:
+    part = Part(partition, batch, None, None, flags=EXTRA if EXTRA_COLUMN in batch.schema.names else 0)
+    if event_time is not None:
+        bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
+        part.event_min, part.event_max = bounds["min"].as_py(), bounds["max"].as_py()
+    if carries:
+        from headrace.time import UNSET
+
+        part.flags |= PER_ROW
+        largest = pc.max(batch.column("_progress").cast(pa.int64())).as_py()
+        part.progress_max = UNSET if largest is None else largest
+    return part
+
+
+def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0) -> None:
+    """By halves: costs nothing for ordinary batches, and finds the one record that is too large."""
+    if batch.nbytes <= RECORD_BYTES_MAX:
+        return
+    if batch.num_rows == 1:
+        raise RecordTooLarge(
+            topic=topic,
+            row=first,
+            column="",
+            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere, their place here",
+            size_bytes=batch.nbytes,
+            limit_bytes=RECORD_BYTES_MAX,
+        )
+    half = batch.num_rows // 2
+    _refuse_too_large(batch.slice(0, half), topic, first)
+    _refuse_too_large(batch.slice(half), topic, first + half)
+
+
+def _split_ahead(
+    batch: pa.RecordBatch, event_time: str, limit_us: int, carried: pa.Array | None
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None, pa.Array | None]:
+    """Records whose event time is beyond the limit, apart from the rest."""
+    times = batch.column(event_time).cast(pa.int64())
+    largest = pc.max(times).as_py()
+    if largest is None or largest <= limit_us:
+        return batch, None, carried
+    ahead = pc.fill_null(pc.greater(times, limit_us), False)
+    kept = pc.invert(ahead)
+    return batch.filter(kept), batch.filter(ahead), None if carried is None else carried.filter(kept)
+
+
+def _carried_progress(progress: Progress, count: int) -> pa.Array | None:
+    if progress is None:
+        return None
+    if isinstance(progress, datetime):
+        given: list[int | None] = [instant_us(progress, argument="progress")] * count
+    else:
+        given = [None if p is None else instant_us(p, argument="progress") for p in progress]
+        if len(given) != count:
+            raise InvalidArgument("progress", f"{len(given)} values", f"there are {count} records")
+    return pa.array(given, pa.int64()).cast(INSTANT)
+
+
+def _with_progress(batch: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+    """Per-row metadata columns: progress is given; offset and arrival are null until a rewrite fixes them."""
+    columns = [*batch.columns, pa.nulls(len(carried), pa.int64()), pa.nulls(len(carried), INSTANT), carried]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*batch.schema, *PER_ROW_FIELDS]))
+
+
+def stored_schema(schema: pa.Schema, flags: int) -> pa.Schema:
+    """What a frame's body holds: users' columns, what was kept beside them, and per-row metadata."""
+    stored = storage_schema(schema, "keep" if flags & EXTRA else "forbid")
+    return pa.schema([*stored, *PER_ROW_FIELDS]) if flags & PER_ROW else stored
+
+
+# -- inside the transaction --------------------------------------------------------------------------
+
+
+def _version(tx: Tx, topic: int, key_hash: bytes) -> int:
+    row = VERSIONS.get(tx.db, topic, key_hash)
+    return row.version if row else 0
+
+
+def _deduplicate(tx: Tx, topic: TopicState, stamp: Stamp, count: int) -> dict[int, range] | None:
+    """The original offsets when the append is a repetition; None when it is the next one; else an error."""
+    row = PRODUCERS.get(tx.db, topic.id, stamp.producer) or ProducerRow(topic.id, stamp.producer, 0, 0)
+    if row.epoch != stamp.epoch:
+        raise ProducerFenced(
+            topic=topic.name, producer=stamp.producer, epoch=stamp.epoch, current_epoch=row.epoch
+        )
+    if stamp.sequence == row.sequence:
+        return None
+    if stamp.sequence > row.sequence:
+        raise OutOfOrderSequence(
+            topic=topic.name, producer=stamp.producer, expected=row.sequence, sequence=stamp.sequence
+        )
+    known = SEQUENCES.get(tx.db, topic.id, stamp.producer, stamp.sequence)
+    if known is not None and known.count == count:
+        return parse_ranges(known.ranges)
+    oldest = SEQUENCES.select(
+        tx.db, "WHERE topic = ? AND producer = ? ORDER BY sequence LIMIT 1", topic.id, stamp.producer
+    )
+    remembered = oldest[0].sequence if oldest else row.sequence
+    if stamp.sequence < remembered:
+        raise ForgottenSequence(
+            topic=topic.name, producer=stamp.producer, sequence=stamp.sequence, remembered_from=remembered
+        )
+    raise OutOfOrderSequence(topic=topic.name, producer=stamp.producer, expected=row.sequence, sequence=stamp.sequence)
+
+
+def _remember(tx: Tx, topic: int, stamp: Stamp, count: int, ranges: Mapping[int, range]) -> None:
+    PRODUCERS.put(tx.db, ProducerRow(topic, stamp.producer, stamp.epoch, stamp.sequence + count))
+    if count == 0:
+        return
+    SEQUENCES.put(tx.db, SequenceRow(topic, stamp.producer, stamp.sequence, count, ranges_text(ranges)))
+    SEQUENCES.delete(
+        tx.db,
+        "WHERE topic = ?1 AND producer = ?2 AND sequence <= (SELECT sequence FROM sequences WHERE topic = ?1 "
+        "AND producer = ?2 ORDER BY sequence DESC LIMIT 1 OFFSET ?3)",
+        topic,
+        stamp.producer,
+        SEQUENCES_KEPT,
+    )
+
+
+def ranges_text(ranges: Mapping[int, range]) -> str:
+    return ",".join(f"{partition}:{given.start}-{given.stop}" for partition, given in sorted(ranges.items()))
+
+
+def parse_ranges(text: str) -> dict[int, range]:
+    out = {}
+    for item in text.split(",") if text else []:
+        partition, _, given = item.partition(":")
+        start, _, stop = given.partition("-")
+        out[int(partition)] = range(int(start), int(stop))
+    return out

@@ -1,0 +1,301 @@
+"""The topics of a log: their names, ids, settings and schemas. Owns what may be created and altered. Does not
+know records. A topic's id is never given twice, so a topic created again is never mistaken for the old one;
+its revision goes up with every change, so a writer that prepared records by older settings notices.
+
+Imports Arrow only where a schema is needed as Arrow: listing topics does not."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.durations import Duration, duration_us
+from headrace.errors import InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
+from headrace.log.contract import TopicSettings
+from headrace.log.embedded.committer import Tx
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import (
+    BATCHES,
+    GROUPS,
+    MEMBERS,
+    PARTITIONS,
+    PRODUCERS,
+    SCHEMAS,
+    SEQUENCES,
+    SHARES,
+    TOPICS,
+    VERSIONS,
+    PartitionRow,
+    SchemaRow,
+    TopicRow,
+)
+from headrace.names import check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONS_MAX = 4096
+SYSTEM_PREFIX = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as of one revision."""
+
+    id: int
+    uid: str
+    name: str
+    revision: int
+    schema_version: int
+    settings: TopicSettings
+
+    @property
+    def synced(self) -> bool:
+        return self.settings.durability == "fsync"
+
+
+class Catalog:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._states: dict[int, TopicState] = {}
+        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+
+    # -- looking up --------------------------------------------------------------------------------
+
+    def named(self, name: str) -> TopicState:
+        with self._engine.index.reading() as db:
+            rows = TOPICS.select(db, "WHERE name = ?", name)
+            if not rows:
+                raise UnknownTopic(topic=name, known=[row.name or "" for row in _visible(db)])
+            return self._state(rows[0])
+
+    def all(self) -> list[TopicState]:
+        with self._engine.index.reading() as db:
+            return [self._state(row) for row in _visible(db)]
+
+    def current(self, topic: int, name: str, uid: str) -> TopicState:
+        """The topic's state now; TopicReplaced when it is no more."""
+        with self._engine.index.reading() as db:
+            row = TOPICS.get(db, topic)
+        if row is None or row.name is None:
+            raise TopicReplaced(topic=name, topic_id=uid)
+        return self._state(row)
+
+    def _state(self, row: TopicRow) -> TopicState:
+        assert row.id is not None and row.name is not None
+        known = self._states.get(row.id)
+        if known is None or known.revision != row.revision:
+            known = TopicState(row.id, row.uid, row.name, row.revision, row.schema, settings_from(row.settings))
+            self._states[row.id] = known
+        return known
+
+    def ddl(self, state: TopicState) -> str:
+        with self._engine.index.reading() as db:
+            row = SCHEMAS.get(db, state.id, state.schema_version)
+        return row.ddl if row else ""
+
+    def schema(self, state: TopicState, version: int | None = None) -> pa.Schema:
+        """The columns as users know them, at a version or now."""
+        from headrace.schema import schema_from_bytes
+
+        wanted = (state.id, version or state.schema_version)
+        found = self._schemas.get(wanted)
+        if found is None:
+            with self._engine.index.reading() as db:
+                row = SCHEMAS.get(db, *wanted)
+            if row is None:
+                raise TopicReplaced(topic=state.name, topic_id=state.uid)
+            found = self._schemas[wanted] = schema_from_bytes(row.arrow)
+        return found
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def create(
+        self, name: str, schema: object, settings: TopicSettings, *, exist_ok: bool, system: bool = False
+    ) -> TopicState:
+        from headrace.schema import schema_bytes, schema_from, to_ddl
+
+        check_name(name, argument="name", system=system)
+        arrow = schema_from(schema)
+        _check_columns(arrow, settings)
+        ddl, raw = to_ddl(arrow), schema_bytes(arrow)
+        uid = uuid.uuid4().hex
+
+        def apply(tx: Tx) -> TopicRow:
+            clash = TOPICS.select(tx.db, "WHERE name = ? COLLATE NOCASE", name)
+            if clash:
+                if clash[0].name == name and exist_ok:
+                    return clash[0]
+                raise TopicExists(topic=clash[0].name or name)
+            row = TopicRow(None, uid, name, 1, 1, settings_text(settings))
+            row = row._replace(id=TOPICS.add(tx.db, row))
+            assert row.id is not None
+            SCHEMAS.add(tx.db, SchemaRow(row.id, 1, ddl, raw))
+            for partition in range(settings.partitions):
+                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, None, tx.now_us))
+            return row
+
+        row: TopicRow = self._engine.committer.run(apply, synced=True)
+        return self._state(row)
+
+    def alter(self, state: TopicState, changes: Mapping[str, Any]) -> TopicState:
+        """Changes settings or the schema, or neither: everything is checked first."""
+        from headrace.schema import evolve, schema_bytes, schema_from, to_ddl
+
+        given = dict(changes)
+        schema = given.pop("schema", None)
+        wanted = None if schema is None else schema_from(schema)
+        if "partitions" in given:
+            given["partitions"] = _whole_number(given["partitions"], "partitions", 1, PARTITIONS_MAX)
+        fresh = settings_of(given, base=state.settings, fixed=("key", "event_time", "versioned"))
+
+        def apply(tx: Tx) -> TopicRow:
+            row = TOPICS.get(tx.db, state.id)
+            if row is None or row.name is None:
+                raise TopicReplaced(topic=state.name, topic_id=state.uid)
+            old = settings_from(row.settings)
+            settings = replace(old, **{name: getattr(fresh, name) for name in _fields_of(given)})
+            if settings.partitions < old.partitions:
+                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}; none can go")
+            if settings.partitions > old.partitions:
+                if old.cleanup == "compact" or old.versioned:
+                    raise InvalidArgument(
+                        "partitions",
+                        settings.partitions,
+                        "on a compacted or versioned topic keys must stay where they are: create a new topic and copy",
+                    )
+                settings = replace(settings, partitions_added=True)
+                for partition in range(old.partitions, settings.partitions):
+                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, None, tx.now_us))
+            version = row.schema
+            if wanted is not None:
+                newest = SCHEMAS.get(tx.db, state.id, version)
+                assert newest is not None
+                from headrace.schema import schema_from_bytes
+
+                frozen = [*old.key, *([old.event_time] if old.event_time else [])]
+                evolved = evolve(schema_from_bytes(newest.arrow), wanted, frozen=frozen)
+                if schema_bytes(evolved) != newest.arrow:
+                    version += 1
+                    SCHEMAS.add(tx.db, SchemaRow(state.id, version, to_ddl(evolved), schema_bytes(evolved)))
+            changed = row._replace(revision=row.revision + 1, schema=version, settings=settings_text(settings))
+            TOPICS.put(tx.db, changed)
+            tx.touched.add(row.uid)
+            return changed
+
+        row: TopicRow = self._engine.committer.run(apply, synced=True)
+        return self._state(row)
+
+    def delete(self, state: TopicState) -> None:
+        def apply(tx: Tx) -> None:
+            row = TOPICS.get(tx.db, state.id)
+            if row is None or row.name is None:
+                raise TopicReplaced(topic=state.name, topic_id=state.uid)
+            # Rows first in one go: a topic half deleted must never be seen. Its frames are reclaimed by maintenance.
+            for table in (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS):
+                table.delete(tx.db, "WHERE topic = ?", state.id)
+            TOPICS.put(tx.db, row._replace(name=None, revision=row.revision + 1))
+            tx.touched.add(row.uid)
+
+        self._engine.committer.run(apply, synced=True)
+        self._states.pop(state.id, None)
+
+
+def _visible(db: sqlite3.Connection) -> list[TopicRow]:
+    rows = TOPICS.select(db, "WHERE name IS NOT NULL ORDER BY name")
+    return [row for row in rows if not (row.name or "").startswith(SYSTEM_PREFIX)]
+
+
+# -- settings ----------------------------------------------------------------------------------------
+
+
+def settings_text(settings: TopicSettings) -> str:
+    return json.dumps(asdict(settings), sort_keys=True)
+
+
+def settings_from(text: str) -> TopicSettings:
+    raw = json.loads(text)
+    raw["key"] = tuple(raw["key"])
+    return TopicSettings(**raw)
+
+
+_DURATIONS = {"retention": "retention_us", "max_ahead": "max_ahead_us", "forget": "forget_us"}
+_CHOICES = {
+    "cleanup": ("delete", "compact"),
+    "durability": ("fsync", "os"),
+    "extra": ("forbid", "ignore", "keep"),
+}
+
+
+def _fields_of(given: Mapping[str, Any]) -> list[str]:
+    return [_DURATIONS.get(name, name) for name in given]
+
+
+def settings_of(
+    given: Mapping[str, Any], *, base: TopicSettings = TopicSettings(), fixed: tuple[str, ...] = ()  # noqa: B008
+) -> TopicSettings:
+    """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
+    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned"}
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            from headrace.errors import nearest
+
+            raise InvalidArgument(name, value, f"there is no such setting.{nearest(name, sorted(known))}")
+        if name in fixed:
+            raise InvalidArgument(name, value, "cannot be altered: create a new topic and copy")
+        if name in _DURATIONS:
+            out[_DURATIONS[name]] = _duration(name, value)
+        elif name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
+            out[name] = value
+        elif name == "key":
+            out[name] = (value,) if isinstance(value, str) else tuple(value or ())
+        elif name == "partitions":
+            out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
+        elif name == "retention_bytes":
+            out[name] = None if value is None else _whole_number(value, name, 1, 2**62)
+        elif name == "versioned":
+            out[name] = bool(value)
+        else:
+            out[name] = value
+    settings = replace(base, **out)
+    if (settings.cleanup == "compact" or settings.versioned) and not settings.key:
+        what = "versioned" if settings.versioned else "cleanup"
+        raise InvalidArgument(what, getattr(settings, what), "needs a key: pass key='column'")
+    return settings
+
+
+def _duration(name: str, value: Duration | None) -> int | None:
+    if value is None:
+        if name != "retention":
+            raise InvalidArgument(name, value, "must be a duration such as '1 hour'")
+        return None
+    return duration_us(value, argument=name)
+
+
+def _whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidArgument(name, value, f"must be a whole number from {lowest} to {highest}")
+    return value
+
+
+def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
+    import pyarrow as pa
+
+    from headrace.errors import nearest
+    from headrace.keys import check_key_columns
+
+    if settings.key:
+        check_key_columns(schema, settings.key)
+    column = settings.event_time
+    if column is not None:
+        if column not in schema.names:
+            raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
+        if schema.field(column).type != pa.timestamp("us", tz="UTC"):
+            raise InvalidArgument("event_time", column, f"is {schema.field(column).type}; it must be a timestamp")

@@ -1,0 +1,341 @@
+"""The committer: one thread per process through which every write goes. Owns the order of a commit:
+frames written → data synced → turnstile → one SQLite transaction → mark → wake. Does not know Arrow or groups.
+
+Jobs that wait together are committed together, and share the syncs; each is applied under its own
+savepoint, so one that is refused takes nothing with it. A job's future is resolved only when its commit is as
+durable as it asked for. After a failed sync nothing more is written by this process."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
+from headrace.failpoints import reach
+from headrace.log.embedded.datafiles import DataFiles, Draft
+from headrace.log.embedded.index import (
+    BATCHES,
+    CHECKPOINT_BYTES,
+    META,
+    PARTITIONS,
+    TOPICS,
+    BatchRow,
+    Index,
+    MetaRow,
+    PartitionRow,
+    TopicRow,
+    translate,
+)
+from headrace.log.embedded.turnstile import Mark, Turnstile
+from headrace.time import UNSET, progress_after, with_floor
+
+GATHER_SECONDS = 0.001
+JOBS_MAX = 1024
+
+
+class Tx:
+    """A write transaction, as a job sees it."""
+
+    def __init__(self, db: sqlite3.Connection, now_us: int) -> None:
+        self.db = db
+        self.now_us = now_us
+        self.touched: set[str] = set()  # topic uids with news for readers
+
+    def topic(self, topic: int) -> TopicRow | None:
+        return TOPICS.get(self.db, topic)
+
+    def append(self, topic: TopicRow, draft: Draft, forget_us: int, progress_max_us: int | None = None) -> BatchRow:
+        """Gives the frame its offsets, arrival and progress, and makes it visible with the commit.
+        `progress_max_us`: the largest of the progresses its rows carry, when they carry their own."""
+        assert topic.id is not None and draft.position >= 0, "a frame is written before it is committed"
+        state = PARTITIONS.get(self.db, topic.id, draft.partition)
+        assert state is not None, f"partition {draft.partition} of {topic.name} has a row"
+        arrived = max(self.now_us, state.arrived)  # never goes back within a partition
+        before = UNSET if state.progress is None else state.progress
+        if arrived - state.arrived > forget_us:
+            (largest,) = self.db.execute("SELECT max(progress) FROM partitions WHERE topic = ?", (topic.id,)).fetchone()
+            before = with_floor(before, state.arrived, arrived, UNSET if largest is None else largest, forget_us)
+        if progress_max_us is None:
+            after = progress_after(before, draft.event_max, arrived)
+        else:
+            after = max(before, progress_max_us)
+        row = BatchRow(
+            topic.id,
+            draft.partition,
+            state.next,
+            state.next + draft.body.count,
+            draft.body.count,
+            draft.file,
+            draft.position,
+            draft.length,
+            draft.body.crc,
+            draft.schema_version,
+            draft.event_min,
+            draft.event_max,
+            _stored(before),
+            arrived,
+            draft.flags,
+        )
+        BATCHES.add(self.db, row)
+        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived))
+        self.touched.add(topic.uid)
+        return row
+
+    def partitions(self, topic: int) -> list[PartitionRow]:
+        return PARTITIONS.select(self.db, "WHERE topic = ? ORDER BY partition", topic)
+
+
+def _stored(progress_us: int) -> int | None:
+    return None if progress_us == UNSET else progress_us
+
+
+class Job(Protocol):
+    """One requested write. `drafts` is called before any lock is taken, `apply` inside the transaction."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the commit must survive a power loss."""
+
+    @property
+    def merge_key(self) -> Hashable | None:
+        """Jobs of one key may be combined into one; None keeps the job's own frame."""
+
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        """One job for all of them, whose result is the list of theirs."""
+
+    def drafts(self) -> list[Draft]:
+        """The frames to write."""
+
+    def apply(self, tx: Tx) -> Any:
+        """The rows to write; the result is the future's. A HeadraceError refuses this job alone."""
+
+
+class Plain:
+    """A job that writes rows of the index only."""
+
+    merge_key = None
+
+    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
+        self.apply = apply
+        self.synced = synced
+
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        raise NotImplementedError
+
+    def drafts(self) -> list[Draft]:
+        return []
+
+
+Waiting = tuple[Any, "Future[Any]"]
+
+
+class Committer:
+    def __init__(
+        self,
+        index: Index,
+        files: DataFiles,
+        turnstile: Turnstile,
+        *,
+        boot: str,
+        wake: Callable[[set[str]], None],
+        clock_us: Callable[[], int],
+    ) -> None:
+        self._index, self._files, self._turnstile = index, files, turnstile
+        self._boot, self._wake, self._clock_us = boot, wake, clock_us
+        self._queue: deque[Waiting] = deque()
+        self._more = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._last_group = 1
+        self._synced_known = 0
+        self.failed: SyncFailed | None = None
+
+    def submit(self, job: Job) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._more:
+            if self._closing:
+                raise Closed(what="the log")
+            self._queue.append((job, future))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-committer", daemon=True)
+                self._thread.start()
+            self._more.notify()
+        return future
+
+    def run(self, apply: Callable[[Tx], Any], *, synced: bool) -> Any:
+        """A write of index rows only, waited for."""
+        return self.submit(Plain(apply, synced=synced)).result()
+
+    def close(self) -> None:
+        """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
+        with self._more:
+            self._closing = True
+            self._more.notify()
+        if self._thread is None:
+            return
+        self._thread.join()
+        if self.failed is None and self._index.in_place():
+            self._files.sync_ingest()
+            with self._turnstile.writing():
+                self._files.close_ingest(self._index.begin(synced=True))
+                self._index.commit()
+                self._index.checkpoint()
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while jobs := self._gather():
+            try:
+                self._commit(jobs)
+            except BaseException as error:  # whatever it is, nobody may wait for ever
+                for _, future in jobs:
+                    if not future.done():
+                        future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+    def _gather(self) -> list[Waiting]:
+        """The jobs of the next commit. Waits a moment for as many as came last time: they come back together."""
+        with self._more:
+            while not self._queue:
+                if self._closing:
+                    return []
+                self._more.wait()
+            if self._last_group > 1 and len(self._queue) < self._last_group:
+                self._more.wait_for(lambda: len(self._queue) >= self._last_group, timeout=GATHER_SECONDS)
+            jobs = [self._queue.popleft() for _ in range(min(len(self._queue), JOBS_MAX))]
+            self._last_group = len(jobs)
+            return jobs
+
+    def _commit(self, waiting: list[Waiting]) -> None:
+        if self.failed is not None:
+            raise self.failed
+        work = _combined(waiting)
+        drafts = [draft for job, _ in work for draft in job.drafts()]
+        synced = any(job.synced for job, _ in work)
+        others: dict[int, int] = {}
+        try:
+            if drafts:
+                if self._files.needs_roll():
+                    self._roll()
+                reach("append.encoded")
+                self._files.write(drafts, self._synced_known)
+                reach("append.written")
+            if synced:
+                self._files.sync_ingest()
+                with self._index.reading() as db:
+                    others = self._files.sync_others(db)
+                reach("append.synced")
+            with self._turnstile.writing():
+                results, touched = self._transact(work, synced=synced, others=others)
+                if self._index.wal_bytes() >= CHECKPOINT_BYTES:
+                    reach("checkpoint.due")
+                    self._index.checkpoint()
+        except SyncFailed as error:
+            self._stop_writing(error)
+            raise
+        except sqlite3.Error as error:
+            raise translate(error, self._index.path) from error
+        reach("commit.unacked")
+        self._wake(touched)
+        for (_, futures), result in zip(work, results, strict=True):
+            for position, future in enumerate(futures):
+                if isinstance(result, HeadraceError):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result[position] if len(futures) > 1 else result)
+
+    def _transact(
+        self, work: list[tuple[Job, list[Future[Any]]]], *, synced: bool, others: dict[int, int]
+    ) -> tuple[list[Any], set[str]]:
+        index = self._index
+        if not index.in_place():
+            raise LogMissing(path=str(index.path), why="it was removed or replaced while open. Nothing was written")
+        db = index.begin(synced=synced)
+        results: list[Any] = []
+        try:
+            tx = Tx(db, self._clock_us())
+            for job, _ in work:
+                touched = set(tx.touched)
+                db.execute("SAVEPOINT job")
+                try:
+                    results.append(job.apply(tx))
+                except HeadraceError as refused:
+                    db.execute("ROLLBACK TO job")
+                    tx.touched = touched
+                    results.append(refused)
+                db.execute("RELEASE job")
+            reach("commit.applied")
+            if all(isinstance(result, HeadraceError) for result in results):
+                index.rollback()
+                return results, set()
+            number = self._number(db, synced=synced)
+            self._files.note(db, synced=synced, others=others)
+            index.commit()
+        except BaseException:
+            index.rollback()
+            raise
+        reach("commit.committed")
+        self._files.noted()
+        if synced:
+            self._synced_known = number
+        self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
+        return results, tx.touched
+
+    def _stop_writing(self, error: SyncFailed) -> None:
+        self.failed = error
+        with contextlib.suppress(HeadraceError, sqlite3.Error, OSError), self._turnstile.writing():
+            self._files.suspect_ingest(self._index.begin(synced=False))
+            self._index.commit()
+
+    def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
+        """Numbers the commit, and learns how far others have synced."""
+        row = META.get(db, "commit")
+        assert row is not None
+        number = int(row.value) + 1
+        META.put(db, MetaRow("commit", str(number)))
+        if synced:
+            META.put(db, MetaRow("synced", str(number)))
+        else:
+            known = META.get(db, "synced")
+            self._synced_known = max(self._synced_known, int(known.value) if known else 0)
+        return number
+
+    def _roll(self) -> None:
+        fresh = self._files.create_ingest()
+        with self._turnstile.writing():
+            if not self._index.in_place():
+                raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
+            db = self._index.begin(synced=False)
+            try:
+                self._files.adopt_ingest(db, fresh)
+                reach("roll.registered")
+                self._number(db, synced=False)
+                self._index.commit()
+            except BaseException:
+                self._index.rollback()
+                raise
+        self._files.adopted(fresh)
+        reach("roll.adopted")
+
+
+def _combined(waiting: list[Waiting]) -> list[tuple[Job, list[Future[Any]]]]:
+    """Jobs in order of arrival, those that may share a frame combined at the place of the first."""
+    work: list[tuple[list[Job], list[Future[Any]]]] = []
+    open_groups: dict[Hashable, int] = {}
+    for job, future in waiting:
+        key = job.merge_key
+        if key is not None and key in open_groups:
+            jobs, futures = work[open_groups[key]]
+            jobs.append(job)
+            futures.append(future)
+            continue
+        if key is not None:
+            open_groups[key] = len(work)
+        work.append(([job], [future]))
+    return [(jobs[0].combine(jobs) if len(jobs) > 1 else jobs[0], futures) for jobs, futures in work]

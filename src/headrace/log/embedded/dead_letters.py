@@ -1,0 +1,204 @@
+"""Dead letters: records that could not go where they should, kept with the reason until somebody decides. One idea
+for the whole product: quarantined events, poison input, failed deliveries. Owns the topic `__dead_letters` and the
+list of those still open. The texts lie in the log, never in the index.
+
+A letter is replayed or dropped once: the append of a replay and the letter's end are one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import jsonrows, rows
+from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.log.contract import Appended, Origin, TopicSettings
+from headrace.log.embedded import append
+from headrace.log.embedded.append import Append
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import Job, Plain, Tx
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import DEAD, DeadRow
+from headrace.log.embedded.reading import Reader
+from headrace.log.embedded.topic import EmbeddedTopic
+
+NAME = "__dead_letters"
+SCHEMA = (
+    "reason string NOT NULL, error string, topic string, topic_id string, partition int, offset bigint, source string, "
+    "died_at timestamp NOT NULL, row string, raw binary"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """`reason` in a word, `error` in a sentence, `origin` as far as it is known. `value` is the row as it would have
+    been appended, or the bytes that could not be read as one."""
+
+    id: int
+    reason: str
+    error: str
+    origin: Origin
+    died_at: datetime
+    value: dict[str, Any] | bytes
+    _owner: _Owner = field(repr=False, compare=False)
+
+    def replay(self) -> Appended:
+        """Appends the row to the topic it was meant for, and ends the letter: both or neither."""
+        return self._owner.replay(self)
+
+    def drop(self) -> None:
+        """Ends the letter; the record stays in the log's history only."""
+        self._owner.drop(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    engine: Engine
+    topic: Callable[[str], EmbeddedTopic]
+
+    def replay(self, letter: DeadLetter) -> Appended:
+        if letter.origin.topic is None or isinstance(letter.value, bytes):
+            raise InvalidArgument("letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter")
+        target = self.topic(letter.origin.topic)
+        prepared = target.prepare(letter.value)
+        if prepared.quarantine is not None:
+            raise InvalidArgument("letter", letter.id, f"would be quarantined again: {letter.error}")
+        done: Appended = self.engine.submit(_Replay(prepared, letter.id)).result()
+        return done
+
+    def drop(self, letter: DeadLetter) -> None:
+        self.engine.submit(Plain(lambda tx: _end(tx, letter.id), synced=True)).result()
+
+
+class _Replay:
+    merge_key = None
+
+    def __init__(self, prepared: Append, letter: int) -> None:
+        self._append, self._letter = prepared, letter
+        self.synced = True
+
+    def combine(self, jobs: Any) -> Job:
+        raise NotImplementedError
+
+    def drafts(self) -> list[Any]:
+        return self._append.drafts()
+
+    def apply(self, tx: Tx) -> Appended:
+        _end(tx, self._letter)
+        return self._append.apply(tx)
+
+
+def _end(tx: Tx, letter: int) -> None:
+    if DEAD.delete(tx.db, "WHERE offset = ?", letter) == 0:
+        raise InvalidArgument("letter", letter, "was replayed or dropped already")
+
+
+# -- writing letters ---------------------------------------------------------------------------------
+
+
+def _home(engine: Engine, catalog: Catalog) -> TopicState:
+    try:
+        return catalog.named(NAME)
+    except UnknownTopic:
+        return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
+
+
+def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
+    """An append of dead letters, to be submitted or made part of another append."""
+    home = _home(engine, catalog)
+    now = datetime.now(timezone.utc)
+    for letter in found:
+        letter.setdefault("died_at", now)
+        if topic is not None:
+            letter.setdefault("topic", topic.name)
+            letter.setdefault("topic_id", topic.uid)
+    prepared = append.prepare(home, catalog.schema(home), found, now_us=0)
+
+    def register(tx: Tx, given: range) -> None:
+        for offset in given:
+            DEAD.add(tx.db, DeadRow(offset, topic.id if topic else None))
+
+    prepared.register = register
+    return prepared
+
+
+def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
+    """Events too far ahead of the clock: kept aside, so that one wrong clock cannot move a topic's time."""
+    column = topic.settings.event_time
+    limit = topic.settings.max_ahead_us
+    found = []
+    for row in rows.to_rows(batch):
+        when = row[column or ""]
+        found.append(
+            {
+                "reason": "max_ahead",
+                "error": f"event time {when.isoformat()} is more than {limit / 1e6:g} s ahead of arrival",
+                "row": jsonrows.encode_row(row).decode(),
+            }
+        )
+    return letters(engine, catalog, topic, found)
+
+
+def send(
+    engine: Engine,
+    catalog: Catalog,
+    *,
+    reason: str,
+    error: str,
+    topic: TopicState | None = None,
+    source: str | None = None,
+    row: Mapping[str, Any] | None = None,
+    raw: bytes | None = None,
+) -> None:
+    """One letter from outside: input that could not be read, or a row that was refused."""
+    letter = {"reason": reason, "error": error, "source": source, "raw": raw}
+    letter["row"] = None if row is None else jsonrows.encode_row(row).decode()
+    engine.submit(letters(engine, catalog, topic, [letter])).result()
+
+
+# -- reading letters ---------------------------------------------------------------------------------
+
+
+def listed(engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopic]) -> Iterator[DeadLetter]:
+    with engine.index.reading() as db:
+        open_letters = [row.offset for row in DEAD.select(db, "ORDER BY offset")]
+    if not open_letters:
+        return
+    home = _home(engine, catalog)
+    reader = Reader(engine, catalog, home, 0)
+    owner = _Owner(engine, topic)
+    for first, stop in _stretches(open_letters):
+        for record in reader.records(first, stop):
+            yield _letter(record.offset, record.value, catalog, owner)
+
+
+def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring offsets, as ranges."""
+    first = previous = offsets[0]
+    for offset in offsets[1:]:
+        if offset != previous + 1:
+            yield first, previous + 1
+            first = offset
+        previous = offset
+    yield first, previous + 1
+
+
+def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
+    origin = Origin(value["topic"], value["partition"], value["offset"], value["source"])
+    return DeadLetter(offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner)
+
+
+def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
+    if value["row"] is None:
+        return bytes(value["raw"] or b"")
+    try:
+        state = catalog.named(value["topic"])
+        return jsonrows.decode_row(value["row"], catalog.schema(state))
+    except HeadraceError:  # the topic is gone, or changed so that the row no longer reads
+        return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
+
+
+__all__ = ["NAME", "DeadLetter", "letters", "listed", "quarantined", "send"]

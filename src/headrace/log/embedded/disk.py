@@ -1,0 +1,154 @@
+"""Files as the log needs them: whole writes, named syncs, typed errors. Owns how bytes reach the disk.
+Does not know frames, SQLite or topics. Every OSError leaves here as one of headrace's own errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.errors import (
+    DiskFull,
+    LogMissing,
+    StorageError,
+    SyncFailed,
+    TooManyFiles,
+    UnsupportedFilesystem,
+)
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+IOV_MAX = 512
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FILES = {errno.EMFILE, errno.ENFILE}
+
+
+def translate(error: OSError, path: str | Path) -> StorageError:
+    """The one place where the operating system's errors become headrace's."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        return DiskFull(path=str(path), why=why)
+    if error.errno in _FILES:
+        return TooManyFiles(path=str(path), why=f"{why}: raise the limit ('ulimit -n') or close logs you do not need")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+        return LogMissing(path=str(path), why=f"{why}: it was removed, or never was there. Nothing is created anew")
+    return StorageError(path=str(path), why=why)
+
+
+@contextlib.contextmanager
+def typed(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, path) from error
+
+
+def create(path: Path) -> int:
+    """A new file for reading and writing; its directory entry is not synced yet."""
+    with typed(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+
+def open_to_read(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def write_at(fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+    """Writes all parts at `position`, however the kernel cuts them; returns the position behind them."""
+    pending = [memoryview(part).cast("B") for part in parts if len(part)]
+    while pending:
+        written = os.pwritev(fd, pending[:IOV_MAX], position)
+        position += written
+        while pending and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+    return position
+
+
+def read_into(fd: int, view: memoryview, position: int) -> int:
+    """Fills `view` from `position`; returns how much there was."""
+    done = 0
+    while done < len(view):
+        count = os.preadv(fd, [view[done:]], position + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def sync(fd: int, path: str | Path) -> None:
+    """Data and size are on the platter afterwards, or SyncFailed; a failed sync is never tried again."""
+    try:
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+    except OSError as error:
+        raise SyncFailed(path=str(path), why=f"sync failed: {os.strerror(error.errno or 0)}") from error
+
+
+def sync_directory(path: Path) -> None:
+    with typed(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise SyncFailed(path=str(path), why=f"sync failed: {os.strerror(error.errno or 0)}") from error
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Creates it for its owner only, and syncs the parent so that it stays."""
+    with typed(path):
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        sync_directory(path.parent)
+
+
+def boot_id() -> str:
+    """Names this run of the operating system: page cache and monotonic clock live as long as it does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        pass
+    try:  # macOS and the BSDs: the boot time is the name
+        import subprocess
+
+        return subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "webdav"}
+
+
+def refuse_remote(path: Path) -> None:
+    """Locks and syncs mean too little on network and FUSE file systems: say so before anything is lost there."""
+    kind = filesystem_of(path)
+    if kind in _REMOTE or kind.startswith("fuse"):
+        raise UnsupportedFilesystem(
+            path=str(path),
+            why=f"it is on a {kind} file system, whose locks and syncs cannot be relied on. "
+            f"Put the log on a local disk (--home DIR)",
+        )
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the file system `path` is on, '' where the system does not tell."""
+    try:
+        device = os.stat(path).st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                left, _, right = line.partition(" - ")
+                if left.split()[2] == wanted:
+                    return right.split()[0]
+    except (OSError, IndexError):
+        pass
+    return ""

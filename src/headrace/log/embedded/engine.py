@@ -1,0 +1,168 @@
+"""One log, opened once per process: every handle on the same directory shares it. Owns the directory's
+layout, its opening and closing, and the refusal to work in a forked child. Knows the parts, not what they are
+used for.
+
+    log.db      the index (SQLite)            data/     frames
+    lock        turnstile and commit mark     wake/     one file per topic, touched after its commits"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import uuid
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import Closed, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
+from headrace.log.embedded import disk, recovery
+from headrace.log.embedded.committer import Committer, Job
+from headrace.log.embedded.datafiles import DataFiles
+from headrace.log.embedded.index import Index
+from headrace.log.embedded.turnstile import Turnstile
+from headrace.log.embedded.waiting import Wakes
+
+OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "views.db"}
+
+
+class Engine:
+    def __init__(self, home: Path, identity: tuple[int, int], *, create: bool) -> None:
+        self.home, self.identity = home, identity
+        self.pid = os.getpid()
+        self.users = 0
+        self.boot = disk.boot_id()
+        self.data = home / "data"
+        turnstile = None
+        try:
+            turnstile = self.turnstile = Turnstile(home / "lock")
+            if create and not (home / "log.db").exists():
+                self._create()
+            if not self.data.is_dir():
+                raise LogMissing(path=str(self.data), why="the data files are gone. Restore them from a backup")
+            self.index = Index(home / "log.db")
+        except BaseException:
+            if turnstile is not None:
+                turnstile.close()
+            raise
+        self.files = DataFiles(self.data, self.index)
+        self.wakes = Wakes(home / "wake")
+        self.committer = Committer(
+            self.index,
+            self.files,
+            self.turnstile,
+            boot=self.boot,
+            wake=self.wakes.wake,
+            clock_us=lambda: time.time_ns() // 1000,
+        )
+        self.closed = False
+        try:
+            recovery.check_index_is_newest(self.index, self.data, self.turnstile, self.boot)
+            self.cuts = recovery.settle(self.index, self.data, self.turnstile, self.committer, self.boot)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self) -> None:
+        with self.turnstile.writing():
+            if (self.home / "log.db").exists():
+                return  # somebody else was first
+            if self.data.is_dir() and any(self.data.iterdir()):
+                raise IndexDamaged(
+                    path=str(self.home / "log.db"), why="the index is missing, but there are data files"
+                )
+            disk.make_directory(self.data)
+            disk.make_directory(self.home / "wake")
+            Index.create(self.home / "log.db", uuid.uuid4().hex)
+
+    def check(self) -> None:
+        """Before anything is done through this engine."""
+        if os.getpid() != self.pid:
+            raise ForkedProcess(what=f"the log {self.home}")
+        if self.closed:
+            raise Closed(what=f"the log {self.home}")
+
+    def submit(self, job: Job) -> Future[Any]:
+        self.check()
+        return self.committer.submit(job)
+
+    def close(self) -> None:
+        if self.closed or os.getpid() != self.pid:
+            return
+        self.closed = True
+        try:
+            self.committer.close()
+        finally:
+            self.wakes.close()
+            self.files.close()
+            self.index.close()
+            self.turnstile.close()
+
+
+_engines: dict[tuple[int, int], Engine] = {}
+_lock = threading.Lock()
+_inherited: list[object] = []
+
+
+def acquire(home: Path, *, create: bool) -> Engine:
+    """The engine of this directory; the first caller opens it. Pair with `release`."""
+    with _lock:
+        identity = _prepare(home, create=create)
+        engine = _engines.get(identity)
+        if engine is None:
+            engine = _engines[identity] = _open(home, identity, create=create)
+        engine.users += 1
+        return engine
+
+
+def _open(home: Path, identity: tuple[int, int], *, create: bool) -> Engine:
+    with disk.typed(home):
+        return Engine(home, identity, create=create)
+
+
+def release(engine: Engine) -> None:
+    with _lock:
+        engine.users -= 1
+        if engine.users == 0 and os.getpid() == engine.pid:
+            _engines.pop(engine.identity, None)
+            engine.close()
+
+
+def _prepare(home: Path, *, create: bool) -> tuple[int, int]:
+    try:
+        found = os.stat(home)
+    except FileNotFoundError:
+        if not create:
+            raise LogMissing(path=str(home), why="there is no log here") from None
+        disk.make_directory(home)
+        found = os.stat(home)
+    except OSError as error:
+        raise disk.translate(error, home) from error
+    if not os.path.isdir(home):
+        raise NotALog(path=str(home), why="it is a file; a log is a directory")
+    with disk.typed(home):
+        names = set(os.listdir(home))
+    if not (home / "log.db").exists():
+        if names and not names & OURS:
+            raise NotALog(path=str(home), why="the directory holds other things. Name one that is empty or new")
+        if not create:
+            raise LogMissing(path=str(home), why="there is no log here")
+    if found.st_uid != os.geteuid() and os.geteuid() != 0:
+        raise StorageError(path=str(home), why=f"it belongs to user {found.st_uid}, not to you: a log has one owner")
+    disk.refuse_remote(home)
+    return found.st_dev, found.st_ino
+
+
+def _forget_in_child() -> None:
+    """A child must neither use nor close what it inherited: closing a connection could reset the parent's files."""
+    global _lock
+    _lock = threading.Lock()
+    for engine in _engines.values():
+        for connection in engine.index.abandon():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _inherited.extend(_engines.values())
+    _engines.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,513 @@
+"""Consumer groups: members share a topic's partitions and keep their offsets in the log. Owns membership, leases,
+hand-over and offsets. Does not know what members do with records.
+
+A member holds a lease and renews it from a thread. Whoever finds a lease expired puts the member out and shares its
+partitions anew. A partition is taken from a live member by asking: it hands over at its next poll, when what it
+polled before is done, or loses it when it does not within its lease. Every change of owner or offset from outside
+raises the partition's epoch, and a commit names the epoch it was polled under: a member that slept through its
+lease can commit nothing. Time is the machine's monotonic clock; a lease of another boot has expired."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.durations import Duration, duration_us, from_us
+from headrace.errors import Closed, CommitBackwards, HeadraceError, InvalidArgument, MemberFenced, TopicReplaced, UnknownGroup
+from headrace.failpoints import reach
+from headrace.log.contract import Lag, MemberInfo, Record, Start
+from headrace.log.embedded.assignment import assign
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import Tx
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import BATCHES, GROUPS, MEMBERS, PARTITIONS, SHARES, GroupRow, MemberRow, ShareRow
+
+BEATS_PER_LEASE = 4
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class EmbeddedGroup:
+    def __init__(self, engine: Engine, catalog: Catalog, topic: TopicState, name: str) -> None:
+        self._engine, self._catalog, self._topic = engine, catalog, topic
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<group {self.name!r} of topic {self._topic.name!r}>"
+
+    def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> EmbeddedMember:
+        """A new member. `start`: where partitions without a committed offset begin. `lease`: how long a member that
+        shows no sign of life keeps its partitions."""
+        return EmbeddedMember(self._engine, self._catalog, self._topic, self.name, lease=lease, start=start)
+
+    def committed(self) -> dict[int, int]:
+        """The next offset to read, by partition; partitions without a commit are missing."""
+        return {row.partition: row.committed for row in self._shares() if row.committed is not None}
+
+    def lag(self) -> dict[int, Lag]:
+        """How far the group is behind, in records and in time. Partitions without a commit count from the earliest."""
+        from headrace.log.embedded.reading import partition_states
+
+        self._require()
+        topic = self._current()
+        committed = self.committed()
+        now_us = time.time_ns() // 1000
+        out = {}
+        for partition, state in partition_states(self._engine, topic).items():
+            at = max(committed.get(partition, state.earliest), state.earliest)
+            waited = timedelta(0)
+            if at < state.next:
+                with self._engine.index.reading() as db:
+                    rows = BATCHES.select(
+                        db,
+                        "WHERE topic = ? AND partition = ? AND next > ? ORDER BY base LIMIT 1",
+                        topic.id,
+                        partition,
+                        at,
+                    )
+                if rows:
+                    waited = timedelta(microseconds=max(0, now_us - rows[0].arrived))
+            out[partition] = Lag(committed.get(partition), state.next, max(0, state.next - at), waited)
+        return out
+
+    def members(self) -> list[MemberInfo]:
+        with self._engine.index.snapshot() as db:
+            rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
+            shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", self._topic.id, self.name)
+        return [
+            MemberInfo(
+                row.member,
+                row.host,
+                row.pid,
+                tuple(share.partition for share in shares if share.member == row.member),
+                from_us(row.joined),
+                alive=_alive(row, self._engine.boot, _now()),
+            )
+            for row in rows
+        ]
+
+    def rewind(self, start: Start) -> dict[int, int]:
+        """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
+        go on from there at their next poll; what they polled before can no longer be committed."""
+        from headrace.log.embedded.reading import partition_states, start_offset
+
+        topic = self._current()
+        offsets = {
+            partition: start_offset(self._engine, self._catalog, topic, state, start)
+            for partition, state in partition_states(self._engine, topic).items()
+            if not isinstance(start, Mapping) or partition in start
+        }
+        if isinstance(start, Mapping) and (unknown := sorted(set(start) - set(offsets))):
+            raise InvalidArgument("start", start, f"topic {topic.name!r} has no partition {unknown[0]}")
+
+        def apply(tx: Tx) -> None:
+            _register(tx, topic, self.name)
+            for partition, offset in offsets.items():
+                share = _share(tx.db, topic.id, self.name, partition)
+                SHARES.put(tx.db, share._replace(committed=offset, epoch=share.epoch + 1))
+            tx.touched.add(topic.uid)
+
+        self._engine.committer.run(apply, synced=topic.synced)
+        return offsets
+
+    def delete(self) -> None:
+        """Forgets the group and its offsets; live members are fenced."""
+        self._require()
+        topic = self._current()
+
+        def apply(tx: Tx) -> None:
+            GROUPS.delete(tx.db, "WHERE topic = ? AND name = ?", topic.id, self.name)
+            for table in (SHARES, MEMBERS):
+                table.delete(tx.db, "WHERE topic = ? AND group_name = ?", topic.id, self.name)
+            tx.touched.add(topic.uid)
+
+        self._engine.committer.run(apply, synced=topic.synced)
+
+    def _current(self) -> TopicState:
+        self._engine.check()
+        return self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
+
+    def _shares(self) -> list[ShareRow]:
+        self._engine.check()
+        with self._engine.index.reading() as db:
+            return SHARES.select(
+                db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name
+            )
+
+    def _require(self) -> None:
+        with self._engine.index.reading() as db:
+            if GROUPS.get(db, self._topic.id, self.name) is None:
+                known = [row.name for row in GROUPS.select(db, "WHERE topic = ?", self._topic.id)]
+                raise UnknownGroup(topic=self._topic.name, group=self.name, known=known)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition as its member knows it."""
+
+    epoch: int
+    position: int  # the next offset to poll
+    committed: int | None
+
+
+class EmbeddedMember:
+    def __init__(
+        self, engine: Engine, catalog: Catalog, topic: TopicState, group: str, *, lease: Duration, start: Start
+    ) -> None:
+        self._engine, self._catalog, self._topic, self._group = engine, catalog, topic, group
+        self._lease_us = duration_us(lease, argument="lease")
+        self._start = start
+        self._held: dict[int, _Held] = {}
+        self._turn = 0
+        self._lock = threading.RLock()
+        self._closed = False
+        self.id = ""
+        self.synced = topic.synced
+        self._join()
+        _beats(engine).add(self)
+
+    def __repr__(self) -> str:
+        return f"<member {self.id} of group {self._group!r}, partitions {list(self.partitions)}>"
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions this member has, as of its last poll."""
+        return tuple(sorted(self._held))
+
+    @property
+    def lease_us(self) -> int:
+        return self._lease_us
+
+    # -- joining, living, leaving ------------------------------------------------------------------
+
+    def _join(self) -> None:
+        member = uuid.uuid4().hex[:16]
+        self._engine.check()
+
+        def apply(tx: Tx) -> None:
+            _register(tx, self._topic, self._group)
+            row = MemberRow(
+                self._topic.id,
+                self._group,
+                member,
+                socket.gethostname(),
+                os.getpid(),
+                self._engine.boot,
+                self._lease_us,
+                _now() + self._lease_us,
+                tx.now_us,
+            )
+            MEMBERS.put(tx.db, row)
+            rebalance(tx, self._topic, self._group, self._engine.boot)
+
+        self._engine.committer.run(apply, synced=False)
+        reach("member.joined")
+        self.id = member
+        self._held = {}
+        self._refresh()
+
+    def beat(self) -> None:
+        """Renews the lease, and looks after the group: others' expired leases, hand-overs that are due."""
+
+        def apply(tx: Tx) -> None:
+            row = MEMBERS.get(tx.db, self._topic.id, self._group, self.id)
+            if row is None:
+                return  # put out: the next poll joins anew
+            MEMBERS.put(tx.db, row._replace(deadline=_now() + self._lease_us))
+            rebalance(tx, self._topic, self._group, self._engine.boot)
+
+        self._engine.committer.run(apply, synced=False)
+
+    def close(self) -> None:
+        """Leaves the group; its partitions go to the others at once. Uncommitted records will be read again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _beats(self._engine).remove(self)
+
+            def apply(tx: Tx) -> None:
+                MEMBERS.delete(
+                    tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
+                )
+                rebalance(tx, self._topic, self._group, self._engine.boot)
+
+            self._engine.committer.run(apply, synced=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def poll(self, timeout: Duration = "1 second", max_records: int = 500) -> list[Record]:
+        """The next records of the partitions this member has; waits up to `timeout` for the first. Polling says that
+        what was polled before is dealt with: partitions others wait for are handed over here."""
+        limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        if max_records < 1:
+            raise InvalidArgument("max_records", max_records, "must be 1 or more")
+        until = time.monotonic() + limit
+        with self._lock:
+            while True:
+                self._check()
+                seen = self._engine.wakes.count(self._topic.uid)
+                self._refresh(hand_over=True)
+                found = self._fetch(max_records)
+                left = until - time.monotonic()
+                if found or left <= 0:
+                    return found
+                self._engine.wakes.wait(self._topic.uid, seen, left)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed(what=f"the member {self.id}")
+        self._engine.check()
+
+    def _refresh(self, *, hand_over: bool = False) -> None:
+        """Which partitions are ours now, and where they stand."""
+        with self._engine.index.snapshot() as db:
+            alive = MEMBERS.get(db, self._topic.id, self._group, self.id) is not None
+            shares = SHARES.select(
+                db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
+            )
+        if not alive and hand_over:
+            self._join()
+            return
+        wanted = [share.partition for share in shares if share.wanted_by is not None]
+        if wanted and hand_over:
+            self._hand_over(wanted)
+            shares = [share for share in shares if share.partition not in wanted]
+        fresh: dict[int, _Held] = {}
+        for share in shares:
+            held = self._held.get(share.partition)
+            if held is None or held.epoch != share.epoch:
+                held = _Held(share.epoch, self._begin(share), share.committed)
+            fresh[share.partition] = held
+        self._held = fresh
+
+    def _begin(self, share: ShareRow) -> int:
+        if share.committed is not None:
+            return share.committed
+        from headrace.log.embedded.reading import partition_state, start_offset
+
+        topic = self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
+        state = partition_state(self._engine, topic, share.partition)
+        return start_offset(self._engine, self._catalog, topic, state, self._start)
+
+    def _hand_over(self, partitions: list[int]) -> None:
+        def apply(tx: Tx) -> None:
+            for partition in partitions:
+                share = _share(tx.db, self._topic.id, self._group, partition)
+                if share.member == self.id and share.wanted_by is not None:
+                    _give(tx, share, share.wanted_by)
+            tx.touched.add(self._topic.uid)
+
+        reach("member.handing_over")
+        self._engine.committer.run(apply, synced=False)
+        reach("member.handed_over")
+
+    def _fetch(self, max_records: int) -> list[Record]:
+        from headrace.log.embedded.reading import Reader, check_range, partition_states
+
+        topic = self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
+        states = partition_states(self._engine, topic)
+        mine = sorted(self._held)
+        out: list[Record] = []
+        for step in range(len(mine)):  # begin with another partition each time: none starves
+            partition = mine[(self._turn + step) % len(mine)]
+            held, state = self._held[partition], states[partition]
+            check_range(topic, state, held.position)
+            room = max_records - len(out)
+            if room <= 0:
+                break
+            for record in Reader(self._engine, self._catalog, topic, partition).records(held.position, state.next):
+                out.append(record)
+                held.position = record.offset + 1
+                room -= 1
+                if room == 0:
+                    break
+            else:
+                held.position = state.next
+        self._turn += 1
+        return out
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def positions(self) -> dict[int, int]:
+        """What `commit` would commit: the offset behind the last polled record, where that is news."""
+        with self._lock:
+            return {p: held.position for p, held in self._held.items() if held.position != held.committed}
+
+    def commit(self, upto: Record | None = None) -> None:
+        """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
+        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed."""
+        with self._lock:
+            self._check()
+            positions = self.positions() if upto is None else {upto.partition: upto.offset + 1}
+            if not positions:
+                return
+            self._engine.committer.run(lambda tx: self.apply_commit(tx, positions), synced=self.synced)
+            reach("member.committed")
+            self.committed(positions)
+
+    def apply_commit(self, tx: Tx, positions: dict[int, int]) -> None:
+        """Inside a write transaction: checks ownership, then sets the offsets."""
+        lost: list[int] = []
+        for partition, offset in positions.items():
+            share = _share(tx.db, self._topic.id, self._group, partition)
+            held = self._held.get(partition)
+            if share.member != self.id or held is None or share.epoch != held.epoch:
+                lost.append(partition)
+                continue
+            if share.committed is not None and offset < share.committed:
+                raise CommitBackwards(self._topic.name, self._group, partition, share.committed, offset)
+            state = PARTITIONS.get(tx.db, self._topic.id, partition)
+            if state is None:
+                raise TopicReplaced(topic=self._topic.name, topic_id=self._topic.uid)
+            SHARES.put(tx.db, share._replace(committed=offset))
+        if lost:
+            raise MemberFenced(
+                self._topic.name,
+                self._group,
+                self.id,
+                sorted(lost),
+                "they were taken over, handed over or rewound since they were polled",
+            )
+
+    def committed(self, positions: dict[int, int]) -> None:
+        """After the commit."""
+        with self._lock:
+            for partition, offset in positions.items():
+                if partition in self._held:
+                    self._held[partition].committed = offset
+
+
+# -- inside a write transaction ----------------------------------------------------------------------
+
+
+def _register(tx: Tx, topic: TopicState, group: str) -> None:
+    row = tx.topic(topic.id)
+    if row is None or row.name is None:
+        raise TopicReplaced(topic=topic.name, topic_id=topic.uid)
+    if GROUPS.get(tx.db, topic.id, group) is None:
+        GROUPS.put(tx.db, GroupRow(topic.id, group, 0))
+
+
+def _share(db: sqlite3.Connection, topic: int, group: str, partition: int) -> ShareRow:
+    found = SHARES.get(db, topic, group, partition)
+    return found or ShareRow(topic, group, partition, None, 0, None, None, 0)
+
+
+def _alive(row: MemberRow, boot: str, now: int) -> bool:
+    return row.boot == boot and row.deadline > now
+
+
+def _give(tx: Tx, share: ShareRow, member: str | None) -> None:
+    SHARES.put(tx.db, share._replace(member=member, epoch=share.epoch + 1, wanted_by=None, wanted_until=0))
+
+
+def rebalance(tx: Tx, topic: TopicState, group: str, boot: str) -> None:
+    """Puts expired members out and moves partitions where they belong: free ones at once, held ones by asking."""
+    now = _now()
+    members = {row.member: row for row in MEMBERS.select(tx.db, "WHERE topic = ? AND group_name = ?", topic.id, group)}
+    for row in [row for row in members.values() if not _alive(row, boot, now)]:
+        MEMBERS.delete(tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", topic.id, group, row.member)
+        del members[row.member]
+        reach("member.evicted")
+    numbers = [state.partition for state in tx.partitions(topic.id)]
+    shares = {number: _share(tx.db, topic.id, group, number) for number in numbers}
+    target = assign(numbers, list(members), {number: share.member for number, share in shares.items()})
+    changed = False
+    for number, share in shares.items():
+        owner = target.get(number)
+        if share.member == owner:
+            if share.wanted_by is not None:
+                SHARES.put(tx.db, share._replace(wanted_by=None, wanted_until=0))
+        elif share.member is None or share.member not in members:
+            _give(tx, share, owner)
+            changed = True
+        elif share.wanted_by is not None and share.wanted_until <= now:
+            _give(tx, share, owner)
+            changed = True
+        elif share.wanted_by != owner:
+            until = share.wanted_until if share.wanted_by is not None else now + members[share.member].lease
+            SHARES.put(tx.db, share._replace(wanted_by=owner, wanted_until=until))
+            changed = True
+    if changed:
+        row = GROUPS.get(tx.db, topic.id, group)
+        GROUPS.put(tx.db, GroupRow(topic.id, group, (row.generation if row else 0) + 1))
+        tx.touched.add(topic.uid)
+
+
+# -- signs of life -----------------------------------------------------------------------------------
+
+
+class _Beats:
+    """One thread per engine that renews the leases of its members."""
+
+    def __init__(self) -> None:
+        self._members: dict[EmbeddedMember, float] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, member: EmbeddedMember) -> None:
+        with self._changed:
+            self._members[member] = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-leases", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def remove(self, member: EmbeddedMember) -> None:
+        with self._changed:
+            self._members.pop(member, None)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._members:
+                    if not self._changed.wait(timeout=30) and not self._members:
+                        self._thread = None
+                        return
+                    continue
+                due = {m: last + m.lease_us / 1e6 / BEATS_PER_LEASE for m, last in self._members.items()}
+                first = min(due.values()) - time.monotonic()
+                if first > 0:
+                    self._changed.wait(timeout=first)
+                    continue
+                ready = [member for member, when in due.items() if when <= time.monotonic()]
+                for member in ready:
+                    self._members[member] = time.monotonic()
+            for member in ready:
+                try:
+                    member.beat()
+                except Closed:
+                    self.remove(member)
+                except HeadraceError:  # the disk is full, say: the lease then runs out, as it should
+                    continue
+
+
+_all_beats: weakref.WeakKeyDictionary[Any, _Beats] = weakref.WeakKeyDictionary()
+_all_beats_lock = threading.Lock()
+
+
+def _beats(engine: Engine) -> _Beats:
+    with _all_beats_lock:
+        return _all_beats.setdefault(engine, _Beats())

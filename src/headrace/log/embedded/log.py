@@ -1,0 +1,162 @@
+"""The embedded log's handle: `headrace.open_log(directory)`. Owns its share of the engine; many handles on one
+directory share one engine per process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.durations import Duration
+from headrace.errors import Closed
+from headrace.log.contract import Verified
+from headrace.log.embedded import engine as engines
+from headrace.log.embedded.catalog import Catalog, settings_of
+from headrace.log.embedded.topic import EmbeddedTopic
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.dead_letters import DeadLetter
+    from headrace.log.embedded.transaction import EmbeddedTransaction
+
+
+def open_log(home: str | Path = ".headrace", *, create: bool = True) -> EmbeddedLog:
+    """The log in a directory; made if there is none, unless `create=False` (then LogMissing)."""
+    return EmbeddedLog(home, create=create)
+
+
+class EmbeddedLog:
+    """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open."""
+
+    def __init__(self, home: str | Path, *, create: bool = True) -> None:
+        self._engine = engines.acquire(Path(home), create=create)
+        self._catalog = Catalog(self._engine)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<log {self.home}>"
+
+    @property
+    def home(self) -> Path:
+        return self._engine.home
+
+    @property
+    def log_id(self) -> str:
+        """Names this log for ever, wherever it is copied."""
+        return self._engine.index.log_id
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed(what=f"the log {self.home}")
+        self._engine.check()
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        schema: object,
+        *,
+        key: str | tuple[str, ...] | None = None,
+        event_time: str | None = None,
+        partitions: int = 1,
+        retention: Duration | None = None,
+        retention_bytes: int | None = None,
+        cleanup: str = "delete",
+        durability: str = "fsync",
+        versioned: bool = False,
+        max_ahead: Duration = "1 hour",
+        forget: Duration = "7 days",
+        extra: str = "forbid",
+        exist_ok: bool = False,
+    ) -> EmbeddedTopic:
+        """A new topic. `schema` is DDL text ("user string, at timestamp"), a `pa.Schema` or a Spark StructType.
+
+        With `exist_ok` a topic that is there already is returned as it is, whatever was asked for here."""
+        self._check()
+        settings = settings_of(
+            {
+                "key": key,
+                "event_time": event_time,
+                "partitions": partitions,
+                "retention": retention,
+                "retention_bytes": retention_bytes,
+                "cleanup": cleanup,
+                "durability": durability,
+                "versioned": versioned,
+                "max_ahead": max_ahead,
+                "forget": forget,
+                "extra": extra,
+            }
+        )
+        return self._handle(self._catalog.create(name, schema, settings, exist_ok=exist_ok))
+
+    def topic(self, name: str) -> EmbeddedTopic:
+        """The topic of that name; UnknownTopic if there is none."""
+        self._check()
+        return self._handle(self._catalog.named(name))
+
+    def topics(self) -> list[EmbeddedTopic]:
+        """All topics, by name."""
+        self._check()
+        return [self._handle(state) for state in self._catalog.all()]
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
+        self._check()
+        self._catalog.delete(self._catalog.named(name))
+
+    def _handle(self, state: Any) -> EmbeddedTopic:
+        return EmbeddedTopic(self._engine, self._catalog, state)
+
+    # -- across topics -----------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[EmbeddedTransaction]:
+        """All or nothing, across partitions and topics: appends, and a member's offsets.
+
+            with log.transaction() as tx:
+                tx.append("orders", rows)
+                tx.commit(member)
+
+        Written when the block ends; an exception inside writes nothing."""
+        from headrace.log.embedded.transaction import EmbeddedTransaction
+
+        self._check()
+        tx = EmbeddedTransaction(self._engine, self.topic)
+        try:
+            yield tx
+        except BaseException:
+            tx.abandon()
+            raise
+        tx.finish()
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them."""
+        from headrace.log.embedded import dead_letters
+
+        self._check()
+        return dead_letters.listed(self._engine, self._catalog, self.topic)
+
+    def verify(self) -> Verified:
+        """Checks every row and every frame; changes nothing."""
+        from headrace.log.embedded import verify
+
+        self._check()
+        return verify.verify(self._engine, self._catalog)
+
+    # -- closing -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            engines.release(self._engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

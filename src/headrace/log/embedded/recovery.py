@@ -1,0 +1,192 @@
+"""What is done when a log is opened after somebody's crash. Owns the checks that the index and the data
+files belong together, and the closing of files whose process is gone. Changes nothing that was acknowledged
+at its durability: only bytes never synced can be found missing, and then only after a power loss.
+
+    the index is older than the data files know of      → IndexBehindLog, nothing is touched
+    a file of a process that is gone                    → synced and closed
+    unsynced frames after a reboot or a failed sync     → checked; from the first bad one on, the partition's tail is
+                                                          cut, its offsets never used again, and the cut reported"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import IndexBehindLog
+from headrace.log.embedded import disk
+from headrace.log.embedded.committer import Committer, Tx
+from headrace.log.embedded.frames import HEADER_BYTES, BadFrame, Header
+from headrace.log.embedded.index import BATCHES, FILES, META, TOPICS, BatchRow, FileRow, Index
+from headrace.log.embedded.turnstile import Mark, Turnstile
+
+LEFTOVER_SECONDS = 3600.0
+"""A file the index does not know is removed after this long: its process died between creating and registering it."""
+
+logger = logging.getLogger("headrace.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Records of an `os` topic that a power loss took."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+
+def check_index_is_newest(index: Index, folder: Path, turnstile: Turnstile, boot: str) -> None:
+    """Read the data files' knowledge first, then the index: whoever commits meanwhile only makes the index newer."""
+    mark = turnstile.mark()
+    with index.reading() as db:
+        known_files = {row.name: row for row in FILES.select(db)}
+    highest = _known_by_mark(mark, boot)
+    for name in sorted(os.listdir(folder)):
+        row = known_files.get(name)
+        if row is None or row.state != "closed":
+            for header in _frames_behind(folder / name, row.committed if row else 0):
+                highest = max(highest, header.commit_known)
+    with index.reading() as db:
+        found = META.get(db, "commit")
+    commit = int(found.value) if found else 0
+    if highest > commit:
+        raise IndexBehindLog(
+            path=str(index.path), why=f"it ends at commit {commit}, but the data files know of commit {highest}"
+        )
+
+
+def _known_by_mark(mark: Mark | None, boot: str) -> int:
+    if mark is None:
+        return 0
+    return mark.commit if mark.boot == boot else mark.synced
+
+
+def settle(index: Index, folder: Path, turnstile: Turnstile, committer: Committer, boot: str) -> list[Cut]:
+    """Closes the files of processes that are gone. Returns what a power loss took, which is also logged."""
+    mark = turnstile.mark()
+    rebooted = mark is not None and mark.boot != boot
+    with index.reading() as db:
+        unsettled = FILES.select(db, "WHERE synced < committed OR state <> 'closed'")
+        names = {name for (name,) in db.execute("SELECT name FROM files")}
+    dead: list[tuple[FileRow, int]] = []
+    for row in unsettled:
+        if row.state == "closed" and not rebooted:
+            continue  # unsynced, but whole in the page cache: the next synced commit sees to it
+        fd = _lock_of_dead(folder / row.name)
+        if fd is not None:
+            dead.append((row, fd))
+    cuts: list[Cut] = []
+    try:
+        if dead:
+            cuts = committer.run(lambda tx: _settle(tx, folder, dead, rebooted), synced=True)
+        _remove_leftovers(folder, names)
+    finally:
+        for _, fd in dead:
+            if fd >= 0:
+                os.close(fd)
+    for cut in cuts:
+        logger.warning(
+            "%s/%d: offsets %d..%d were lost with the power (durability 'os'); the log goes on at %d",
+            cut.topic,
+            cut.partition,
+            cut.start,
+            cut.stop,
+            cut.stop,
+        )
+    return cuts
+
+
+def _settle(tx: Tx, folder: Path, dead: list[tuple[FileRow, int]], rebooted: bool) -> list[Cut]:
+    bad: dict[tuple[int, int], int] = {}
+    for row, fd in dead:
+        if row.synced < row.committed and (rebooted or row.state == "suspect"):
+            if fd >= 0 and hasattr(os, "posix_fadvise"):  # what the page cache still shows may never have been written
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            for batch in BATCHES.select(tx.db, "WHERE file = ? AND position >= ?", row.id, row.synced):
+                if not _whole(fd, batch):
+                    place = (batch.topic, batch.partition)
+                    bad[place] = min(bad.get(place, batch.base), batch.base)
+        if fd >= 0:
+            disk.sync(fd, folder / row.name)
+        if fd < 0 and row.committed == 0:
+            FILES.delete(tx.db, "WHERE id = ?", row.id)
+        else:
+            FILES.put(tx.db, row._replace(state="closed", synced=row.committed))
+    return [_cut(tx, topic, partition, base) for (topic, partition), base in sorted(bad.items())]
+
+
+def _cut(tx: Tx, topic: int, partition: int, base: int) -> Cut:
+    """Replaces the tail from `base` on by one row that says it is gone."""
+    tail = BATCHES.select(
+        tx.db, "WHERE topic = ? AND partition = ? AND base >= ? ORDER BY base", topic, partition, base
+    )
+    BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base >= ?", topic, partition, base)
+    first, last = tail[0], tail[-1]
+    gone = first._replace(next=last.next, count=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
+    BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
+    row = TOPICS.get(tx.db, topic)
+    name = row.name if row is not None and row.name is not None else f"topic {topic}"
+    return Cut(name, partition, base, last.next)
+
+
+def _whole(fd: int, batch: BatchRow) -> bool:
+    if fd < 0:
+        return False
+    raw = os.pread(fd, batch.length, batch.position)
+    with contextlib.suppress(BadFrame):
+        Header.unpack(raw[:HEADER_BYTES])
+        return len(raw) == batch.length and zlib.crc32(raw[HEADER_BYTES:]) == batch.body_crc
+    return False
+
+
+def _lock_of_dead(path: Path) -> int | None:
+    """A descriptor holding the file's lock when the process that wrote it is gone; None when it lives; -1: no file."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return -1
+    except OSError as error:
+        raise disk.translate(error, path) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _frames_behind(path: Path, position: int) -> Iterator[Header]:
+    """The whole frames from `position` on: written, and maybe never committed."""
+    try:
+        fd = disk.open_to_read(path)
+    except FileNotFoundError:
+        return
+    try:
+        while True:
+            try:
+                header = Header.unpack(os.pread(fd, HEADER_BYTES, position))
+            except BadFrame:
+                return
+            length = HEADER_BYTES + header.length
+            position += length + -length % 64
+            yield header
+    finally:
+        os.close(fd)
+
+
+def _remove_leftovers(folder: Path, known: set[str]) -> None:
+    for name in set(os.listdir(folder)) - known:
+        path = folder / name
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                fd = _lock_of_dead(path)
+                if fd is not None and fd >= 0:
+                    path.unlink()
+                    os.close(fd)

@@ -1,0 +1,261 @@
+"""A topic's handle: what users call. Owns nothing but the way to the parts that do the work. Arrow is imported
+when records are touched, not before: describing a topic stays cheap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.durations import Duration, from_us, instant_us
+from headrace.errors import HeadraceError, InvalidArgument
+from headrace.log.contract import (
+    Appended,
+    Offsets,
+    Overload,
+    Progress,
+    Record,
+    Rows,
+    Start,
+    TopicDescription,
+    TopicSettings,
+)
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.engine import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.log.embedded.append import Append, Stamp
+    from headrace.log.embedded.groups import EmbeddedGroup
+    from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
+
+ATTEMPTS = 100
+"""How often an append is prepared anew when the topic is altered under it."""
+
+
+class EmbeddedTopic:
+    def __init__(self, engine: Engine, catalog: Catalog, state: TopicState) -> None:
+        self._engine, self._catalog = engine, catalog
+        self._id = state.id
+        self.name = state.name
+        self.topic_id = state.uid
+
+    def __repr__(self) -> str:
+        return f"<topic {self.name!r} of {self._engine.home}>"
+
+    def _state(self) -> TopicState:
+        self._engine.check()
+        return self._catalog.current(self._id, self.name, self.topic_id)
+
+    # -- what it is --------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self._state().settings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as Arrow has them."""
+        return self._catalog.schema(self._state())
+
+    def describe(self) -> TopicDescription:
+        state = self._state()
+        with self._engine.index.snapshot() as db:
+            (records, size) = db.execute(
+                "SELECT coalesce(sum(count), 0), coalesce(sum(length), 0) FROM batches WHERE topic = ?", (state.id,)
+            ).fetchone()
+        ddl = self._catalog.ddl(state)
+        return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
+
+    def alter(self, **changes: Any) -> None:
+        """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, country string"`)."""
+        self._catalog.alter(self._state(), changes)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        rows: Rows,
+        *,
+        expect: Mapping[Any, int] | None = None,
+        progress: Progress = None,
+        stamp: Stamp | None = None,
+    ) -> Appended:
+        """Appends a mapping, an iterable of them, or anything with `__arrow_c_stream__`; all or nothing.
+
+        Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
+        (versioned topics), `progress` gives derived records the event-time progress of their source, `stamp`
+        makes it idempotent (see `producer(id=…)`)."""
+        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
+            rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
+        return self._retried(lambda: self.prepare(rows, expect=expect, progress=progress, stamp=stamp))
+
+    def _retried(self, prepare: Any) -> Appended:
+        from headrace.log.embedded.append import Stale
+
+        for _ in range(ATTEMPTS):
+            append = prepare()
+            if not append.parts and append.quarantine is None and append.stamp is None and not append.expect:
+                return _nothing(self)
+            try:
+                done: Appended = self._engine.submit(append).result()
+                return done
+            except Stale:
+                continue
+        raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+
+    def prepare(
+        self,
+        rows: Rows,
+        *,
+        expect: Mapping[Any, int] | None = None,
+        progress: Progress = None,
+        stamp: Stamp | None = None,
+    ) -> Append:
+        """An append that is checked and encoded, but not submitted."""
+        from headrace.log.embedded import append, dead_letters
+
+        state = self._state()
+        return append.prepare(
+            state,
+            self._catalog.schema(state),
+            rows,
+            now_us=time.time_ns() // 1000,
+            expect=expect,
+            progress=progress,
+            stamp=stamp,
+            quarantine=lambda topic, batch: dead_letters.quarantined(self._engine, self._catalog, topic, batch),
+        )
+
+    def version(self, key: Any) -> int:
+        """How many records were ever appended for the key (versioned topics)."""
+        from headrace import keys
+        from headrace.log.embedded.index import VERSIONS
+
+        state = self._state()
+        if not state.settings.versioned:
+            raise InvalidArgument("key", key, f"topic {self.name!r} keeps no versions: create it with versioned=True")
+        key_hash = keys.key_hash(keys.key_bytes(key, self._catalog.schema(state), state.settings.key))
+        with self._engine.index.reading() as db:
+            row = VERSIONS.get(db, state.id, key_hash)
+        return row.version if row else 0
+
+    def producer(
+        self,
+        id: str | None = None,
+        *,
+        linger: Duration = "5 milliseconds",
+        batch_rows: int = 10_000,
+        buffer_bytes: int = 64 << 20,
+        overload: Overload = "block",
+    ) -> EmbeddedProducer:
+        """Sends rows one by one and appends them in batches. With an `id` it is idempotent across restarts."""
+        from headrace.log.embedded.producer import EmbeddedProducer
+
+        return EmbeddedProducer(
+            self._engine, self, id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overload=overload
+        )
+
+    def async_producer(
+        self,
+        id: str | None = None,
+        *,
+        linger: Duration = "5 milliseconds",
+        batch_rows: int = 10_000,
+        buffer_bytes: int = 64 << 20,
+        overload: Overload = "block",
+    ) -> AsyncProducer:
+        """The producer for an event loop: `position = await p.send(row)`."""
+        from headrace.log.embedded.producer import AsyncProducer
+
+        return AsyncProducer(
+            lambda: self.producer(
+                id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overload=overload
+            )
+        )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        partition: int = 0,
+        start: int | Start = "earliest",
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow record batches of [start, stop) of one partition, up to the end of now. `columns` may name metadata
+        (`hr.META`) as well. An offset below what is kept, or beyond the end, is OffsetOutOfRange."""
+        from headrace.log.embedded.reading import Reader, partition_state, start_offset
+
+        state = self._state()
+        row = partition_state(self._engine, state, partition)
+        first = start_offset(self._engine, self._catalog, state, row, start)
+        last = row.next if stop is None else min(stop, row.next)
+        return Reader(self._engine, self._catalog, state, partition).batches(first, last, columns)
+
+    def records(
+        self,
+        start: Start = "earliest",
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+    ) -> Iterator[Record]:
+        """Records as dicts, in order of arrival across partitions and of offsets within one.
+
+        `key` picks one key's records. `follow=True` goes on at the end, woken by new records; with `timeout` it stops
+        after that long without one."""
+        from headrace.log.embedded import following
+
+        return following.records(
+            self._engine, self._catalog, self._state(), start, key=key, partition=partition, follow=follow, timeout=timeout
+        )
+
+    def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
+        """First and next offset and event-time progress by partition; with `at`, as they were at that time: `next`
+        is then the first record that arrived at `at` or later."""
+        state = self._state()
+        with self._engine.index.snapshot() as db:
+            from headrace.log.embedded.index import PARTITIONS
+
+            rows = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", state.id)
+        out = {}
+        for row in rows:
+            offset, progress = row.next, row.progress
+            if at is not None:
+                from headrace.log.embedded.reading import Reader
+
+                reader = Reader(self._engine, self._catalog, state, row.partition)
+                offset, progress = reader.offset_at(instant_us(at, argument="at"), row)
+            out[row.partition] = Offsets(row.earliest, offset, None if progress is None else from_us(progress))
+        return out
+
+    def group(self, name: str) -> EmbeddedGroup:
+        """A consumer group: its members share the partitions, its offsets are kept by the log."""
+        from headrace.log.embedded.groups import EmbeddedGroup
+        from headrace.names import check_name
+
+        check_name(name, argument="group")
+        return EmbeddedGroup(self._engine, self._catalog, self._state(), name)
+
+    def groups(self) -> list[EmbeddedGroup]:
+        """The groups that ever joined this topic."""
+        from headrace.log.embedded.index import GROUPS
+
+        state = self._state()
+        with self._engine.index.reading() as db:
+            rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
+        return [self.group(row.name) for row in rows]
+
+
+def _nothing(topic: EmbeddedTopic) -> Appended:
+    """An empty append: nothing is written; the position is how far the topic is."""
+    from headrace.position import Position
+
+    nexts = {partition: offsets.next for partition, offsets in topic.offsets().items()}
+    return Appended(Position.of(topic.name, topic.topic_id, nexts), {})
+
+

@@ -1,0 +1,110 @@
+"""Transactions: appends to any topics and offsets of any member, all or nothing. Owns what was asked for until
+the block ends; then it is one job of the committer, so one SQLite transaction. An unfinished transaction leaves
+nothing behind: there is nothing to abort after a crash, and nothing readers could see or wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import Closed, HeadraceError, InvalidArgument
+from headrace.log.contract import Appended, Progress, Rows
+from headrace.log.embedded.append import Append, Stale
+from headrace.log.embedded.committer import Job, Tx
+from headrace.log.embedded.datafiles import Draft
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.groups import EmbeddedMember
+from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic
+from headrace.position import Position
+
+
+class EmbeddedTransaction:
+    def __init__(self, engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> None:
+        self._engine, self._topic = engine, topic
+        self._prepare: list[Callable[[], Append]] = []
+        self._appends: list[Append] = []
+        self._members: list[tuple[EmbeddedMember, dict[int, int]]] = []
+        self._open = True
+        self._results: list[Appended] | None = None
+
+    def append(
+        self, topic: str | EmbeddedTopic, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
+    ) -> None:
+        """Checked now, appended when the block ends."""
+        self._check()
+        handle = self._topic(topic) if isinstance(topic, str) else topic
+        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
+            rows = list(rows)
+
+        def prepare() -> Append:
+            return handle.prepare(rows, expect=expect, progress=progress)
+
+        self._appends.append(prepare())
+        self._prepare.append(prepare)
+
+    def commit(self, member: EmbeddedMember) -> None:
+        """The member's offsets, up to what it has polled, become part of the transaction; MemberFenced refuses all."""
+        self._check()
+        if not isinstance(member, EmbeddedMember):
+            raise InvalidArgument("member", member, "must be what group.join() returned")
+        self._members.append((member, member.positions()))
+
+    @property
+    def position(self) -> Position:
+        """How far the log was written, once the block has ended."""
+        position = Position()
+        for done in self.results:
+            position |= done.position
+        return position
+
+    @property
+    def results(self) -> list[Appended]:
+        """What each append did, in their order, once the block has ended."""
+        if self._results is None:
+            raise Closed(what="the transaction (it has not ended, or was abandoned)")
+        return self._results
+
+    def _check(self) -> None:
+        if not self._open:
+            raise Closed(what="the transaction")
+        self._engine.check()
+
+    def abandon(self) -> None:
+        self._open = False
+
+    def finish(self) -> None:
+        """Called when the block ends."""
+        self._check()
+        self._open = False
+        for _ in range(ATTEMPTS):
+            try:
+                self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
+            except Stale:
+                self._appends = [prepare() for prepare in self._prepare]
+                continue
+            for member, positions in self._members:
+                member.committed(positions)
+            return
+        raise HeadraceError(f"topics were altered {ATTEMPTS} times while one transaction was under way")
+
+
+class _Whole:
+    """All of it as one job."""
+
+    merge_key = None
+
+    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, dict[int, int]]]) -> None:
+        self._appends, self._members = appends, members
+        self.synced = any(a.synced for a in appends) or any(member.synced for member, _ in members)
+
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        raise NotImplementedError
+
+    def drafts(self) -> list[Draft]:
+        return [draft for append in self._appends for draft in append.drafts()]
+
+    def apply(self, tx: Tx) -> list[Appended]:
+        done = [append.apply(tx) for append in self._appends]
+        for member, positions in self._members:
+            member.apply_commit(tx, positions)
+        return done

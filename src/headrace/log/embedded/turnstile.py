@@ -1,0 +1,65 @@
+"""One writer at a time, in turn: the lock under which every write transaction and every checkpoint runs.
+Owns the file `lock` (two byte ranges and a commit mark). Does not know SQLite.
+
+Take the turn, take the writer's place, give up the turn: whoever waits for the place holds the turn, so
+a busy neighbour cannot overtake it. POSIX record locks end with their process, and a forked child does not
+inherit them. They do not exclude threads: only a process's one committer enters.
+
+The mark is the last commit number, written while the place is held. It is not synced: after a crash of the
+process it is exact, after a power loss only its synced number is to be believed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.log.embedded import disk
+
+_TURN, _PLACE, _MARK_AT = 0, 1, 64
+_MARK = struct.Struct("<QQ48s")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    commit: int
+    synced: int
+    boot: str
+
+
+class Turnstile:
+    def __init__(self, path: Path) -> None:
+        with disk.typed(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _TURN)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _PLACE)
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURN)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _PLACE)
+
+    def leave_mark(self, mark: Mark) -> None:
+        raw = _MARK.pack(mark.commit, mark.synced, mark.boot.encode()[:48])
+        os.pwrite(self._fd, raw + struct.pack("<I", zlib.crc32(raw)), _MARK_AT)
+
+    def mark(self) -> Mark | None:
+        """The last mark; None when there is none or it is damaged (the index then stands alone)."""
+        raw = os.pread(self._fd, _MARK.size + 4, _MARK_AT)
+        if len(raw) < _MARK.size + 4 or struct.unpack_from("<I", raw, _MARK.size)[0] != zlib.crc32(raw[: _MARK.size]):
+            return None
+        commit, synced, boot = _MARK.unpack_from(raw)
+        return Mark(commit, synced, boot.rstrip(b"\0").decode("ascii", "replace"))
+
+    def close(self) -> None:
+        os.close(self._fd)

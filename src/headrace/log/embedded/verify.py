@@ -1,0 +1,181 @@
+"""Verification: everything the log holds, read and checked. Owns the list of what must be true; changes nothing.
+
+    SQLite's own integrity check          every row's checksum             rows of a partition touch, none is missing
+    every frame's header and checksum     every batch decodes, its count, its event times and its metadata agree
+    versions add up to the records ever appended; committed offsets lie inside the log; sequences match producers"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DamagedData, HeadraceError
+from headrace.log.contract import Problem, Verified
+from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import (
+    BATCHES,
+    DEAD,
+    FILES,
+    PARTITIONS,
+    PRODUCERS,
+    SCHEMAS,
+    SEQUENCES,
+    SHARES,
+    TABLES,
+    TOPICS,
+    PartitionRow,
+    TopicRow,
+)
+from headrace.log.embedded.reading import Reader
+
+
+def verify(engine: Engine, catalog: Catalog) -> Verified:
+    problems: list[Problem] = []
+    lost: list[Problem] = []
+    topics: list[TopicRow] = []
+    batches = records = size = 0
+    try:
+        problems += _index(engine)
+        with engine.index.reading() as db:
+            topics = TOPICS.select(db, "WHERE name IS NOT NULL ORDER BY id")
+        for topic in topics:
+            for counted in _topic(engine, catalog, topic, problems, lost):
+                batches, records, size = batches + 1, records + counted[0], size + counted[1]
+    except HeadraceError as error:
+        problems.append(Problem(str(error)))
+    return Verified(len(topics), batches, records, size, problems, lost)
+
+
+def _index(engine: Engine) -> Iterator[Problem]:
+    with engine.index.snapshot() as db:
+        for (text,) in db.execute("PRAGMA integrity_check(20)"):
+            if text != "ok":
+                yield Problem(f"SQLite: {text}", file="log.db")
+        for table in TABLES:
+            cursor = db.execute(f"SELECT {', '.join(table.columns)}, crc FROM {table.name}")
+            while found := cursor.fetchmany(1000):
+                for row in found:
+                    try:
+                        table.checked(row)
+                    except HeadraceError as error:
+                        yield Problem(str(error), file="log.db")
+        yield from _files(engine, db)
+        yield from _belongs_together(db)
+
+
+def _files(engine: Engine, db: sqlite3.Connection) -> Iterator[Problem]:
+    for row in FILES.select(db):
+        path = engine.data / row.name
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            if row.committed:
+                yield Problem(f"data file cannot be read: {error.strerror}", file=row.name)
+            continue
+        if size < row.committed:
+            yield Problem(f"{size} bytes long, {row.committed} are committed", file=row.name, position=size)
+
+
+def _belongs_together(db: sqlite3.Connection) -> Iterator[Problem]:
+    """What one table says must agree with what another says: a row that vanished shows here."""
+    for topic in TOPICS.select(db, "WHERE name IS NOT NULL"):
+        assert topic.id is not None and topic.name is not None
+        settings = settings_from(topic.settings)
+        states = {row.partition: row for row in PARTITIONS.select(db, "WHERE topic = ?", topic.id)}
+        if set(states) != set(range(settings.partitions)):
+            yield Problem(f"has {settings.partitions} partitions, the index has {sorted(states)}", topic=topic.name)
+        versions = [row.version for row in SCHEMAS.select(db, "WHERE topic = ? ORDER BY version", topic.id)]
+        if versions != list(range(1, topic.schema + 1)):
+            yield Problem(f"schema versions {versions}, expected 1..{topic.schema}", topic=topic.name)
+        if settings.versioned:
+            (total,) = db.execute("SELECT coalesce(sum(version), 0) FROM versions WHERE topic = ?", (topic.id,)).fetchone()
+            appended = sum(state.next for state in states.values())
+            if total != appended:
+                yield Problem(f"versions add up to {total}, {appended} records were appended", topic=topic.name)
+        for share in SHARES.select(db, "WHERE topic = ?", topic.id):
+            end = states[share.partition].next if share.partition in states else -1
+            if share.committed is not None and share.committed > end:
+                what = f"group {share.group_name!r} has committed {share.committed}, the log ends at {end}"
+                yield Problem(what, topic.name, share.partition)
+        for producer in PRODUCERS.select(db, "WHERE topic = ?", topic.id):
+            rows = SEQUENCES.select(
+                db, "WHERE topic = ? AND producer = ? ORDER BY sequence DESC LIMIT 1", topic.id, producer.name
+            )
+            if producer.sequence != (rows[0].sequence + rows[0].count if rows else 0):
+                yield Problem(f"producer {producer.name!r}: its last sequences are missing", topic=topic.name)
+    dead = DEAD.select(db)
+    if dead and not TOPICS.select(db, "WHERE name = '__dead_letters'"):
+        yield Problem(f"{len(dead)} dead letters without their topic")
+
+
+def _topic(
+    engine: Engine, catalog: Catalog, row: TopicRow, problems: list[Problem], lost: list[Problem]
+) -> Iterator[tuple[int, int]]:
+    assert row.id is not None and row.name is not None
+    topic = catalog.current(row.id, row.name, row.uid)
+    with engine.index.reading() as db:
+        states = PARTITIONS.select(db, "WHERE topic = ?", row.id)
+    for state in states:
+        yield from _partition(engine, catalog, topic, state, problems, lost)
+
+
+def _partition(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    state: PartitionRow,
+    problems: list[Problem],
+    lost: list[Problem],
+) -> Iterator[tuple[int, int]]:
+    reader = Reader(engine, catalog, topic, state.partition)
+    event_time = topic.settings.event_time
+    columns = ["_offset", *catalog.schema(topic).names]
+    expected, arrived, progress = state.earliest, None, None
+    while expected < state.next:
+        with engine.index.reading() as db:
+            page = BATCHES.select(
+                db,
+                "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? ORDER BY base LIMIT 1000",
+                topic.id,
+                state.partition,
+                expected,
+                state.next,
+            )
+        if not page:
+            problems.append(
+                Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next)
+            )
+            return
+        for row in page:
+            where = (topic.name, state.partition, row.base, row.next)
+            if row.base != expected:
+                problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base))
+            if arrived is not None and row.arrived < arrived:
+                problems.append(Problem("arrival goes back", *where))
+            if progress is not None and (row.progress is None or row.progress < progress):
+                problems.append(Problem("progress goes back", *where))
+            expected, arrived, progress = row.next, row.arrived, row.progress
+            if row.file is None:
+                lost.append(Problem("lost with the power", *where))
+                continue
+            try:
+                count = 0
+                for batch in reader.batches(row.base, row.next, columns):
+                    count += batch.num_rows
+                    batch.validate(full=True)
+                    if event_time is not None:
+                        bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
+                        if (bounds["min"].as_py(), bounds["max"].as_py()) != (row.event_min, row.event_max):
+                            problems.append(Problem("event times differ from what the index says", *where))
+                if count != row.count:
+                    problems.append(Problem(f"{count} records, the index says {row.count}", *where))
+            except DamagedData as error:
+                problems.append(Problem(error.why, *where, os.path.basename(error.path), error.position))
+            except (HeadraceError, pa.ArrowException) as error:
+                problems.append(Problem(str(error), *where))
+            yield row.count, row.length

@@ -1,0 +1,53 @@
+"""What every test run shares: the seed, and how long a soak test may go on.
+
+The seed of `make test` is fixed, so a failure repeats; `make soak` draws a fresh one. Both are printed,
+and HEADRACE_SEED=... brings a run back."""
+
+import os
+import secrets
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SEED_FIXED = 20260101
+
+# Stated, not inherited: where CI is set, hypothesis's own defaults derandomize, and no seed would count.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
+settings.register_profile(
+    "soak",
+    settings.get_profile("ci"),
+    max_examples=1_000,
+    stateful_step_count=200,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its options
+def pytest_configure(config: pytest.Config) -> None:
+    """Settle the one seed of this run: --hypothesis-seed over HEADRACE_SEED over the profile's default."""
+    fresh = config.getoption("--hypothesis-profile") == "soak"
+    default = secrets.randbits(32) if fresh else SEED_FIXED
+    seed = int(config.getoption("--hypothesis-seed") or os.environ.get("HEADRACE_SEED") or default)
+    config.option.hypothesis_seed = str(seed)
+    config.stash[SEED] = seed
+
+
+SEED = pytest.StashKey[int]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say the seed, and how to run with it again."""
+    return f"headrace: random seed {config.stash[SEED]} (HEADRACE_SEED={config.stash[SEED]} repeats this run)"
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this run; whatever else is random in a test draws from `random.Random(seed)`."""
+    return pytestconfig.stash[SEED]
+
+
+@pytest.fixture(scope="session")
+def soak_seconds() -> float:
+    """How long a test marked `soak` goes on."""
+    return float(os.environ.get("HEADRACE_SOAK_SECONDS", "600"))

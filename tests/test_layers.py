@@ -1,0 +1,180 @@
+"""The architecture, enforced: imports point down, run in no circle, and importing headrace does no work.
+
+To add a module, put its name (what follows `headrace.`) into its layer below."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer and the ones before it
+    {
+        "errors",
+        "config",
+        "durations",
+        "names",
+        "schema",
+        "rows",
+        "jsonrows",
+        "keys",
+        "time",
+        "windows",
+        "aggregates",
+        "position",
+        "failpoints",
+    },
+    {"cep"},
+    {"log"},
+    {"cdc", "sourcing", "connect"},
+    {"views"},
+    {"flows"},
+    {"app"},
+    {""},  # headrace itself, the public names: for what users would write, so only the top uses it
+    {"cli", "serve", "testing", "demo", "__main__"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+
+def layer(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def modules() -> dict[str, str]:
+    """Every module of headrace with its source."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text("utf-8")
+    return found
+
+
+def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import below `node`, and whether it runs when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, at_import
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+            isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        ):
+            yield from statements(child, False)
+        else:
+            yield from statements(child, at_import)
+
+
+def problems(sources: dict[str, str]) -> list[str]:
+    """What is wrong with the imports of `sources` (module name -> text), one sentence each."""
+    wrong = []
+    at_import: dict[str, set[str]] = {name: set() for name in sources}
+    for name, text in sources.items():
+        tree = ast.parse(text)
+        if not ast.get_docstring(tree):
+            wrong.append(f"{name}: no docstring; open with what it owns, does not know, and promises after a crash")
+        if layer(name) not in RANK:
+            wrong.append(f"{name}: in no layer; add {layer(name)!r} to its layer in LAYERS, tests/test_layers.py")
+            continue
+        for statement, runs in statements(tree):
+            where = f"{name}:{statement.lineno}"
+            if isinstance(statement, ast.Import):
+                targets = [alias.name for alias in statement.names]
+            elif statement.level:
+                wrong.append(f"{where}: relative import; write it from headrace on")
+                continue
+            else:
+                base = statement.module or ""
+                full = [f"{base}.{alias.name}" for alias in statement.names]
+                targets = [target if target in sources else base for target in full]
+            for target in targets:
+                top = target.split(".")[0]
+                if top == "pyspark" and layer(name) != "flows":
+                    wrong.append(f"{where}: imports pyspark; only headrace.flows may")
+                if top != "headrace":
+                    continue
+                if target not in sources:
+                    wrong.append(f"{where}: imports {target}, which does not exist")
+                elif RANK.get(layer(target), -1) > RANK[layer(name)]:
+                    wrong.append(f"{where}: imports {target}, which is in a higher layer")
+                elif runs:
+                    at_import[name].add(target)
+    try:
+        graphlib.TopologicalSorter(at_import).prepare()
+    except graphlib.CycleError as error:
+        wrong.append("import cycle: " + " -> ".join(reversed(error.args[1])))
+    return wrong
+
+
+def test_imports_point_down() -> None:
+    assert problems(modules()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "problem"),
+    [
+        ("headrace.errors", "import headrace.log", "headrace.log, which is in a higher layer"),
+        ("headrace.errors", "from headrace import log", "headrace.log, which is in a higher layer"),
+        ("headrace.errors", "def f():\n from headrace.log import x", "headrace.log, which is in a higher layer"),
+        ("headrace.errors", "if TYPE_CHECKING:\n import headrace.log", "headrace.log, which is in a higher layer"),
+        ("headrace.log.a", "import headrace as hr", "imports headrace, which is in a higher layer"),
+        ("headrace.log.a", "from headrace.log.b import x", "import cycle: headrace.log."),
+        ("headrace.log.a", "import headrace.log.a", "import cycle: headrace.log.a -> headrace.log.a"),
+        ("headrace.log.a", "from . import b", "relative import"),
+        ("headrace.log.a", "def f(): import pyspark.sql", "imports pyspark"),
+        ("headrace.log.a", "import headrace.nothing", "does not exist"),
+        ("headrace.utils", "", "add 'utils' to its layer"),
+    ],
+)
+def test_each_rule_bites(module: str, text: str, problem: str) -> None:
+    sound = {
+        "headrace": '"""."""',
+        "headrace.errors": '"""."""',
+        "headrace.log": '"""."""\nfrom headrace import errors\nfrom headrace.log import a, b',
+        "headrace.log.a": '"""."""\ndef f(): from headrace.log import b',
+        "headrace.log.b": '"""."""\nfrom headrace.log.a import f',
+        "headrace.flows": '"""."""\nfrom pyspark.sql import functions',
+        "headrace.cli": '"""."""\nimport headrace as hr',
+    }
+    assert problems(sound) == []
+    (found,) = problems(sound | {module: f'"""."""\n{text}'})
+    assert problem in found
+
+
+def test_a_module_without_docstring_is_found() -> None:
+    assert "no docstring" in problems({"headrace.log": "x = 1"})[0]
+
+
+IMPORT_AND_WATCH = """
+import os, sys, threading
+seen = []
+def watch(event, args):
+    if event == "open" and not str(args[0]).endswith((".py", ".pyc")):
+        seen.append(f"opened {args[0]}")
+    elif event.split(".")[0] in {"subprocess", "socket", "sqlite3"} or event in {
+        "_thread.start_new_thread", "_thread.start_joinable_thread", "os.exec", "os.fork", "os.forkpty",
+        "os.posix_spawn", "os.spawn", "os.system", "os.mkdir", "os.putenv", "os.unsetenv",
+    }:
+        seen.append(f"{event} {args}")
+class Environment(type(os.environ)):
+    def __getitem__(self, name):
+        frame = sys._getframe(1)
+        while frame.f_globals["__name__"] in {"os", "collections.abc", "_collections_abc"}:  # get()
+            frame = frame.f_back
+        if frame.f_globals["__name__"].split(".")[0] == "headrace":
+            seen.append(f"read {name} from the environment")
+        return super().__getitem__(name)
+os.environ.__class__ = Environment
+sys.addaudithook(watch)
+import headrace
+seen += [f"imported {name}" for name in ("pyspark", "pyarrow", "pandas") if name in sys.modules]
+seen += [f"left running {thread}" for thread in threading.enumerate()[1:]]
+print("\\n".join(seen), end="")
+"""
+
+
+def test_importing_headrace_does_no_work() -> None:
+    done = subprocess.run([sys.executable, "-B", "-c", IMPORT_AND_WATCH], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == []
