@@ -227,7 +227,9 @@ class Shared:
             data = [row for number in numbers for row in self._jobs[number].rows]
             owners = [number for number in numbers for _ in self._jobs[number].rows]
             try:
-                batch = rows.to_batch(data, self._jobs[0].schema, extra=self.topic.settings.extra, topic=self.topic.name)
+                batch = rows.to_batch(
+                    data, self._jobs[0].schema, extra=self.topic.settings.extra, topic=self.topic.name
+                )
                 _refuse_too_large(batch, self.topic.name)
                 return batch, owners
             except RecordRejected as error:
@@ -308,7 +310,9 @@ def prepare(
             append.versions[key_hash] = append.versions.get(key_hash, 0) + 1
     if expect is not None:
         if not settings.versioned:
-            raise InvalidArgument("expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True")
+            raise InvalidArgument(
+                "expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True"
+            )
         for key, version in expect.items():
             append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
     if carried is not None:
@@ -439,9 +443,7 @@ def _deduplicate(tx: Tx, topic: TopicState, stamp: Stamp, count: int) -> dict[in
     """The original offsets when the append is a repetition; None when it is the next one; else an error."""
     row = PRODUCERS.get(tx.db, topic.id, stamp.producer) or ProducerRow(topic.id, stamp.producer, 0, 0)
     if row.epoch != stamp.epoch:
-        raise ProducerFenced(
-            topic=topic.name, producer=stamp.producer, epoch=stamp.epoch, current_epoch=row.epoch
-        )
+        raise ProducerFenced(topic=topic.name, producer=stamp.producer, epoch=stamp.epoch, current_epoch=row.epoch)
     if stamp.sequence == row.sequence:
         return None
     if stamp.sequence > row.sequence:
@@ -449,7 +451,7 @@ def _deduplicate(tx: Tx, topic: TopicState, stamp: Stamp, count: int) -> dict[in
             topic=topic.name, producer=stamp.producer, expected=row.sequence, sequence=stamp.sequence
         )
     known = SEQUENCES.get(tx.db, topic.id, stamp.producer, stamp.sequence)
-    if known is not None and known.count == count:
+    if known is not None and known.records == count:
         return parse_ranges(known.ranges)
     oldest = SEQUENCES.select(
         tx.db, "WHERE topic = ? AND producer = ? ORDER BY sequence LIMIT 1", topic.id, stamp.producer

@@ -240,7 +240,10 @@ def _fields_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def settings_of(
-    given: Mapping[str, Any], *, base: TopicSettings = TopicSettings(), fixed: tuple[str, ...] = ()  # noqa: B008
+    given: Mapping[str, Any],
+    *,
+    base: TopicSettings = TopicSettings(),
+    fixed: tuple[str, ...] = (),
 ) -> TopicSettings:
     """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
     known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned"}

@@ -252,9 +252,7 @@ class Committer:
                 else:
                     future.set_result(outcome)
 
-    def _transact(
-        self, work: list[Work], *, synced: bool, others: dict[int, int]
-    ) -> tuple[list[Any], set[str]]:
+    def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], set[str]]:
         index = self._index
         if not index.in_place():
             raise LogMissing(path=str(index.path), why="it was removed or replaced while open. Nothing was written")

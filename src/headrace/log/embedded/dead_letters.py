@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -61,7 +61,9 @@ class _Owner:
 
     def replay(self, letter: DeadLetter) -> Appended:
         if letter.origin.topic is None or isinstance(letter.value, bytes):
-            raise InvalidArgument("letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter")
+            raise InvalidArgument(
+                "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
+            )
         target = self.topic(letter.origin.topic)
         prepared = target.prepare(letter.value)
         if prepared.quarantine is not None:
@@ -109,7 +111,7 @@ def _home(engine: Engine, catalog: Catalog) -> TopicState:
 def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
     """An append of dead letters, to be submitted or made part of another append."""
     home = _home(engine, catalog)
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     for letter in found:
         letter.setdefault("died_at", now)
         if topic is not None:
@@ -188,7 +190,9 @@ def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
 
 def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
     origin = Origin(value["topic"], value["partition"], value["offset"], value["source"])
-    return DeadLetter(offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner)
+    return DeadLetter(
+        offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner
+    )
 
 
 def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:

@@ -69,9 +69,7 @@ class Engine:
             if (self.home / "log.db").exists():
                 return  # somebody else was first
             if self.data.is_dir() and any(self.data.iterdir()):
-                raise IndexDamaged(
-                    path=str(self.home / "log.db"), why="the index is missing, but there are data files"
-                )
+                raise IndexDamaged(path=str(self.home / "log.db"), why="the index is missing, but there are data files")
             disk.make_directory(self.data)
             disk.make_directory(self.home / "wake")
             Index.create(self.home / "log.db", uuid.uuid4().hex)

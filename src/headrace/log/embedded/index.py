@@ -20,7 +20,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
-from headrace.errors import DiskFull, HeadraceError, IndexDamaged, LogMissing, StorageError, SyncFailed, UnsupportedFormat
+from headrace.errors import (
+    DiskFull,
+    HeadraceError,
+    IndexDamaged,
+    LogMissing,
+    StorageError,
+    SyncFailed,
+    UnsupportedFormat,
+)
 from headrace.log.embedded import disk
 
 FORMAT = 1
@@ -65,7 +73,7 @@ class BatchRow(NamedTuple):
     partition: int
     base: int
     next: int
-    count: int
+    records: int
     file: int | None  # null: the records of this range are gone (cut after a power loss)
     position: int
     length: int
@@ -89,7 +97,7 @@ class SequenceRow(NamedTuple):
     topic: int
     producer: str
     sequence: int
-    count: int
+    records: int
     ranges: str  # "partition:start-stop,…"
 
 
@@ -277,7 +285,8 @@ class Index:
             raise IndexDamaged(path=str(path), why="its head is missing")
         if int(found["format"]) != FORMAT:
             raise UnsupportedFormat(
-                path=str(path), why=f"written in format {found['format']}, this headrace reads {FORMAT}: upgrade headrace"
+                path=str(path),
+                why=f"written in format {found['format']}, this headrace reads {FORMAT}: upgrade headrace",
             )
         self.log_id = found["log_id"]
 

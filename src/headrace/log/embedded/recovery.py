@@ -129,7 +129,7 @@ def _cut(tx: Tx, topic: int, partition: int, base: int) -> Cut:
     )
     BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base >= ?", topic, partition, base)
     first, last = tail[0], tail[-1]
-    gone = first._replace(next=last.next, count=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
+    gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
     BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
     row = TOPICS.get(tx.db, topic)
     name = row.name if row is not None and row.name is not None else f"topic {topic}"

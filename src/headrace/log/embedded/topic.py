@@ -64,7 +64,7 @@ class EmbeddedTopic:
         state = self._state()
         with self._engine.index.snapshot() as db:
             (records, size) = db.execute(
-                "SELECT coalesce(sum(count), 0), coalesce(sum(length), 0) FROM batches WHERE topic = ?", (state.id,)
+                "SELECT coalesce(sum(records), 0), coalesce(sum(length), 0) FROM batches WHERE topic = ?", (state.id,)
             ).fetchone()
         ddl = self._catalog.ddl(state)
         return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
@@ -93,7 +93,13 @@ class EmbeddedTopic:
         if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
             rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
         plain = expect is None and progress is None and stamp is None
-        few = [rows] if isinstance(rows, Mapping) else rows if isinstance(rows, list) and len(rows) <= SMALL_ROWS_MAX else []
+        few = (
+            [rows]
+            if isinstance(rows, Mapping)
+            else rows
+            if isinstance(rows, list) and len(rows) <= SMALL_ROWS_MAX
+            else []
+        )
         for _ in range(ATTEMPTS):
             state = self._known_state()
             job: Small | Append
@@ -222,7 +228,14 @@ class EmbeddedTopic:
         from headrace.log.embedded import following
 
         return following.records(
-            self._engine, self._catalog, self._state(), start, key=key, partition=partition, follow=follow, timeout=timeout
+            self._engine,
+            self._catalog,
+            self._state(),
+            start,
+            key=key,
+            partition=partition,
+            follow=follow,
+            timeout=timeout,
         )
 
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
@@ -268,5 +281,3 @@ def _nothing(topic: EmbeddedTopic) -> Appended:
 
     nexts = {partition: offsets.next for partition, offsets in topic.offsets().items()}
     return Appended(Position.of(topic.name, topic.topic_id, nexts), {})
-
-

@@ -28,7 +28,12 @@ class EmbeddedTransaction:
         self._results: list[Appended] | None = None
 
     def append(
-        self, topic: str | EmbeddedTopic, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
+        self,
+        topic: str | EmbeddedTopic,
+        rows: Rows,
+        *,
+        expect: Mapping[Any, int] | None = None,
+        progress: Progress = None,
     ) -> None:
         """Checked now, appended when the block ends."""
         self._check()
