@@ -232,6 +232,8 @@ class Shared:
                 )
                 _refuse_too_large(batch, self.topic.name)
                 return batch, owners
+            except InvalidArgument:  # not about one row: let each find out on its own
+                self._refused = {number: NotSmall() for number in range(len(self._jobs))}
             except RecordRejected as error:
                 number = owners[error.row]
                 self._refused[number] = replace(error, row=error.row - owners.index(number))
@@ -386,7 +388,7 @@ def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0) -> None
             topic=topic,
             row=first,
             column="",
-            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere, their place here",
+            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere",
             size_bytes=batch.nbytes,
             limit_bytes=RECORD_BYTES_MAX,
         )

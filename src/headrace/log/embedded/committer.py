@@ -20,7 +20,6 @@ from headrace.failpoints import reach
 from headrace.log.embedded.datafiles import DataFiles, Draft
 from headrace.log.embedded.index import (
     BATCHES,
-    CHECKPOINT_BYTES,
     META,
     PARTITIONS,
     TOPICS,
@@ -82,7 +81,8 @@ class Tx:
             draft.flags,
         )
         BATCHES.add(self.db, row)
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived))
+        held = {"records": state.records + row.records, "bytes": state.bytes + row.length}
+        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.touched.add(topic.uid)
         return row
 
@@ -234,7 +234,7 @@ class Committer:
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.wal_bytes() >= CHECKPOINT_BYTES:
+                if self._index.checkpoint_due():
                     reach("checkpoint.due")
                     self._index.checkpoint()
         except SyncFailed as error:
@@ -315,18 +315,19 @@ class Committer:
 
     def _roll(self) -> None:
         fresh = self._files.create_ingest()
-        with self._turnstile.writing():
-            if not self._index.in_place():
-                raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
-            db = self._index.begin(synced=False)
-            try:
+        try:
+            with self._turnstile.writing():
+                if not self._index.in_place():
+                    raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
+                db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
                 self._number(db, synced=False)
                 self._index.commit()
-            except BaseException:
-                self._index.rollback()
-                raise
+        except BaseException:
+            self._index.rollback()
+            self._files.discard(fresh)
+            raise
         self._files.adopted(fresh)
         reach("roll.adopted")
 

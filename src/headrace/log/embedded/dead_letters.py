@@ -101,16 +101,16 @@ def _end(tx: Tx, letter: int) -> None:
 # -- writing letters ---------------------------------------------------------------------------------
 
 
-def _home(engine: Engine, catalog: Catalog) -> TopicState:
+def _home(catalog: Catalog) -> TopicState:
     try:
         return catalog.named(NAME)
     except UnknownTopic:
         return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
 
 
-def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
+def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
     """An append of dead letters, to be submitted or made part of another append."""
-    home = _home(engine, catalog)
+    home = _home(catalog)
     now = datetime.now(UTC)
     for letter in found:
         letter.setdefault("died_at", now)
@@ -127,7 +127,7 @@ def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: l
     return prepared
 
 
-def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
+def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
     """Events too far ahead of the clock: kept aside, so that one wrong clock cannot move a topic's time."""
     column = topic.settings.event_time
     limit = topic.settings.max_ahead_us
@@ -141,7 +141,7 @@ def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.R
                 "row": jsonrows.encode_row(row).decode(),
             }
         )
-    return letters(engine, catalog, topic, found)
+    return letters(catalog, topic, found)
 
 
 def send(
@@ -158,7 +158,7 @@ def send(
     """One letter from outside: input that could not be read, or a row that was refused."""
     letter = {"reason": reason, "error": error, "source": source, "raw": raw}
     letter["row"] = None if row is None else jsonrows.encode_row(row).decode()
-    engine.submit(letters(engine, catalog, topic, [letter])).result()
+    engine.submit(letters(catalog, topic, [letter])).result()
 
 
 # -- reading letters ---------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def listed(engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopi
         open_letters = [row.offset for row in DEAD.select(db, "ORDER BY offset")]
     if not open_letters:
         return
-    home = _home(engine, catalog)
+    home = _home(catalog)
     reader = Reader(engine, catalog, home, 0)
     owner = _Owner(engine, topic)
     for first, stop in _stretches(open_letters):

@@ -171,7 +171,7 @@ class Reader:
         check_range(self._topic, state, expected)  # retention may have passed us meanwhile: then say that
         raise IndexDamaged(
             path=str(self._engine.index.path),
-            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, though there are offsets up to {state.next}",
+            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, but offsets up to {state.next}",
         )
 
     def _load(self, run: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
