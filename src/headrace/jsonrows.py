@@ -32,6 +32,7 @@ __all__ = ["decode_row", "encode_row", "parse_object"]
 DEPTH_MAX: Final = 200
 _INT64_BEYOND: Final = 2.0**63
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_AS_IT_IS: Final = frozenset({str, int, bool, type(None)})
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -40,13 +41,14 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
     """One row as one line of JSON, without the newline. InvalidArgument for a value JSON cannot hold."""
-    plain = {}
+    plain: dict[str, Any] = row if type(row) is dict else dict(row)
     for name, value in row.items():
         kind = type(value)
-        if kind is str or kind is int or kind is bool or value is None or (kind is datetime and value.tzinfo is UTC):
-            plain[name] = value
-        else:
-            plain[name] = _plain(value, name, 0)
+        if kind in _AS_IT_IS or (kind is datetime and value.tzinfo is UTC):
+            continue
+        if plain is row:
+            plain = dict(row)
+        plain[name] = _plain(value, name, 0)
     try:
         return orjson.dumps(plain, option=orjson.OPT_UTC_Z)
     except (TypeError, ValueError):
@@ -104,8 +106,8 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return str(value)
     if isinstance(value, int):
         return int(value)
-    item = getattr(value, "item", None)  # numpy scalars
-    if callable(item) and getattr(value, "shape", None) == ():
+    item = getattr(value, "item", None)  # numpy scalars, but not its times: some of their units become plain integers
+    if callable(item) and getattr(value, "shape", None) == () and value.dtype.kind not in "mM":
         inner = item()
         if type(inner) is not kind:
             return _plain(inner, path, depth + 1)
