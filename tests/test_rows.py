@@ -262,7 +262,8 @@ class Row(Mapping[str, Any]):
 @pytest.mark.parametrize(
     "data",
     [
-        {"a": 1}, Row(a=1), [Row(a=1)], ({"a": 1},), iter([OrderedDict(a=1)]), (r for r in [{"a": 1}]), MappingProxyType({"a": 1}),
+        {"a": 1}, Row(a=1), [Row(a=1)], ({"a": 1},), iter([OrderedDict(a=1)]), (r for r in [{"a": 1}]),
+        MappingProxyType({"a": 1}),
         pa.table({"a": [1]}), pa.record_batch({"a": [1]}), pa.table({"a": [1]}).to_reader(), pl.DataFrame({"a": [1]}),
         pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [1]}, index=["x"]), pa.array([{"a": 1}]), pl.Series([{"a": 1}]),
         pd.DataFrame({"x": [1]}).groupby("x").size().rename_axis("a").to_frame("n").drop(columns="n"),
@@ -411,9 +412,11 @@ ARROW_ACCEPTED: list[tuple[str, pa.Array, list[Any]]] = [
     ("array<int>", pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), [[1, 2], None]),
     ("array<int>", pa.array([[1, 2], None], pa.list_view(pa.int64())), [[1, 2], None]),
     ("array<timestamp>", pa.array([["1970-01-02T00:00Z"], None]), [[JAN_2], None]),
-    ("map<string, bigint>", pa.array([[("a", 1)], None, []], pa.map_(pa.large_string(), pa.int8())), [{"a": 1}, None, {}]),
+    ("map<string, bigint>",
+     pa.array([[("a", 1)], None, []], pa.map_(pa.large_string(), pa.int8())), [{"a": 1}, None, {}]),
     ("struct<x: bigint, y: string>", pa.array([{"y": "a", "x": 1}, None]), [{"x": 1, "y": "a"}, None]),
-    ("struct<x: bigint, y: string>", pa.array([{"x": 1}, {"x": None}], pa.struct([("x", pa.int8())])), [{"x": 1, "y": None}, {"x": None, "y": None}]),
+    ("struct<x: bigint, y: string>",
+     pa.array([{"x": 1}, {"x": None}], pa.struct([("x", pa.int8())])), [{"x": 1, "y": None}, {"x": None, "y": None}]),
     ("struct<x: int NOT NULL>", pa.array([None, {"x": 1}], pa.struct([("x", pa.int64())])), [None, {"x": 1}]),
 ]  # fmt: skip
 
@@ -464,18 +467,24 @@ ARROW_REFUSED: list[tuple[str, pa.Array, int, str, str]] = [
     ("timestamp_ntz", ts(-(2**62), tz=None), 0, "c", "years 1 to 9999"),
     ("array<int>", pa.array([[1], [2**31]]), 1, "c[]", "does not fit"),
     ("array<timestamp>", pa.array([[NEW_YEAR], [None]]).cast(pa.list_(pa.timestamp("us"))), 0, "c[]", "say which"),
-    ("array<timestamp>", pa.array([[0], [2**62]]).cast(pa.list_(pa.timestamp("us", "UTC"))), 1, "c[]", "years 1 to 9999"),
+    ("array<timestamp>",
+     pa.array([[0], [2**62]]).cast(pa.list_(pa.timestamp("us", "UTC"))), 1, "c[]", "years 1 to 9999"),
     ("array<int>", pa.array([1]), 0, "c", "got int64"),
-    ("map<string, int>", pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())), 1, "c", "a key twice"),
-    ("map<string, int>", pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.large_string(), pa.int32())), 0, "c", "a key twice"),
+    ("map<string, int>",
+     pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())), 1, "c", "a key twice"),
+    ("map<string, int>",
+     pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.large_string(), pa.int32())), 0, "c", "a key twice"),
     ("struct<x: int>", pa.array([{"x": 1, "y": 2}]), 0, "c.y", "unknown field"),
     ("struct<x: int>", pa.array([{"x": 1}, {"x": 2**31}]), 1, "c.x", "does not fit"),
-    ("struct<x: int NOT NULL>", pa.array([None, {"x": 1}, {"x": None}], pa.struct([("x", pa.int64())])), 2, "c.x", "NOT NULL"),
+    ("struct<x: int NOT NULL>",
+     pa.array([None, {"x": 1}, {"x": None}], pa.struct([("x", pa.int64())])), 2, "c.x", "NOT NULL"),
     ("struct<x: int NOT NULL>", pa.array([{"x": 1}, {"x": None}],
         pa.struct([pa.field("x", pa.int32(), nullable=False)])), 1, "c.x", "NOT NULL"),
     ("string", pa.array([b"a" * 16], pa.uuid()), 0, "c", "storage type"),
     ("string", pa.array([timedelta(1)]), 0, "c", "got duration"),
-    ("string", pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]), 0, "c", "damaged"),
+    ("string",
+     pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]),
+     0, "c", "damaged"),
 ]  # fmt: skip
 
 
@@ -553,6 +562,8 @@ def test_pandas_objects_follow_the_rules_of_python_values() -> None:
     assert (error.row, error.column) == (1, "at")
     assert "no time zone" in error.why
     assert refused(pd.DataFrame({"a": pd.Series([1, "x"], dtype=object)}), "a int").row == 1
+    both = pd.DataFrame({"a": pd.Series([1, 1, "x"], dtype=object), "b": [1, 2**40, 1]})
+    assert (refused(both, "a int, b int").row, refused(both, "a int, b int").column) == (1, "b")
     with pytest.raises(InvalidArgument, match="name is text"):
         batch_of(pd.DataFrame({0: [1]}), "a int")
     with pytest.raises(InvalidArgument, match="cannot be read as Arrow"):

@@ -12,11 +12,12 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -32,6 +33,7 @@ from headrace.schema import EXTRA_COLUMN, RESERVED_COLUMNS, is_list_like, storag
 __all__ = ["to_batch", "to_rows"]
 
 _NONE: Final = type(None)
+_FLOATS: Final = frozenset({float, _NONE})
 _DAY_MIN: Final = (date.min - date(1970, 1, 1)).days
 _DAY_MAX: Final = (date.max - date(1970, 1, 1)).days
 _FLOAT32_MAX: Final = 3.4028235677973366e38  # from here on rounding to float gives infinity
@@ -442,7 +444,7 @@ def to_batch(data: object, schema: pa.Schema, *, extra: str, topic: str) -> pa.R
         return _from_mappings([dict(data)], plan, topic)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        return _from_arrow(_from_pandas(data, plan, topic), plan, topic)
+        return _from_pandas(data, plan, topic)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _from_arrow(_one_batch(data), plan, topic)
     if isinstance(data, str | bytes | bytearray) or not isinstance(data, Iterable):
@@ -558,6 +560,9 @@ def _column(values: list[Any], node: _Node) -> pa.Array:
             column = _nested_column(values, node, types) if node.children else pa.array(values, node.arrow)
         elif node.temporal:
             column = _times(values, node, types)
+        elif types <= _FLOATS and pa.types.is_float32(node.arrow):
+            column = pa.array(values, node.arrow)  # rounded, as the type says; but not to infinity
+            column = None if pc.any(pc.is_inf(column)).as_py() else column
     except _ARROW_ERRORS:
         pass  # too large, not exact, …: looked at one by one below
     if column is None:
@@ -659,9 +664,12 @@ def _one_batch(data: Any) -> pa.RecordBatch:
 def _from_pandas(frame: Any, plan: _Plan, topic: str) -> pa.RecordBatch:
     """The index counts as columns where it has names; an unnamed one is only a row number. NaN is pandas' null."""
     named = [name for name in frame.index.names if name is not None]
-    if named:
-        frame = frame.reset_index(level=named)
+    try:
+        frame = frame.reset_index(level=named) if named else frame
+    except ValueError as error:
+        raise InvalidArgument("data", f"<{len(frame)} rows>", f"its index cannot become a column: {error}") from None
     arrays, names = [], []
+    faults: dict[str, _Fault] = {}
     for name, series in frame.items():
         if not isinstance(name, str):
             raise InvalidArgument("data", name, "a column's name is text; rename the frame's columns")
@@ -670,33 +678,44 @@ def _from_pandas(frame: Any, plan: _Plan, topic: str) -> pa.RecordBatch:
             values = series.where(series.notna(), None).tolist()
             node = next(node for node in plan.nodes if node.name == name)
             try:
-                arrays.append(_column(values, node))
+                array = _column(values, node)
             except (_Suspect, _Bad):
-                _find_fault([{name: value} for value in values], _only(plan, node), topic)
-                raise
+                faults[name] = _first_bad_value(values, node)
+                continue
         else:
             try:
                 array = pa.Array.from_pandas(series)
             except _ARROW_ERRORS as error:
                 raise InvalidArgument("data", f"<column {name}>", f"cannot be read as Arrow: {error}") from None
-            arrays.append(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
+        arrays.append(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
         names.append(name)
-    if not names:
-        return pa.RecordBatch.from_arrays([pa.nulls(len(frame))], names=[plan.nodes[0].name])
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    if not names and not faults:
+        return _from_arrow(pa.RecordBatch.from_arrays([pa.nulls(len(frame))], names=[plan.nodes[0].name]), plan, topic)
+    return _from_arrow(pa.RecordBatch.from_arrays(arrays, names=names), plan, topic, faults)
 
 
-def _only(plan: _Plan, node: _Node) -> _Plan:
-    return replace(plan, nodes=(node,))
+def _first_bad_value(values: list[Any], node: _Node) -> _Fault:
+    for row, value in enumerate(values):
+        try:
+            _checked(value, node, node.name)
+        except _Bad as bad:
+            return row, bad.path, bad.why
+    raise AssertionError(f"column {node.name!r} was refused, in which no value is bad")
 
 
-def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatch:
+_Fault = tuple[int, str, str]  # row, column, why
+
+
+def _from_arrow(
+    batch: pa.RecordBatch, plan: _Plan, topic: str, found: Mapping[str, _Fault] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """`found`: faults in columns that are therefore missing in the batch; the first of all rows is raised."""
     names = batch.schema.names
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise InvalidArgument("data", f"<{batch.num_rows} rows>", f"has the column {twice!r} twice; rename one")
     rows = batch.num_rows
-    faults: list[tuple[int, str, str]] = []
+    faults = list(found.values())
     unknown = [name for name in names if name not in plan.names]
     if rows and unknown and plan.extra == "forbid":
         bad = _unknown(unknown[0], list(plan.schema.names), nested=False)
@@ -704,6 +723,8 @@ def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatc
     columns = []
     for node in plan.nodes:
         at = batch.schema.get_field_index(node.name)
+        if node.name in found:
+            continue
         array = batch.column(at) if at >= 0 else pa.nulls(rows)
         try:
             columns.append(_cast(array, node, deep=True))
@@ -717,7 +738,7 @@ def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=plan.stored)
 
 
-def _first_fault(array: pa.Array, node: _Node) -> tuple[int, str, str]:
+def _first_fault(array: pa.Array, node: _Node) -> _Fault:
     """(row, column, why) of the first value that cannot be cast, by halving."""
 
     def fault(start: int, stop: int) -> _Bad | None:
