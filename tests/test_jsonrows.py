@@ -4,6 +4,8 @@ import json
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,10 @@ from headrace.rows import to_batch, to_rows
 from headrace.schema import parse_ddl
 from tests.strategies import rows_of, schemas
 from tests.test_rows import same
+
+
+class Colour(str, Enum):  # noqa: UP042 - str() of this older kind gives 'Colour.RED'
+    RED = "red"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,9 @@ from tests.test_rows import same
         (np.int64(5), "5"),
         (np.float64(0.5), "0.5"),
         (np.bool_(True), "true"),
+        (Colour.RED, '"red"'),
+        ({Colour.RED: np.str_("x")}, '{"red":"x"}'),
+        (HTTPStatus.OK, "200"),
     ],
 )
 def test_every_value_has_one_text(value: Any, text: str) -> None:

@@ -4,6 +4,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -46,6 +48,10 @@ def refused(data: object, ddl: str, extra: str = "forbid") -> RecordRejected:
     return caught.value
 
 
+class Colour(str, Enum):  # noqa: UP042 - str() of this older kind gives 'Colour.RED'
+    RED = "red"
+
+
 # -- what each type takes --------------------------------------------------------------------------
 
 ACCEPTED: list[tuple[str, Any, Any]] = [
@@ -64,6 +70,8 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
     ("float", float("-inf"), float("-inf")),
     ("string", "größe 🙂 \x00", "größe 🙂 \x00"),
     ("string", np.str_("x"), "x"),
+    ("string", Colour.RED, "red"),
+    ("int", HTTPStatus.OK, 200),
     ("binary", b"\x00\xff", b"\x00\xff"),
     ("binary", bytearray(b"ab"), b"ab"),
     ("binary", memoryview(b"abcd")[::2], b"ac"),
@@ -328,8 +336,8 @@ def test_reserved_names_are_not_kept(name: str) -> None:
 def test_what_has_no_json_form_is_not_kept() -> None:
     error = refused([{"a": 1}, {"a": 1, "b": object()}], "a int", "keep")
     assert (error.row, error.column) == (1, "b")
-    error = refused([{"a": 1, "b": "\ud800"}], "a int", "keep")
-    assert error.row == 0
+    error = refused([{"a": 1, "b": {"c": "\ud800"}}], "a int", "keep")
+    assert (error.row, error.column) == (0, "b")
 
 
 def test_a_field_kept_before_its_column_was_added_still_shows() -> None:
@@ -575,6 +583,35 @@ def test_a_named_pandas_index_is_a_column() -> None:
     assert stored(frame, "user string, n int") == [{"user": "a", "n": 1}, {"user": "b", "n": 2}]
     named_range = pd.DataFrame({"n": [1, 2]}).rename_axis("i")
     assert stored(named_range, "i int, n int") == [{"i": 0, "n": 1}, {"i": 1, "n": 2}]
+
+
+# -- any value, any column ------------------------------------------------------------------------
+
+ODD_VALUES = (
+    [value for _, value, _ in ACCEPTED] + [value for _, value, _ in REFUSED] + [None, NAN, {}, [], (), object()]
+)
+ODD_TYPES = sorted({ddl for ddl, _, _ in ACCEPTED})
+
+
+@pytest.mark.parametrize("ddl", ODD_TYPES)
+def test_a_value_is_taken_or_refused_whatever_way_it_comes(ddl: str) -> None:
+    """One row, many rows, inside a list and inside a struct: the same answer, and no other error."""
+    for value in ODD_VALUES:
+        ways = [
+            ({"c": value}, f"c {ddl}", lambda row: row["c"]),
+            ([{"c": None}, {"c": value}], f"c {ddl}", lambda row: row["c"]),
+            ([{"c": [None, value]}], f"c array<{ddl}>", lambda row: row["c"][1]),
+            ([{"c": {"x": value}}], f"c struct<x: {ddl}>", lambda row: row["c"]["x"]),
+            ([{"c": {"k": value}}, {"c": None}], f"c map<string, {ddl}>", lambda row: row["c"]["k"]),
+        ]
+        answers = []
+        for data, wrapped, pick in ways:
+            try:
+                row = next(r for r in reversed(stored(data, wrapped)) if r["c"] is not None or value is None)
+                answers.append(repr(pick(row)) if row["c"] is not None else "None")
+            except RecordRejected as error:
+                answers.append(f"refused: {error.why}")
+        assert len(set(answers)) == 1, (ddl, value, answers)
 
 
 # -- round trips -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from operator import index
 from typing import Any, Final
 
 from headrace.errors import InvalidArgument
@@ -168,7 +169,7 @@ def instant_us(value: datetime | str, *, argument: str) -> int:
 def from_us(us: int) -> datetime:
     """The aware UTC datetime of epoch microseconds; the inverse of `instant_us`."""
     try:
-        return _EPOCH + timedelta(microseconds=us)
+        return _EPOCH + timedelta(microseconds=index(us))
     except (OverflowError, TypeError):
         raise InvalidArgument("us", us, "epoch microseconds of the years 1 to 9999 are expected") from None
 

@@ -69,7 +69,13 @@ def _dumps_slowly(plain: dict[str, Any]) -> bytes:
         text = json.dumps(plain, default=default, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument("row", plain, "has text with lone surrogates, which is no Unicode") from None
+        path = next((name for name, value in plain.items() if _surrogates(name) or _surrogates(value)), "")
+        raise InvalidArgument("row", ascii(path)[1:-1], "has text with lone surrogates, which is no Unicode") from None
+
+
+def _surrogates(value: Any) -> bool:
+    """Whether there are lone surrogates anywhere in a value; json writes them as they are."""
+    return any("\ud800" <= c <= "\udfff" for c in json.dumps(value, default=str, ensure_ascii=False))
 
 
 def _plain_datetime(value: datetime) -> str:
@@ -97,13 +103,13 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
         items = [(key, _plain(item, f"{path}.{key}", depth + 1)) for key, item in value.items()]
-        if all(type(key) is str for key, _ in items):
-            return dict(items)
+        if all(isinstance(key, str) for key, _ in items):
+            return {str.__str__(key): item for key, item in items}
         return [[_plain(key, path, depth + 1), item] for key, item in items]
     if isinstance(value, list | tuple):
         return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # not str(value): an Enum that is a str would say its name
     if isinstance(value, int):
         return int(value)
     item = getattr(value, "item", None)  # numpy scalars, but not its times: some of their units become plain integers

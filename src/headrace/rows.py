@@ -171,7 +171,7 @@ def _plain_string(value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise _wrong(value, f"Unicode text; there is a lone surrogate at character {error.start}") from None
-    return str(value)
+    return str.__str__(value)  # not str(value): an Enum that is a str would say its name
 
 
 def _plain_integer(arrow: pa.DataType) -> Callable[[Any], int]:
