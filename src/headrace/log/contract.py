@@ -238,9 +238,7 @@ class Topic(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
-    def append(
-        self, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
-    ) -> Appended: ...
+    def append(self, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None) -> Appended: ...
 
     def batches(
         self,

@@ -2,18 +2,21 @@
 quarantined, and how small appends share a frame. Does not know files or locks.
 
 `prepare` does everything that can be done before the lock (checking, hashing, splitting, encoding); `Append.apply`
-gives offsets inside the transaction. Records are all appended or none is."""
+gives offsets inside the transaction. Records are all appended or none is. Small appends are not prepared one by one:
+those that wait together are checked and encoded together, which costs little more than one of them."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +28,7 @@ from headrace.errors import (
     InvalidArgument,
     OutOfOrderSequence,
     ProducerFenced,
+    RecordRejected,
     RecordTooLarge,
     TopicReplaced,
     VersionConflict,
@@ -45,12 +49,13 @@ from headrace.log.embedded.index import (
 )
 from headrace.position import Position
 from headrace.schema import EXTRA_COLUMN, storage_schema
+from headrace.time import UNSET
 
 RECORD_BYTES_MAX = 16 << 20
 FRAME_BYTES_MAX = 16 << 20
 FRAME_ROWS_MAX = 65_536
-MERGE_ROWS_MAX = 64
-"""Appends up to this many rows wait to share a frame with others; larger ones are encoded by their caller."""
+SMALL_ROWS_MAX = 64
+"""Appends up to this many rows share a frame with others; larger ones are checked and encoded by their caller."""
 SEQUENCES_KEPT = 128
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -59,6 +64,10 @@ PER_ROW_FIELDS = [pa.field("_offset", pa.int64()), pa.field("_arrived_at", INSTA
 
 class Stale(HeadraceError):
     """The topic was altered since the append was prepared: prepare again."""
+
+
+class NotSmall(HeadraceError):
+    """The rows need more than a place in a shared frame (quarantine): append them on their own."""
 
 
 @dataclass(slots=True)
@@ -109,21 +118,14 @@ class Append:
     stamp: Stamp | None = None
     quarantine: Append | None = None  # the same records' way into the dead letters
     register: Callable[[Tx, range], None] | None = None  # what else a dead letter leaves behind
+    merge_key: None = None
 
     @property
     def synced(self) -> bool:
         return self.topic.synced
 
-    @property
-    def merge_key(self) -> Hashable | None:
-        plain = self.stamp is None and self.quarantine is None and self.register is None
-        if plain and self.count <= MERGE_ROWS_MAX and not self.topic.settings.versioned and self.parts:
-            if all(part.progress_max is None for part in self.parts):
-                return self.topic.id, self.topic.revision
-        return None
-
-    def combine(self, jobs: Sequence[Append]) -> Job:
-        return Shared(jobs)
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        raise NotImplementedError
 
     def drafts(self) -> list[Draft]:
         own = [part.encoded(self.topic) for part in self.parts]
@@ -159,44 +161,96 @@ class Append:
         return _appended(self.topic, ranges, quarantined=quarantined)
 
 
+@dataclass(slots=True)
+class Small:
+    """A few rows without conditions, unchecked: they wait to be checked, encoded and written with others'."""
+
+    topic: TopicState
+    schema: pa.Schema
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def synced(self) -> bool:
+        return self.topic.synced
+
+    @property
+    def merge_key(self) -> Hashable:
+        return self.topic.id, self.topic.revision
+
+    def combine(self, jobs: Sequence[Small]) -> Job:
+        return Shared(jobs)
+
+    def drafts(self) -> list[Draft]:
+        raise NotImplementedError
+
+    def apply(self, tx: Tx) -> Any:
+        raise NotImplementedError
+
+
 class Shared:
-    """Many small appends to one topic, one frame per partition; each is told its own offsets."""
+    """Small appends to one topic, one frame per partition. Each is told its own offsets, or what is wrong with it."""
 
     merge_key = None
 
-    def __init__(self, jobs: Sequence[Append]) -> None:
+    def __init__(self, jobs: Sequence[Small]) -> None:
         self.topic = jobs[0].topic
         self.synced = self.topic.synced
         self._jobs = jobs
-        self._frames: list[tuple[Part, list[tuple[int, int]]]] = []  # (part, [(job, rows)])
-        waiting: dict[int, list[tuple[int, Part]]] = {}
-        for number, job in enumerate(jobs):
-            for part in job.parts:
-                waiting.setdefault(part.partition, []).append((number, part))
-        for partition, found in waiting.items():
-            batch = found[0][1].batch if len(found) == 1 else pa.concat_batches([part.batch for _, part in found])
-            events_min = [part.event_min for _, part in found if part.event_min is not None]
-            events_max = [part.event_max for _, part in found if part.event_max is not None]
-            flags = found[0][1].flags  # the same for all: one topic at one revision
-            whole = Part(partition, batch, min(events_min, default=None), max(events_max, default=None), flags=flags)
-            self._frames.append((whole, [(number, part.batch.num_rows) for number, part in found]))
+        self._refused: dict[int, HeadraceError] = {}
+        self._parts: list[Part] = []
+        self._owners: list[list[tuple[int, int]]] = []  # for each part, [(job, rows)] in order
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
 
     def drafts(self) -> list[Draft]:
-        return [part.encoded(self.topic) for part, _ in self._frames]
+        batch, owners = self._checked()
+        settings = self.topic.settings
+        if settings.event_time is not None and batch.num_rows:
+            limit_us = time.time_ns() // 1000 + settings.max_ahead_us
+            if (_bounds(batch.column(settings.event_time))[1] or limit_us) > limit_us:
+                ahead = _beyond(batch, settings.event_time, limit_us)
+                for number in {owners[row] for row in np.flatnonzero(ahead)}:
+                    self._refused[number] = NotSmall()
+                batch, owners = self._checked()
+        assigned = _assigned(batch, self.topic)
+        for partition, chunk in _split(batch, assigned, self.topic):
+            self._parts.append(_part(partition, chunk, settings.event_time, False))
+            given = owners if assigned is None else [owners[row] for row in np.flatnonzero(assigned == partition)]
+            self._owners.append([(number, len(list(run))) for number, run in itertools.groupby(given)])
+        return [part.encoded(self.topic) for part in self._parts]
 
-    def apply(self, tx: Tx) -> list[Appended]:
+    def _checked(self) -> tuple[pa.RecordBatch, list[int]]:
+        """The rows that can be appended together, and whose each is. A row that is refused takes its job with it."""
+        while True:
+            numbers = [n for n in range(len(self._jobs)) if n not in self._refused]
+            data = [row for number in numbers for row in self._jobs[number].rows]
+            owners = [number for number in numbers for _ in self._jobs[number].rows]
+            try:
+                batch = rows.to_batch(
+                    data, self._jobs[0].schema, extra=self.topic.settings.extra, topic=self.topic.name
+                )
+                _refuse_too_large(batch, self.topic.name)
+                return batch, owners
+            except InvalidArgument:  # not about one row: let each find out on its own
+                self._refused = {number: NotSmall() for number in range(len(self._jobs))}
+            except RecordRejected as error:
+                number = owners[error.row]
+                self._refused[number] = replace(error, row=error.row - owners.index(number))
+
+    def apply(self, tx: Tx) -> list[Appended | HeadraceError]:
         row = current(tx, self.topic)
         ranges: list[dict[int, range]] = [{} for _ in self._jobs]
-        for part, shares in self._frames:
+        for part, owners in zip(self._parts, self._owners, strict=True):
             assert part.draft is not None
             offset = tx.append(row, part.draft, self.topic.settings.forget_us).base
-            for number, count in shares:
+            for number, count in owners:
                 ranges[number][part.partition] = range(offset, offset + count)
                 offset += count
-        return [_appended(self.topic, given) for given in ranges]
+        out: list[Appended | HeadraceError] = [_appended(self.topic, given) for given in ranges]
+        for number, error in self._refused.items():
+            out[number] = error
+        return out
 
 
 def current(tx: Tx, topic: TopicState) -> TopicRow:
@@ -258,33 +312,38 @@ def prepare(
             append.versions[key_hash] = append.versions.get(key_hash, 0) + 1
     if expect is not None:
         if not settings.versioned:
-            raise InvalidArgument("expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True")
+            raise InvalidArgument(
+                "expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True"
+            )
         for key, version in expect.items():
             append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
     if carried is not None:
         batch = _with_progress(batch, carried)
-    for partition, chunk in _partitioned(batch, topic):
+    for partition, chunk in _split(batch, _assigned(batch, topic), topic):
         for piece in _frames_of(chunk):
             append.parts.append(_part(partition, piece, settings.event_time, carried is not None))
     if ahead is not None and quarantine is not None:
         append.quarantine = quarantine(topic, ahead)
-    if append.merge_key is None:
-        append.drafts()
+    append.drafts()
     return append
 
 
-def _partitioned(batch: pa.RecordBatch, topic: TopicState) -> list[tuple[int, pa.RecordBatch]]:
+def _assigned(batch: pa.RecordBatch, topic: TopicState) -> npt.NDArray[np.int64] | None:
+    """Each row's partition; None when there is only one."""
     count, partitions = batch.num_rows, topic.settings.partitions
-    if count == 0:
-        return []
     if partitions == 1:
-        return [(0, batch)]
+        return None
     if topic.settings.key:
-        return keys.split(batch, keys.partitions_of(batch, topic.settings.key, partitions), partitions)
-    first = _next_turn(topic.uid, count)
-    if count == 1:
-        return [(first % partitions, batch)]
-    return keys.split(batch, (first + np.arange(count)) % partitions, partitions)
+        return keys.partitions_of(batch, topic.settings.key, partitions)
+    return (_next_turn(topic.uid, count) + np.arange(count)) % partitions
+
+
+def _split(
+    batch: pa.RecordBatch, assigned: npt.NDArray[np.int64] | None, topic: TopicState
+) -> list[tuple[int, pa.RecordBatch]]:
+    if batch.num_rows == 0:
+        return []
+    return [(0, batch)] if assigned is None else keys.split(batch, assigned, topic.settings.partitions)
 
 
 def _frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -298,27 +357,38 @@ def _frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 def _part(partition: int, batch: pa.RecordBatch, event_time: str | None, carries: bool) -> Part:
     part = Part(partition, batch, None, None, flags=EXTRA if EXTRA_COLUMN in batch.schema.names else 0)
     if event_time is not None:
-        bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
-        part.event_min, part.event_max = bounds["min"].as_py(), bounds["max"].as_py()
+        part.event_min, part.event_max = _bounds(batch.column(event_time))
     if carries:
-        from headrace.time import UNSET
-
         part.flags |= PER_ROW
-        largest = pc.max(batch.column("_progress").cast(pa.int64())).as_py()
+        largest = _bounds(batch.column("_progress"))[1]
         part.progress_max = UNSET if largest is None else largest
     return part
 
 
+def _bounds(times: pa.Array) -> tuple[int | None, int | None]:
+    """The smallest and the largest, in microseconds; None where there is none."""
+    if len(times) == 1:
+        only = times[0].value
+        return only, only
+    found = pc.min_max(times.view(pa.int64()))
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _beyond(batch: pa.RecordBatch, event_time: str, limit_us: int) -> npt.NDArray[np.bool_]:
+    times = np.asarray(batch.column(event_time).view(pa.int64()).fill_null(UNSET))
+    return times > limit_us
+
+
 def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0) -> None:
     """By halves: costs nothing for ordinary batches, and finds the one record that is too large."""
-    if batch.nbytes <= RECORD_BYTES_MAX:
+    if batch.get_total_buffer_size() <= RECORD_BYTES_MAX or batch.nbytes <= RECORD_BYTES_MAX:
         return
     if batch.num_rows == 1:
         raise RecordTooLarge(
             topic=topic,
             row=first,
             column="",
-            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere, their place here",
+            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere",
             size_bytes=batch.nbytes,
             limit_bytes=RECORD_BYTES_MAX,
         )
@@ -331,11 +401,10 @@ def _split_ahead(
     batch: pa.RecordBatch, event_time: str, limit_us: int, carried: pa.Array | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, pa.Array | None]:
     """Records whose event time is beyond the limit, apart from the rest."""
-    times = batch.column(event_time).cast(pa.int64())
-    largest = pc.max(times).as_py()
+    largest = _bounds(batch.column(event_time))[1]
     if largest is None or largest <= limit_us:
         return batch, None, carried
-    ahead = pc.fill_null(pc.greater(times, limit_us), False)
+    ahead = pa.array(_beyond(batch, event_time, limit_us))
     kept = pc.invert(ahead)
     return batch.filter(kept), batch.filter(ahead), None if carried is None else carried.filter(kept)
 
@@ -376,9 +445,7 @@ def _deduplicate(tx: Tx, topic: TopicState, stamp: Stamp, count: int) -> dict[in
     """The original offsets when the append is a repetition; None when it is the next one; else an error."""
     row = PRODUCERS.get(tx.db, topic.id, stamp.producer) or ProducerRow(topic.id, stamp.producer, 0, 0)
     if row.epoch != stamp.epoch:
-        raise ProducerFenced(
-            topic=topic.name, producer=stamp.producer, epoch=stamp.epoch, current_epoch=row.epoch
-        )
+        raise ProducerFenced(topic=topic.name, producer=stamp.producer, epoch=stamp.epoch, current_epoch=row.epoch)
     if stamp.sequence == row.sequence:
         return None
     if stamp.sequence > row.sequence:
@@ -386,7 +453,7 @@ def _deduplicate(tx: Tx, topic: TopicState, stamp: Stamp, count: int) -> dict[in
             topic=topic.name, producer=stamp.producer, expected=row.sequence, sequence=stamp.sequence
         )
     known = SEQUENCES.get(tx.db, topic.id, stamp.producer, stamp.sequence)
-    if known is not None and known.count == count:
+    if known is not None and known.records == count:
         return parse_ranges(known.ranges)
     oldest = SEQUENCES.select(
         tx.db, "WHERE topic = ? AND producer = ? ORDER BY sequence LIMIT 1", topic.id, stamp.producer

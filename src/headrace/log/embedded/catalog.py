@@ -85,6 +85,10 @@ class Catalog:
             raise TopicReplaced(topic=name, topic_id=uid)
         return self._state(row)
 
+    def known(self, topic: int) -> TopicState | None:
+        """The topic's state as last seen, which may be old."""
+        return self._states.get(topic)
+
     def _state(self, row: TopicRow) -> TopicState:
         assert row.id is not None and row.name is not None
         known = self._states.get(row.id)
@@ -136,7 +140,7 @@ class Catalog:
             assert row.id is not None
             SCHEMAS.add(tx.db, SchemaRow(row.id, 1, ddl, raw))
             for partition in range(settings.partitions):
-                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, None, tx.now_us))
+                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, 0, 0, None, tx.now_us))
             return row
 
         row: TopicRow = self._engine.committer.run(apply, synced=True)
@@ -170,7 +174,7 @@ class Catalog:
                     )
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
-                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, None, tx.now_us))
+                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, 0, 0, None, tx.now_us))
             version = row.schema
             if wanted is not None:
                 newest = SCHEMAS.get(tx.db, state.id, version)
@@ -223,6 +227,7 @@ def settings_from(text: str) -> TopicSettings:
     return TopicSettings(**raw)
 
 
+DEFAULTS = TopicSettings()
 _DURATIONS = {"retention": "retention_us", "max_ahead": "max_ahead_us", "forget": "forget_us"}
 _CHOICES = {
     "cleanup": ("delete", "compact"),
@@ -236,7 +241,10 @@ def _fields_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def settings_of(
-    given: Mapping[str, Any], *, base: TopicSettings = TopicSettings(), fixed: tuple[str, ...] = ()  # noqa: B008
+    given: Mapping[str, Any],
+    *,
+    base: TopicSettings = DEFAULTS,
+    fixed: tuple[str, ...] = (),
 ) -> TopicSettings:
     """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
     known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned"}

@@ -20,7 +20,6 @@ from headrace.failpoints import reach
 from headrace.log.embedded.datafiles import DataFiles, Draft
 from headrace.log.embedded.index import (
     BATCHES,
-    CHECKPOINT_BYTES,
     META,
     PARTITIONS,
     TOPICS,
@@ -82,7 +81,8 @@ class Tx:
             draft.flags,
         )
         BATCHES.add(self.db, row)
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived))
+        held = {"records": state.records + row.records, "bytes": state.bytes + row.length}
+        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.touched.add(topic.uid)
         return row
 
@@ -132,6 +132,7 @@ class Plain:
 
 
 Waiting = tuple[Any, "Future[Any]"]
+Work = tuple[Job, "list[Future[Any]]", bool]  # the last: a combined job, whose result is a list of outcomes
 
 
 class Committer:
@@ -216,8 +217,8 @@ class Committer:
         if self.failed is not None:
             raise self.failed
         work = _combined(waiting)
-        drafts = [draft for job, _ in work for draft in job.drafts()]
-        synced = any(job.synced for job, _ in work)
+        drafts = [draft for job, _, _ in work for draft in job.drafts()]
+        synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
             if drafts:
@@ -233,7 +234,7 @@ class Committer:
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.wal_bytes() >= CHECKPOINT_BYTES:
+                if self._index.checkpoint_due():
                     reach("checkpoint.due")
                     self._index.checkpoint()
         except SyncFailed as error:
@@ -243,16 +244,15 @@ class Committer:
             raise translate(error, self._index.path) from error
         reach("commit.unacked")
         self._wake(touched)
-        for (_, futures), result in zip(work, results, strict=True):
-            for position, future in enumerate(futures):
-                if isinstance(result, HeadraceError):
-                    future.set_exception(result)
+        for (_, futures, shared), result in zip(work, results, strict=True):
+            outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
+            for future, outcome in zip(futures, outcomes, strict=True):
+                if isinstance(outcome, HeadraceError):
+                    future.set_exception(outcome)
                 else:
-                    future.set_result(result[position] if len(futures) > 1 else result)
+                    future.set_result(outcome)
 
-    def _transact(
-        self, work: list[tuple[Job, list[Future[Any]]]], *, synced: bool, others: dict[int, int]
-    ) -> tuple[list[Any], set[str]]:
+    def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], set[str]]:
         index = self._index
         if not index.in_place():
             raise LogMissing(path=str(index.path), why="it was removed or replaced while open. Nothing was written")
@@ -260,16 +260,8 @@ class Committer:
         results: list[Any] = []
         try:
             tx = Tx(db, self._clock_us())
-            for job, _ in work:
-                touched = set(tx.touched)
-                db.execute("SAVEPOINT job")
-                try:
-                    results.append(job.apply(tx))
-                except HeadraceError as refused:
-                    db.execute("ROLLBACK TO job")
-                    tx.touched = touched
-                    results.append(refused)
-                db.execute("RELEASE job")
+            for job, _, _ in work:
+                results.append(self._applied(job, tx, alone=len(work) == 1))
             reach("commit.applied")
             if all(isinstance(result, HeadraceError) for result in results):
                 index.rollback()
@@ -287,6 +279,24 @@ class Committer:
         self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
         return results, tx.touched
 
+    def _applied(self, job: Job, tx: Tx, *, alone: bool) -> Any:
+        """The job's result, or the error that refuses it: then nothing of it stays in the transaction."""
+        if alone:  # a refusal rolls the whole transaction back: no savepoint needed
+            try:
+                return job.apply(tx)
+            except HeadraceError as refused:
+                return refused
+        touched = set(tx.touched)
+        tx.db.execute("SAVEPOINT job")
+        try:
+            return job.apply(tx)
+        except HeadraceError as refused:
+            tx.db.execute("ROLLBACK TO job")
+            tx.touched = touched
+            return refused
+        finally:
+            tx.db.execute("RELEASE job")
+
     def _stop_writing(self, error: SyncFailed) -> None:
         self.failed = error
         with contextlib.suppress(HeadraceError, sqlite3.Error, OSError), self._turnstile.writing():
@@ -297,45 +307,43 @@ class Committer:
         """Numbers the commit, and learns how far others have synced."""
         row = META.get(db, "commit")
         assert row is not None
-        number = int(row.value) + 1
-        META.put(db, MetaRow("commit", str(number)))
-        if synced:
-            META.put(db, MetaRow("synced", str(number)))
-        else:
-            known = META.get(db, "synced")
-            self._synced_known = max(self._synced_known, int(known.value) if known else 0)
+        last, known = (int(text) for text in row.value.split("/"))
+        number = last + 1
+        self._synced_known = max(self._synced_known, known)
+        META.put(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
         return number
 
     def _roll(self) -> None:
         fresh = self._files.create_ingest()
-        with self._turnstile.writing():
-            if not self._index.in_place():
-                raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
-            db = self._index.begin(synced=False)
-            try:
+        try:
+            with self._turnstile.writing():
+                if not self._index.in_place():
+                    raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
+                db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
                 self._number(db, synced=False)
                 self._index.commit()
-            except BaseException:
-                self._index.rollback()
-                raise
+        except BaseException:
+            self._index.rollback()
+            self._files.discard(fresh)
+            raise
         self._files.adopted(fresh)
         reach("roll.adopted")
 
 
-def _combined(waiting: list[Waiting]) -> list[tuple[Job, list[Future[Any]]]]:
-    """Jobs in order of arrival, those that may share a frame combined at the place of the first."""
-    work: list[tuple[list[Job], list[Future[Any]]]] = []
-    open_groups: dict[Hashable, int] = {}
+def _combined(waiting: list[Waiting]) -> list[Work]:
+    """Jobs in order of arrival, those that may share frames combined at the place of the first."""
+    work: list[tuple[list[Job], list[Future[Any]], bool]] = []
+    places: dict[Hashable, int] = {}
     for job, future in waiting:
         key = job.merge_key
-        if key is not None and key in open_groups:
-            jobs, futures = work[open_groups[key]]
+        if key is not None and key in places:
+            jobs, futures, _ = work[places[key]]
             jobs.append(job)
             futures.append(future)
             continue
         if key is not None:
-            open_groups[key] = len(work)
-        work.append(([job], [future]))
-    return [(jobs[0].combine(jobs) if len(jobs) > 1 else jobs[0], futures) for jobs, futures in work]
+            places[key] = len(work)
+        work.append(([job], [future], key is not None))
+    return [(jobs[0].combine(jobs) if shared else jobs[0], futures, shared) for jobs, futures, shared in work]

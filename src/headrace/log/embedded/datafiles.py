@@ -138,6 +138,12 @@ class DataFiles:
             FILES.put(db, FileRow(old.id, old.name, "closed", *old.noted))
         fresh.id = FILES.add(db, FileRow(None, fresh.name, "ingest", 0, 0))
 
+    def discard(self, fresh: Ingest) -> None:
+        """When that transaction failed: the file was never used."""
+        with contextlib.suppress(OSError):
+            os.unlink(fresh.path)
+        os.close(fresh.fd)
+
     def adopted(self, fresh: Ingest) -> None:
         """After that transaction."""
         if self._ingest is not None:

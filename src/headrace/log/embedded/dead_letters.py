@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -61,7 +61,9 @@ class _Owner:
 
     def replay(self, letter: DeadLetter) -> Appended:
         if letter.origin.topic is None or isinstance(letter.value, bytes):
-            raise InvalidArgument("letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter")
+            raise InvalidArgument(
+                "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
+            )
         target = self.topic(letter.origin.topic)
         prepared = target.prepare(letter.value)
         if prepared.quarantine is not None:
@@ -99,17 +101,17 @@ def _end(tx: Tx, letter: int) -> None:
 # -- writing letters ---------------------------------------------------------------------------------
 
 
-def _home(engine: Engine, catalog: Catalog) -> TopicState:
+def _home(catalog: Catalog) -> TopicState:
     try:
         return catalog.named(NAME)
     except UnknownTopic:
         return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
 
 
-def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
+def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
     """An append of dead letters, to be submitted or made part of another append."""
-    home = _home(engine, catalog)
-    now = datetime.now(timezone.utc)
+    home = _home(catalog)
+    now = datetime.now(UTC)
     for letter in found:
         letter.setdefault("died_at", now)
         if topic is not None:
@@ -125,7 +127,7 @@ def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: l
     return prepared
 
 
-def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
+def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
     """Events too far ahead of the clock: kept aside, so that one wrong clock cannot move a topic's time."""
     column = topic.settings.event_time
     limit = topic.settings.max_ahead_us
@@ -139,7 +141,7 @@ def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.R
                 "row": jsonrows.encode_row(row).decode(),
             }
         )
-    return letters(engine, catalog, topic, found)
+    return letters(catalog, topic, found)
 
 
 def send(
@@ -156,7 +158,7 @@ def send(
     """One letter from outside: input that could not be read, or a row that was refused."""
     letter = {"reason": reason, "error": error, "source": source, "raw": raw}
     letter["row"] = None if row is None else jsonrows.encode_row(row).decode()
-    engine.submit(letters(engine, catalog, topic, [letter])).result()
+    engine.submit(letters(catalog, topic, [letter])).result()
 
 
 # -- reading letters ---------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def listed(engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopi
         open_letters = [row.offset for row in DEAD.select(db, "ORDER BY offset")]
     if not open_letters:
         return
-    home = _home(engine, catalog)
+    home = _home(catalog)
     reader = Reader(engine, catalog, home, 0)
     owner = _Owner(engine, topic)
     for first, stop in _stretches(open_letters):
@@ -188,7 +190,9 @@ def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
 
 def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
     origin = Origin(value["topic"], value["partition"], value["offset"], value["source"])
-    return DeadLetter(offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner)
+    return DeadLetter(
+        offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner
+    )
 
 
 def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:

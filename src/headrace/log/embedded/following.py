@@ -64,7 +64,7 @@ def _generate(
         ends = {
             number: state.next
             for number, state in partition_states(engine, topic).items()
-            if number in chosen or number not in offsets and topic.settings.partitions_added and wanted is None
+            if number in chosen or (number not in offsets and topic.settings.partitions_added and wanted is None)
         }
         for number in ends:
             offsets.setdefault(number, 0)

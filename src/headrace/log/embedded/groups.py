@@ -23,7 +23,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.durations import Duration, duration_us, from_us
-from headrace.errors import Closed, CommitBackwards, HeadraceError, InvalidArgument, MemberFenced, TopicReplaced, UnknownGroup
+from headrace.errors import (
+    Closed,
+    CommitBackwards,
+    HeadraceError,
+    InvalidArgument,
+    MemberFenced,
+    TopicReplaced,
+    UnknownGroup,
+)
 from headrace.failpoints import reach
 from headrace.log.contract import Lag, MemberInfo, Record, Start
 from headrace.log.embedded.assignment import assign
@@ -142,9 +150,7 @@ class EmbeddedGroup:
     def _shares(self) -> list[ShareRow]:
         self._engine.check()
         with self._engine.index.reading() as db:
-            return SHARES.select(
-                db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name
-            )
+            return SHARES.select(db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name)
 
     def _require(self) -> None:
         with self._engine.index.reading() as db:
@@ -439,10 +445,11 @@ def rebalance(tx: Tx, topic: TopicState, group: str, boot: str) -> None:
         if share.member == owner:
             if share.wanted_by is not None:
                 SHARES.put(tx.db, share._replace(wanted_by=None, wanted_until=0))
-        elif share.member is None or share.member not in members:
-            _give(tx, share, owner)
-            changed = True
-        elif share.wanted_by is not None and share.wanted_until <= now:
+        elif (
+            share.member is None
+            or share.member not in members
+            or (share.wanted_by is not None and share.wanted_until <= now)
+        ):
             _give(tx, share, owner)
             changed = True
         elif share.wanted_by != owner:
@@ -450,8 +457,8 @@ def rebalance(tx: Tx, topic: TopicState, group: str, boot: str) -> None:
             SHARES.put(tx.db, share._replace(wanted_by=owner, wanted_until=until))
             changed = True
     if changed:
-        row = GROUPS.get(tx.db, topic.id, group)
-        GROUPS.put(tx.db, GroupRow(topic.id, group, (row.generation if row else 0) + 1))
+        known = GROUPS.get(tx.db, topic.id, group)
+        GROUPS.put(tx.db, GroupRow(topic.id, group, (known.generation if known else 0) + 1))
         tx.touched.add(topic.uid)
 
 

@@ -18,7 +18,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from headrace.errors import DiskFull, HeadraceError, IndexDamaged, LogMissing, StorageError, SyncFailed, UnsupportedFormat
+import orjson
+
+from headrace.errors import (
+    DiskFull,
+    HeadraceError,
+    IndexDamaged,
+    LogMissing,
+    StorageError,
+    SyncFailed,
+    UnsupportedFormat,
+)
 from headrace.log.embedded import disk
 
 FORMAT = 1
@@ -46,6 +56,8 @@ class PartitionRow(NamedTuple):
     partition: int
     earliest: int
     next: int
+    records: int  # held now
+    bytes: int
     progress: int | None
     arrived: int  # of the last append; creation counts as one
 
@@ -63,7 +75,7 @@ class BatchRow(NamedTuple):
     partition: int
     base: int
     next: int
-    count: int
+    records: int
     file: int | None  # null: the records of this range are gone (cut after a power loss)
     position: int
     length: int
@@ -87,7 +99,7 @@ class SequenceRow(NamedTuple):
     topic: int
     producer: str
     sequence: int
-    count: int
+    records: int
     ranges: str  # "partition:start-stop,…"
 
 
@@ -144,13 +156,8 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def row_crc(values: Sequence[Any]) -> int:
-    return zlib.crc32("\x1f".join([_text(value) for value in values]).encode("utf-8", "surrogatepass"))
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "\x00"
-    return value.hex() if isinstance(value, bytes) else str(value)
+    """crc32 of the columns as a compact JSON array, bytes as hex."""
+    return zlib.crc32(orjson.dumps(tuple(values), default=bytes.hex))
 
 
 class Table(Generic[Row]):
@@ -164,9 +171,8 @@ class Table(Generic[Row]):
         primary = f"{key} INTEGER PRIMARY KEY AUTOINCREMENT" if rowid else ""
         rest = [c for c in self.columns if not (rowid and c == key)]
         tail = "" if rowid else f", PRIMARY KEY ({key})"
-        self.create = [
-            f"CREATE TABLE {name} ({', '.join(filter(None, [primary, *rest]))}, crc{tail}){'' if rowid else ' WITHOUT ROWID'}"
-        ]
+        columns = ", ".join(filter(None, [primary, *rest]))
+        self.create = [f"CREATE TABLE {name} ({columns}, crc{tail}){'' if rowid else ' WITHOUT ROWID'}"]
         if also:
             self.create.append(also)
         self._rowid = rowid
@@ -197,7 +203,11 @@ class Table(Generic[Row]):
         return db.execute(f"DELETE FROM {self.name} {where}", values).rowcount
 
     def checked(self, found: tuple[Any, ...]) -> Row:
-        if row_crc(found[:-1]) != found[-1]:
+        try:
+            whole = row_crc(found[:-1]) == found[-1]
+        except (TypeError, ValueError):  # a value no row of ours has
+            whole = False
+        if not whole:
             raise IndexDamaged(path=self.name, why=f"row {found[: len(self.key)]!r} of {self.name} fails its checksum")
         return self.row._make(found[:-1])  # type: ignore[attr-defined,no-any-return]
 
@@ -261,6 +271,7 @@ class Index:
         self._lock = threading.Lock()
         self._closed = False
         self._synchronous = ""
+        self._checkpoint_at = CHECKPOINT_BYTES
         with self._typed():
             if not path.exists():
                 raise LogMissing(path=str(path), why="there is no log here")
@@ -276,7 +287,8 @@ class Index:
             raise IndexDamaged(path=str(path), why="its head is missing")
         if int(found["format"]) != FORMAT:
             raise UnsupportedFormat(
-                path=str(path), why=f"written in format {found['format']}, this headrace reads {FORMAT}: upgrade headrace"
+                path=str(path),
+                why=f"written in format {found['format']}, this headrace reads {FORMAT}: upgrade headrace",
             )
         self.log_id = found["log_id"]
 
@@ -296,7 +308,7 @@ class Index:
                 for table in TABLES:
                     for statement in table.create:
                         db.execute(statement)
-                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0")):
+                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0/0")):
                     META.put(db, MetaRow(name, value))
                 db.execute("COMMIT")
                 db.execute("PRAGMA journal_mode=WAL")
@@ -388,13 +400,17 @@ class Index:
         except FileNotFoundError:
             return 0
 
+    def checkpoint_due(self) -> bool:
+        return self.wal_bytes() >= self._checkpoint_at
+
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
-        A reader in the way is not waited for: the next one does it."""
+        A reader in the way is not waited for: the next checkpoint, as much later again, does it."""
         with self._typed():
             self.writer.execute("PRAGMA busy_timeout=0")
             try:
-                self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                busy = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                self._checkpoint_at = CHECKPOINT_BYTES + (self.wal_bytes() if busy else 0)
             finally:
                 self.writer.execute("PRAGMA busy_timeout=60000")
 

@@ -325,5 +325,3 @@ def _size(row: Mapping[str, Any]) -> int:
     for value in row.values():
         size += 16 + (len(value) if isinstance(value, (str, bytes, bytearray, list, tuple, dict)) else 0)
     return size
-
-

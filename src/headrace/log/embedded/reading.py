@@ -126,7 +126,9 @@ class Reader:
         if found.flags & PER_ROW and found.file is not None:
             names = ["_offset", "_arrived_at", "_progress"]
             for batch in self.batches(found.base, found.next, names):
-                for offset, came, progress in zip(*(batch.column(i).cast(pa.int64()).to_pylist() for i in range(3)), strict=True):
+                for offset, came, progress in zip(
+                    *(batch.column(i).cast(pa.int64()).to_pylist() for i in range(3)), strict=True
+                ):
                     if came >= when_us:
                         return offset, progress
         return found.base, found.progress
@@ -160,7 +162,7 @@ class Reader:
         expected = offset
         for position, row in enumerate(page):
             fits = row.base <= expected < row.next if position == 0 else row.base == expected < row.next
-            if not fits or row.count > row.next - row.base:
+            if not fits or row.records > row.next - row.base:
                 break
             expected = row.next
         else:
@@ -169,7 +171,7 @@ class Reader:
         check_range(self._topic, state, expected)  # retention may have passed us meanwhile: then say that
         raise IndexDamaged(
             path=str(self._engine.index.path),
-            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, though there are offsets up to {state.next}",
+            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, but offsets up to {state.next}",
         )
 
     def _load(self, run: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
@@ -202,7 +204,11 @@ class Reader:
             body = frame[HEADER_BYTES:]
             if header.length != len(body) or header.body_crc != row.body_crc or zlib.crc32(body) != row.body_crc:
                 raise self._damaged(row, "checksum differs")
-            if header.topic_id.hex() != self._topic.uid or header.partition != row.partition or header.count != row.count:
+            if (
+                header.topic_id.hex() != self._topic.uid
+                or header.partition != row.partition
+                or header.count != row.records
+            ):
                 raise self._damaged(row, "the frame is of another batch")
             yield row, body
 
@@ -234,8 +240,8 @@ class Reader:
             batch.validate()
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(row, f"not an Arrow batch of this schema: {error}") from error
-        if batch.num_rows != row.count:
-            raise self._damaged(row, f"{batch.num_rows} records where {row.count} should be")
+        if batch.num_rows != row.records:
+            raise self._damaged(row, f"{batch.num_rows} records where {row.records} should be")
         low, high = 0, batch.num_rows
         offsets = self._offsets(row, batch)
         if start > row.base or stop < row.next:
@@ -296,7 +302,9 @@ class Reader:
         for name in names:
             if name not in schema.names and name not in META and name != EXTRA_COLUMN:
                 known = [*schema.names, *META]
-                raise InvalidArgument("columns", name, f"topic {self._topic.name!r} has no such column.{nearest(name, known)}")
+                raise InvalidArgument(
+                    "columns", name, f"topic {self._topic.name!r} has no such column.{nearest(name, known)}"
+                )
 
 
 def _runs(page: list[BatchRow]) -> Iterator[list[BatchRow]]:
@@ -338,5 +346,3 @@ def start_offset(
     offset = start if isinstance(start, int) else start.get(state.partition, state.earliest)
     check_range(topic, state, offset)
     return offset
-
-

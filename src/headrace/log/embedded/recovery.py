@@ -23,7 +23,7 @@ from headrace.errors import IndexBehindLog
 from headrace.log.embedded import disk
 from headrace.log.embedded.committer import Committer, Tx
 from headrace.log.embedded.frames import HEADER_BYTES, BadFrame, Header
-from headrace.log.embedded.index import BATCHES, FILES, META, TOPICS, BatchRow, FileRow, Index
+from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
 from headrace.log.embedded.turnstile import Mark, Turnstile
 
 LEFTOVER_SECONDS = 3600.0
@@ -55,7 +55,7 @@ def check_index_is_newest(index: Index, folder: Path, turnstile: Turnstile, boot
                 highest = max(highest, header.commit_known)
     with index.reading() as db:
         found = META.get(db, "commit")
-    commit = int(found.value) if found else 0
+    commit = int(found.value.split("/")[0]) if found else 0
     if highest > commit:
         raise IndexBehindLog(
             path=str(index.path), why=f"it ends at commit {commit}, but the data files know of commit {highest}"
@@ -129,8 +129,12 @@ def _cut(tx: Tx, topic: int, partition: int, base: int) -> Cut:
     )
     BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base >= ?", topic, partition, base)
     first, last = tail[0], tail[-1]
-    gone = first._replace(next=last.next, count=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
+    gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
     BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
+    state = PARTITIONS.get(tx.db, topic, partition)
+    assert state is not None
+    held = {"records": state.records - sum(b.records for b in tail), "bytes": state.bytes - sum(b.length for b in tail)}
+    PARTITIONS.put(tx.db, state._replace(**held))
     row = TOPICS.get(tx.db, topic)
     name = row.name if row is not None and row.name is not None else f"topic {topic}"
     return Cut(name, partition, base, last.next)

@@ -23,6 +23,7 @@ from headrace.log.contract import (
 )
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import GROUPS, PARTITIONS, VERSIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,15 +63,14 @@ class EmbeddedTopic:
 
     def describe(self) -> TopicDescription:
         state = self._state()
-        with self._engine.index.snapshot() as db:
-            (records, size) = db.execute(
-                "SELECT coalesce(sum(count), 0), coalesce(sum(length), 0) FROM batches WHERE topic = ?", (state.id,)
-            ).fetchone()
+        with self._engine.index.reading() as db:
+            rows = PARTITIONS.select(db, "WHERE topic = ?", state.id)
+        records, size = sum(row.records for row in rows), sum(row.bytes for row in rows)
         ddl = self._catalog.ddl(state)
         return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
 
     def alter(self, **changes: Any) -> None:
-        """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, country string"`)."""
+        """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, x string"`)."""
         self._catalog.alter(self._state(), changes)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -88,23 +88,34 @@ class EmbeddedTopic:
         Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
         (versioned topics), `progress` gives derived records the event-time progress of their source, `stamp`
         makes it idempotent (see `producer(id=…)`)."""
+        from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
+
         if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
             rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
-        return self._retried(lambda: self.prepare(rows, expect=expect, progress=progress, stamp=stamp))
-
-    def _retried(self, prepare: Any) -> Appended:
-        from headrace.log.embedded.append import Stale
-
+        plain = expect is None and progress is None and stamp is None
+        few = _few(rows, SMALL_ROWS_MAX) if plain else None
         for _ in range(ATTEMPTS):
-            append = prepare()
-            if not append.parts and append.quarantine is None and append.stamp is None and not append.expect:
-                return _nothing(self)
+            state = self._known_state()
+            job: Small | Append
+            if few and not state.settings.versioned:
+                job = Small(state, self._catalog.schema(state), few)
+            else:
+                job = self.prepare(rows, expect=expect, progress=progress, stamp=stamp)
+                if not job.sent and not job.expect:
+                    return _nothing(self)
             try:
-                done: Appended = self._engine.submit(append).result()
+                done: Appended = self._engine.submit(job).result()
                 return done
             except Stale:
-                continue
+                self._state()
+            except NotSmall:
+                few = None
         raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+
+    def _known_state(self) -> TopicState:
+        """The state as last seen: an append finds out under the lock whether it still is."""
+        self._engine.check()
+        return self._catalog.known(self._id) or self._state()
 
     def prepare(
         self,
@@ -117,7 +128,7 @@ class EmbeddedTopic:
         """An append that is checked and encoded, but not submitted."""
         from headrace.log.embedded import append, dead_letters
 
-        state = self._state()
+        state = self._known_state()
         return append.prepare(
             state,
             self._catalog.schema(state),
@@ -126,13 +137,12 @@ class EmbeddedTopic:
             expect=expect,
             progress=progress,
             stamp=stamp,
-            quarantine=lambda topic, batch: dead_letters.quarantined(self._engine, self._catalog, topic, batch),
+            quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
     def version(self, key: Any) -> int:
         """How many records were ever appended for the key (versioned topics)."""
         from headrace import keys
-        from headrace.log.embedded.index import VERSIONS
 
         state = self._state()
         if not state.settings.versioned:
@@ -211,7 +221,14 @@ class EmbeddedTopic:
         from headrace.log.embedded import following
 
         return following.records(
-            self._engine, self._catalog, self._state(), start, key=key, partition=partition, follow=follow, timeout=timeout
+            self._engine,
+            self._catalog,
+            self._state(),
+            start,
+            key=key,
+            partition=partition,
+            follow=follow,
+            timeout=timeout,
         )
 
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
@@ -219,8 +236,6 @@ class EmbeddedTopic:
         is then the first record that arrived at `at` or later."""
         state = self._state()
         with self._engine.index.snapshot() as db:
-            from headrace.log.embedded.index import PARTITIONS
-
             rows = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", state.id)
         out = {}
         for row in rows:
@@ -243,12 +258,19 @@ class EmbeddedTopic:
 
     def groups(self) -> list[EmbeddedGroup]:
         """The groups that ever joined this topic."""
-        from headrace.log.embedded.index import GROUPS
-
         state = self._state()
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.group(row.name) for row in rows]
+
+
+def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
+    """The rows, when they are mappings and few: then they may share a frame with others'."""
+    if isinstance(rows, Mapping):
+        return [rows]
+    if isinstance(rows, (list, tuple)) and len(rows) <= limit and all(isinstance(row, Mapping) for row in rows):
+        return rows
+    return None
 
 
 def _nothing(topic: EmbeddedTopic) -> Appended:
@@ -257,5 +279,3 @@ def _nothing(topic: EmbeddedTopic) -> Appended:
 
     nexts = {partition: offsets.next for partition, offsets in topic.offsets().items()}
     return Appended(Position.of(topic.name, topic.topic_id, nexts), {})
-
-

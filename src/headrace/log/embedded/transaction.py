@@ -28,7 +28,12 @@ class EmbeddedTransaction:
         self._results: list[Appended] | None = None
 
     def append(
-        self, topic: str | EmbeddedTopic, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
+        self,
+        topic: str | EmbeddedTopic,
+        rows: Rows,
+        *,
+        expect: Mapping[Any, int] | None = None,
+        progress: Progress = None,
     ) -> None:
         """Checked now, appended when the block ends."""
         self._check()
@@ -80,6 +85,8 @@ class EmbeddedTransaction:
             try:
                 self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
             except Stale:
+                for name in {append.topic.name for append in self._appends}:
+                    self._topic(name)  # refreshes what is known of it
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
             for member, positions in self._members:

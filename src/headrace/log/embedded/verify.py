@@ -1,8 +1,8 @@
 """Verification: everything the log holds, read and checked. Owns the list of what must be true; changes nothing.
 
-    SQLite's own integrity check          every row's checksum             rows of a partition touch, none is missing
-    every frame's header and checksum     every batch decodes, its count, its event times and its metadata agree
-    versions add up to the records ever appended; committed offsets lie inside the log; sequences match producers"""
+SQLite's own integrity check          every row's checksum             rows of a partition touch, none is missing
+every frame's header and checksum     every batch decodes, its count, its event times and its metadata agree
+versions add up to the records ever appended; committed offsets lie inside the log; sequences match producers"""
 
 from __future__ import annotations
 
@@ -89,11 +89,22 @@ def _belongs_together(db: sqlite3.Connection) -> Iterator[Problem]:
         states = {row.partition: row for row in PARTITIONS.select(db, "WHERE topic = ?", topic.id)}
         if set(states) != set(range(settings.partitions)):
             yield Problem(f"has {settings.partitions} partitions, the index has {sorted(states)}", topic=topic.name)
+        for state in states.values():
+            held = db.execute(
+                "SELECT coalesce(sum(records), 0), coalesce(sum(length), 0) FROM batches "
+                "WHERE topic = ? AND partition = ?",
+                (topic.id, state.partition),
+            ).fetchone()
+            if held != (state.records, state.bytes):
+                what = f"batches hold {held[0]} records in {held[1]} bytes, expected {state.records} in {state.bytes}"
+                yield Problem(what, topic.name, state.partition)
         versions = [row.version for row in SCHEMAS.select(db, "WHERE topic = ? ORDER BY version", topic.id)]
         if versions != list(range(1, topic.schema + 1)):
             yield Problem(f"schema versions {versions}, expected 1..{topic.schema}", topic=topic.name)
         if settings.versioned:
-            (total,) = db.execute("SELECT coalesce(sum(version), 0) FROM versions WHERE topic = ?", (topic.id,)).fetchone()
+            (total,) = db.execute(
+                "SELECT coalesce(sum(version), 0) FROM versions WHERE topic = ?", (topic.id,)
+            ).fetchone()
             appended = sum(state.next for state in states.values())
             if total != appended:
                 yield Problem(f"versions add up to {total}, {appended} records were appended", topic=topic.name)
@@ -106,7 +117,7 @@ def _belongs_together(db: sqlite3.Connection) -> Iterator[Problem]:
             rows = SEQUENCES.select(
                 db, "WHERE topic = ? AND producer = ? ORDER BY sequence DESC LIMIT 1", topic.id, producer.name
             )
-            if producer.sequence != (rows[0].sequence + rows[0].count if rows else 0):
+            if producer.sequence != (rows[0].sequence + rows[0].records if rows else 0):
                 yield Problem(f"producer {producer.name!r}: its last sequences are missing", topic=topic.name)
     dead = DEAD.select(db)
     if dead and not TOPICS.select(db, "WHERE name = '__dead_letters'"):
@@ -147,14 +158,14 @@ def _partition(
                 state.next,
             )
         if not page:
-            problems.append(
-                Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next)
-            )
+            problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next))
             return
         for row in page:
             where = (topic.name, state.partition, row.base, row.next)
             if row.base != expected:
-                problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base))
+                problems.append(
+                    Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base)
+                )
             if arrived is not None and row.arrived < arrived:
                 problems.append(Problem("arrival goes back", *where))
             if progress is not None and (row.progress is None or row.progress < progress):
@@ -172,10 +183,10 @@ def _partition(
                         bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
                         if (bounds["min"].as_py(), bounds["max"].as_py()) != (row.event_min, row.event_max):
                             problems.append(Problem("event times differ from what the index says", *where))
-                if count != row.count:
-                    problems.append(Problem(f"{count} records, the index says {row.count}", *where))
+                if count != row.records:
+                    problems.append(Problem(f"{count} records, the index says {row.records}", *where))
             except DamagedData as error:
                 problems.append(Problem(error.why, *where, os.path.basename(error.path), error.position))
             except (HeadraceError, pa.ArrowException) as error:
                 problems.append(Problem(str(error), *where))
-            yield row.count, row.length
+            yield row.records, row.length
