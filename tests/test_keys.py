@@ -90,7 +90,7 @@ def test_a_batch_without_buffers() -> None:
 
 
 def test_one_huge_key_among_small_ones_costs_its_bytes_only() -> None:
-    keys = ["k%d" % i for i in range(1000)] + ["x" * 20_000_000]
+    keys = [f"k{i}" for i in range(1000)] + ["x" * 20_000_000]
     batch = pa.record_batch({"k": keys})
     assert partitions_of(batch, ["k"], 64).tolist() == [zlib.crc32(k.encode()) % 64 for k in keys]
 
@@ -130,8 +130,10 @@ def test_what_can_be_a_key() -> None:
     ("ddl", "key", "reason"),
     [
         ("k string", 7, "not int"), ("k string", b"x", "not bytes"), ("k string", ("u",), "not tuple"),
-        ("k string", "\ud800", "surrogate"), ("k int", "7", "not str"), ("k int", True, "not bool"), ("k int", 7.0, "not float"),
-        ("k tinyint", 128, "-128..127"), ("k date", "2026-01-01", "not str"), ("k date", datetime(2026, 1, 1), "not datetime"),
+        ("k string", "\ud800", "surrogate"), ("k int", "7", "not str"), ("k int", True, "not bool"),
+        ("k int", 7.0, "not float"),
+        ("k tinyint", 128, "-128..127"), ("k date", "2026-01-01", "not str"),
+        ("k date", datetime(2026, 1, 1), "not datetime"),
         ("k boolean", 1, "not int"), ("k binary", "x", "not str"), ("k string, n int", "u", "2 parts"),
         ("k string, n int", ("u",), "2 parts"), ("k string, n int", ("u", "7"), "column 'n' is int, not str"),
     ],

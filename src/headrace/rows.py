@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timezone
 from decimal import Decimal
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -31,6 +33,7 @@ from headrace.schema import EXTRA_COLUMN, RESERVED_COLUMNS, is_list_like, storag
 __all__ = ["to_batch", "to_rows"]
 
 _NONE: Final = type(None)
+_FLOATS: Final = frozenset({float, _NONE})
 _DAY_MIN: Final = (date.min - date(1970, 1, 1)).days
 _DAY_MAX: Final = (date.max - date(1970, 1, 1)).days
 _FLOAT32_MAX: Final = 3.4028235677973366e38  # from here on rounding to float gives infinity
@@ -66,6 +69,7 @@ class _Node:
     names: frozenset[str] = frozenset()  # of a struct's fields
     unknown: str = "forbid"
     temporal: bool = False
+    instant: bool = False  # a timestamp, with its zone
     inspect: bool = False  # an array of the right type may still be wrong inside: times, NOT NULL fields, keys
 
 
@@ -90,6 +94,7 @@ def _node(name: str, arrow: pa.DataType, nullable: bool, unknown: str) -> _Node:
         frozenset(child.name for child in children),
         unknown,
         t.is_temporal(arrow),
+        t.is_timestamp(arrow) and arrow.tz is not None,
         t.is_temporal(arrow) or t.is_map(arrow) or any(not child.nullable or child.inspect for child in children),
     )
 
@@ -134,13 +139,17 @@ def _shown(value: Any) -> str:
 
 
 def _wrong(value: Any, expected: str, do: str = "") -> _Bad:
-    missing = ""
-    if (isinstance(value, float | Decimal | datetime) and value != value) or type(value).__name__ in (
-        "NAType",
-        "NaTType",
-    ):
-        missing = " A missing value is None, not NaN."
-    return _Bad(f"got {_shown(value)}, expected {expected}.{' ' + do if do else ''}{missing}")
+    do = f" {do}" if do else ""
+    if _is_nan(value):
+        do += " A missing value is None, not NaN."
+    return _Bad(f"got {_shown(value)}, expected {expected}.{do}")
+
+
+def _is_nan(value: Any) -> bool:
+    """NaN of any kind: a float's, a decimal's, pandas' NaT and NA."""
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value))
 
 
 def _unwrap(value: Any) -> Any:
@@ -162,7 +171,7 @@ def _plain_string(value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise _wrong(value, f"Unicode text; there is a lone surrogate at character {error.start}") from None
-    return str(value)
+    return str.__str__(value)  # not str(value): an Enum that is a str would say its name
 
 
 def _plain_integer(arrow: pa.DataType) -> Callable[[Any], int]:
@@ -231,7 +240,7 @@ def _checked_datetime(value: Any, expected: str) -> datetime:
             return parse_iso(value)
         except ValueError as error:
             raise _Bad(f"got {_shown(value)}, which {error}.") from None
-    if not isinstance(value, datetime) or value != value:  # NaT is a datetime, and unequal to itself
+    if not isinstance(value, datetime) or _is_nan(value):  # NaT is a datetime
         do = (
             "An epoch number does not say its unit: datetime.fromtimestamp(seconds, timezone.utc)."
             if isinstance(value, int | float)
@@ -400,6 +409,7 @@ class _Plan:
     schema: pa.Schema
     stored: pa.Schema
     extra: str
+    struct: pa.DataType  # the stored columns as one struct
     nodes: tuple[_Node, ...]
     names: frozenset[str]
 
@@ -413,7 +423,8 @@ def _plan(schema: pa.Schema, extra: str) -> _Plan:
         if extra not in ("forbid", "ignore", "keep"):
             raise InvalidArgument("extra", extra, "is one of 'forbid', 'ignore', 'keep'")
         nodes = tuple(_node(f.name, f.type, f.nullable, extra) for f in schema)
-        plan = _Plan(schema, storage_schema(schema, extra), extra, nodes, frozenset(schema.names))
+        stored = storage_schema(schema, extra)
+        plan = _Plan(schema, stored, extra, pa.struct(list(stored)), nodes, frozenset(schema.names))
         if len(_plans) >= 256:
             _plans.clear()
         _plans[id(schema), extra] = plan
@@ -425,14 +436,15 @@ def to_batch(data: object, schema: pa.Schema, *, extra: str, topic: str) -> pa.R
     RecordRejected names the first bad row; then nothing of the data is used."""
     plan = _plan(schema, extra)
     if type(data) is dict:
-        return _from_mappings([data], plan, topic)
+        one = _from_one(data, plan)
+        return _from_mappings([data], plan, topic) if one is None else one
     if isinstance(data, pa.RecordBatch):
         return _from_arrow(data, plan, topic)
     if isinstance(data, Mapping):
         return _from_mappings([dict(data)], plan, topic)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        return _from_arrow(_from_pandas(data, plan, topic), plan, topic)
+        return _from_pandas(data, plan, topic)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _from_arrow(_one_batch(data), plan, topic)
     if isinstance(data, str | bytes | bytearray) or not isinstance(data, Iterable):
@@ -457,6 +469,31 @@ def _as_dict(row: Any, i: int) -> dict[Any, Any]:
 def _cut(value: Any) -> Any:
     text = repr(value)
     return value if len(text) <= 80 else text[:79] + "…"
+
+
+def _from_one(row: dict[Any, Any], plan: _Plan) -> pa.RecordBatch | None:
+    """A single plain row in one conversion, at half the cost of one for each column; None if it is not plain."""
+    given = 0
+    for node in plan.nodes:
+        value = row.get(node.name)
+        kind = type(value)
+        if value is None:
+            if not node.nullable:
+                return None
+            given += node.name in row
+            continue
+        if kind is datetime:
+            if not node.instant or value.tzinfo is not UTC:
+                return None
+        elif node.children or kind not in node.exact:
+            return None
+        given += 1
+    if given != len(row):
+        return None
+    try:
+        return pa.RecordBatch.from_struct_array(pa.array((row,), plan.struct))
+    except _ARROW_ERRORS:
+        return None
 
 
 def _from_mappings(rows: list[dict[Any, Any]], plan: _Plan, topic: str) -> pa.RecordBatch:
@@ -523,6 +560,9 @@ def _column(values: list[Any], node: _Node) -> pa.Array:
             column = _nested_column(values, node, types) if node.children else pa.array(values, node.arrow)
         elif node.temporal:
             column = _times(values, node, types)
+        elif types <= _FLOATS and pa.types.is_float32(node.arrow):
+            column = pa.array(values, node.arrow)  # rounded, as the type says; but not to infinity
+            column = None if pc.any(pc.is_inf(column)).as_py() else column
     except _ARROW_ERRORS:
         pass  # too large, not exact, …: looked at one by one below
     if column is None:
@@ -624,9 +664,12 @@ def _one_batch(data: Any) -> pa.RecordBatch:
 def _from_pandas(frame: Any, plan: _Plan, topic: str) -> pa.RecordBatch:
     """The index counts as columns where it has names; an unnamed one is only a row number. NaN is pandas' null."""
     named = [name for name in frame.index.names if name is not None]
-    if named:
-        frame = frame.reset_index(level=named)
+    try:
+        frame = frame.reset_index(level=named) if named else frame
+    except ValueError as error:
+        raise InvalidArgument("data", f"<{len(frame)} rows>", f"its index cannot become a column: {error}") from None
     arrays, names = [], []
+    faults: dict[str, _Fault] = {}
     for name, series in frame.items():
         if not isinstance(name, str):
             raise InvalidArgument("data", name, "a column's name is text; rename the frame's columns")
@@ -635,33 +678,44 @@ def _from_pandas(frame: Any, plan: _Plan, topic: str) -> pa.RecordBatch:
             values = series.where(series.notna(), None).tolist()
             node = next(node for node in plan.nodes if node.name == name)
             try:
-                arrays.append(_column(values, node))
+                array = _column(values, node)
             except (_Suspect, _Bad):
-                _find_fault([{name: value} for value in values], _only(plan, node), topic)
-                raise
+                faults[name] = _first_bad_value(values, node)
+                continue
         else:
             try:
                 array = pa.Array.from_pandas(series)
             except _ARROW_ERRORS as error:
                 raise InvalidArgument("data", f"<column {name}>", f"cannot be read as Arrow: {error}") from None
-            arrays.append(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
+        arrays.append(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
         names.append(name)
-    if not names:
-        return pa.RecordBatch.from_arrays([pa.nulls(len(frame))], names=[plan.nodes[0].name])
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    if not names and not faults:
+        return _from_arrow(pa.RecordBatch.from_arrays([pa.nulls(len(frame))], names=[plan.nodes[0].name]), plan, topic)
+    return _from_arrow(pa.RecordBatch.from_arrays(arrays, names=names), plan, topic, faults)
 
 
-def _only(plan: _Plan, node: _Node) -> _Plan:
-    return _Plan(plan.schema, plan.stored, plan.extra, (node,), plan.names)
+def _first_bad_value(values: list[Any], node: _Node) -> _Fault:
+    for row, value in enumerate(values):
+        try:
+            _checked(value, node, node.name)
+        except _Bad as bad:
+            return row, bad.path, bad.why
+    raise AssertionError(f"column {node.name!r} was refused, in which no value is bad")
 
 
-def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatch:
+_Fault = tuple[int, str, str]  # row, column, why
+
+
+def _from_arrow(
+    batch: pa.RecordBatch, plan: _Plan, topic: str, found: Mapping[str, _Fault] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """`found`: faults in columns that are therefore missing in the batch; the first of all rows is raised."""
     names = batch.schema.names
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise InvalidArgument("data", f"<{batch.num_rows} rows>", f"has the column {twice!r} twice; rename one")
     rows = batch.num_rows
-    faults: list[tuple[int, str, str]] = []
+    faults = list(found.values())
     unknown = [name for name in names if name not in plan.names]
     if rows and unknown and plan.extra == "forbid":
         bad = _unknown(unknown[0], list(plan.schema.names), nested=False)
@@ -669,6 +723,8 @@ def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatc
     columns = []
     for node in plan.nodes:
         at = batch.schema.get_field_index(node.name)
+        if node.name in found:
+            continue
         array = batch.column(at) if at >= 0 else pa.nulls(rows)
         try:
             columns.append(_cast(array, node, deep=True))
@@ -682,7 +738,7 @@ def _from_arrow(batch: pa.RecordBatch, plan: _Plan, topic: str) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=plan.stored)
 
 
-def _first_fault(array: pa.Array, node: _Node) -> tuple[int, str, str]:
+def _first_fault(array: pa.Array, node: _Node) -> _Fault:
     """(row, column, why) of the first value that cannot be cast, by halving."""
 
     def fault(start: int, stop: int) -> _Bad | None:
@@ -713,7 +769,7 @@ def _cast(array: pa.Array, node: _Node, *, deep: bool = False) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         raise _refused(array, node, f"Cast it to its storage type, {array.type.storage_type}, first.")
     if t.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = array.dictionary.cast(_plain_layout(array.dictionary.type)).take(array.indices)
     elif t.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     if array.null_count:
@@ -729,6 +785,8 @@ def _cast(array: pa.Array, node: _Node, *, deep: bool = False) -> pa.Array:
         return pa.nulls(0, node.arrow)
     try:
         return _cast_nested(array, node) if node.children else _cast_plain(array, node)
+    except pa.ArrowNotImplementedError:  # an odd layout deep inside (a list of dictionaries of views, …)
+        return pa.array([_checked(value, node, "") for value in array.to_pylist()], node.arrow)
     except pa.ArrowException as error:
         raise _refused(array, node, f"{_ALIKE} ({str(error)[:120]})") from None
 
@@ -737,11 +795,10 @@ _ALIKE: Final = "The types are alike, but this value does not fit without changi
 
 
 def _refused(array: pa.Array, node: _Node, do: str) -> _Bad:
-    first = array.drop_null() if array.null_count else array
-    try:
-        value = f" {str(first[0].as_py())[:60]!r}" if len(first) else ""
-    except Exception:
-        value = ""
+    value = ""
+    with suppress(Exception):  # what cannot be shown (another library's extension type, …) is not shown
+        first = next(scalar for scalar in array if scalar.is_valid).as_py()
+        value = f" {str(first)[:60]!r}"
     return _Bad(f"got {array.type}{value}, expected {type_ddl(node.arrow)}. {do}")
 
 
@@ -882,7 +939,9 @@ def _check_unique(dense: pa.Array, keys: pa.Array) -> None:
 
 
 def _cast_nested(array: pa.Array, node: _Node) -> pa.Array:
-    t, source = pa.types, array.type
+    t = pa.types
+    array = array.cast(_plain_layout(array.type))
+    source = array.type
     missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     dense = array.drop_null() if array.null_count else array
 
@@ -910,12 +969,31 @@ def _cast_nested(array: pa.Array, node: _Node) -> pa.Array:
         parts = [child_of(keys, node.children[0]), child_of(items, node.children[1])]
         _check_unique(dense, parts[0])
         return _list_array(np.diff(dense.offsets.to_numpy()), missing, parts, node)
-    if t.is_list(node.arrow) and is_list_like(source):
-        lists = dense.cast(pa.list_(source.value_type))
+    if t.is_list(node.arrow) and t.is_list(source):
         return _list_array(
-            np.diff(lists.offsets.to_numpy()), missing, [child_of(lists.flatten(), node.children[0])], node
+            np.diff(dense.offsets.to_numpy()), missing, [child_of(dense.flatten(), node.children[0])], node
         )
     raise _refused(array, node, "Cast the column first.")
+
+
+def _plain_layout(arrow: pa.DataType) -> pa.DataType:
+    """The type without views, large offsets and dictionaries: other layouts of the same values, for which Arrow
+    lacks kernels."""
+    t = pa.types
+    if t.is_dictionary(arrow):
+        return _plain_layout(arrow.value_type)
+    if t.is_string_view(arrow) or t.is_large_string(arrow):
+        return pa.string()
+    if t.is_binary_view(arrow) or t.is_large_binary(arrow):
+        return pa.binary()
+    if t.is_struct(arrow):
+        fields = [arrow.field(i) for i in range(arrow.num_fields)]
+        return pa.struct([field.with_type(_plain_layout(field.type)) for field in fields])
+    if t.is_map(arrow):
+        return pa.map_(_plain_layout(arrow.key_type), _plain_layout(arrow.item_type))
+    if is_list_like(arrow):
+        return pa.list_(_plain_layout(arrow.value_type))
+    return arrow
 
 
 def _arrow_extras(batch: pa.RecordBatch, unknown: list[str], plan: _Plan, topic: str) -> pa.Array:
