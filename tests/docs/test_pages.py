@@ -48,7 +48,8 @@ def test_sessions_of(page: Path, tmp_path: Path) -> None:
     got = done.stdout.splitlines()
     for number, (expected, line) in enumerate(zip(wanted, got, strict=False)):
         pattern = ".*".join(re.escape(part) for part in expected.rstrip().split("…"))
-        assert re.fullmatch(pattern, line.rstrip()), f"line {number}: {line!r}, the page says {expected!r}\n{done.stdout}"
+        told = f"line {number}: {line!r}, the page says {expected!r}"
+        assert re.fullmatch(pattern, line.rstrip()), f"{told}\n{done.stdout}"
     assert len(got) == len(wanted), done.stdout + done.stderr
 
 
