@@ -397,11 +397,15 @@ class Index:
     def wal_bytes(self) -> int:
         try:
             return os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
+        except OSError:
             return 0
 
     def checkpoint_due(self) -> bool:
         return self.wal_bytes() >= self._checkpoint_at
+
+    def postpone_checkpoint(self) -> None:
+        """One failed: the next is due when as much again was written."""
+        self._checkpoint_at = CHECKPOINT_BYTES + self.wal_bytes()
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
