@@ -263,6 +263,8 @@ def settings_of(
                 raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
             out[name] = value
         elif name == "key":
+            if not (value is None or isinstance(value, (str, tuple, list))):
+                raise InvalidArgument(name, value, "must be a column's name or a tuple of them")
             out[name] = (value,) if isinstance(value, str) else tuple(value or ())
         elif name == "partitions":
             out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
@@ -303,6 +305,8 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
         check_key_columns(schema, settings.key)
     column = settings.event_time
     if column is not None:
+        if not isinstance(column, str):
+            raise InvalidArgument("event_time", column, "must be a column's name")
         if column not in schema.names:
             raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):
