@@ -90,8 +90,7 @@ class EmbeddedTopic:
         makes it idempotent (see `producer(id=…)`)."""
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
-        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
-            rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
+        rows = repeatable(rows)
         plain = expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
         for _ in range(ATTEMPTS):
@@ -262,6 +261,17 @@ class EmbeddedTopic:
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.group(row.name) for row in rows]
+
+
+def repeatable(rows: Rows) -> Rows:
+    """An iterator or a stream can be read only once, but an append may be prepared twice."""
+    if isinstance(rows, Mapping) or not hasattr(rows, "__next__"):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):  # a RecordBatchReader: its items are batches, not rows
+        import pyarrow as pa
+
+        return pa.table(rows)
+    return list(rows)
 
 
 def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:

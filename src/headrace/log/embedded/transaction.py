@@ -14,7 +14,7 @@ from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.groups import EmbeddedMember
-from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic
+from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
 from headrace.position import Position
 
 
@@ -38,8 +38,7 @@ class EmbeddedTransaction:
         """Checked now, appended when the block ends."""
         self._check()
         handle = self._topic(topic) if isinstance(topic, str) else topic
-        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
-            rows = list(rows)
+        rows = repeatable(rows)
 
         def prepare() -> Append:
             return handle.prepare(rows, expect=expect, progress=progress)
