@@ -175,6 +175,12 @@ class Catalog:
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
                     PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, 0, 0, None, tx.now_us))
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                raise InvalidArgument(
+                    "cleanup",
+                    settings.cleanup,
+                    "partitions were added, so a key's records lie in several: create a new topic and copy",
+                )
             version = row.schema
             if wanted is not None:
                 newest = SCHEMAS.get(tx.db, state.id, version)
