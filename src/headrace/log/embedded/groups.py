@@ -68,8 +68,8 @@ class EmbeddedGroup:
         """How far the group is behind, in records and in time. Partitions without a commit count from the earliest."""
         from headrace.log.embedded.reading import partition_states
 
-        self._require()
         topic = self._current()
+        self._require()
         committed = self.committed()
         now_us = time.time_ns() // 1000
         out = {}
@@ -132,8 +132,8 @@ class EmbeddedGroup:
 
     def delete(self) -> None:
         """Forgets the group and its offsets; live members are fenced."""
-        self._require()
         topic = self._current()
+        self._require()
 
         def apply(tx: Tx) -> None:
             GROUPS.delete(tx.db, "WHERE topic = ? AND name = ?", topic.id, self.name)
