@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.contract import (
     Appended,
     Offsets,
@@ -93,6 +93,7 @@ class EmbeddedTopic:
         rows = repeatable(rows)
         plain = expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             state = self._known_state()
             job: Small | Append
@@ -106,10 +107,14 @@ class EmbeddedTopic:
                 done: Appended = self._engine.submit(job).result()
                 return done
             except Stale:
-                self._state()
+                self.refresh()
             except NotSmall:
                 few = None
-        raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+        raise WaitTimeout(f"topic {self.name!r}, altered {ATTEMPTS} times during one append", time.monotonic() - began)
+
+    def refresh(self) -> None:
+        """After the topic was found altered: what is known of it is looked up again."""
+        self._state()
 
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""

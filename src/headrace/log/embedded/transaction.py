@@ -4,10 +4,11 @@ nothing behind: there is nothing to abort after a crash, and nothing readers cou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.errors import Closed, HeadraceError, InvalidArgument
+from headrace.errors import Closed, InvalidArgument, WaitTimeout
 from headrace.log.contract import Appended, Progress, Rows
 from headrace.log.embedded.append import Append, Stale
 from headrace.log.embedded.committer import Job, Tx
@@ -22,6 +23,7 @@ class EmbeddedTransaction:
     def __init__(self, engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> None:
         self._engine, self._topic = engine, topic
         self._prepare: list[Callable[[], Append]] = []
+        self._handles: list[EmbeddedTopic] = []
         self._appends: list[Append] = []
         self._members: list[tuple[EmbeddedMember, dict[int, int]]] = []
         self._open = True
@@ -45,6 +47,7 @@ class EmbeddedTransaction:
 
         self._appends.append(prepare())
         self._prepare.append(prepare)
+        self._handles.append(handle)
 
     def commit(self, member: EmbeddedMember) -> None:
         """The member's offsets, up to what it has polled, become part of the transaction; MemberFenced refuses all."""
@@ -80,18 +83,19 @@ class EmbeddedTransaction:
         """Called when the block ends."""
         self._check()
         self._open = False
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             try:
                 self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
             except Stale:
-                for name in {append.topic.name for append in self._appends}:
-                    self._topic(name)  # refreshes what is known of it
+                for handle in self._handles:  # each refreshes what its own log knows of the topic
+                    handle.refresh()
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
             for member, positions in self._members:
                 member.committed(positions)
             return
-        raise HeadraceError(f"topics were altered {ATTEMPTS} times while one transaction was under way")
+        raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
 
 
 class _Whole:
