@@ -181,7 +181,12 @@ class EmbeddedMember:
         self._closed = False
         self.id = ""
         self.synced = topic.synced
-        self._join()
+        try:
+            self._join()
+        except BaseException:
+            if self.id:  # in the group already, but it does not know where to begin
+                self._leave()
+            raise
         _beats(engine).add(self)
 
     def __repr__(self) -> str:
@@ -243,14 +248,16 @@ class EmbeddedMember:
                 return
             self._closed = True
             _beats(self._engine).remove(self)
+            self._leave()
 
-            def apply(tx: Tx) -> None:
-                MEMBERS.delete(
-                    tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
-                )
-                rebalance(tx, self._topic, self._group, self._engine.boot)
+    def _leave(self) -> None:
+        def apply(tx: Tx) -> None:
+            MEMBERS.delete(
+                tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
+            )
+            rebalance(tx, self._topic, self._group, self._engine.boot)
 
-            self._engine.committer.run(apply, synced=False)
+        self._engine.committer.run(apply, synced=False)
 
     def __enter__(self) -> Self:
         return self
