@@ -9,6 +9,7 @@ lease can commit nothing. Time is the machine's monotonic clock; a lease of anot
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sqlite3
@@ -248,7 +249,9 @@ class EmbeddedMember:
                 return
             self._closed = True
             _beats(self._engine).remove(self)
-            self._leave()
+            with contextlib.suppress(Closed):  # the log is closed, or the parent process's: the lease will run out
+                self._engine.check()
+                self._leave()
 
     def _leave(self) -> None:
         def apply(tx: Tx) -> None:
