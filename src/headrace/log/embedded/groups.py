@@ -345,21 +345,24 @@ class EmbeddedMember:
         states = partition_states(self._engine, topic)
         mine = sorted(self._held)
         out: list[Record] = []
+        reached: dict[int, int] = {}
         for step in range(len(mine)):  # begin with another partition each time: none starves
             partition = mine[(self._turn + step) % len(mine)]
-            held, state = self._held[partition], states[partition]
-            check_range(topic, state, held.position)
+            begin, state = self._held[partition].position, states[partition]
+            check_range(topic, state, begin)
             room = max_records - len(out)
             if room <= 0:
                 break
-            for record in Reader(self._engine, self._catalog, topic, partition).records(held.position, state.next):
+            for record in Reader(self._engine, self._catalog, topic, partition).records(begin, state.next):
                 out.append(record)
-                held.position = record.offset + 1
+                reached[partition] = record.offset + 1
                 room -= 1
                 if room == 0:
                     break
             else:
-                held.position = state.next
+                reached[partition] = state.next
+        for partition, position in reached.items():  # only now: records of a poll that failed were not handed out
+            self._held[partition].position = position
         self._turn += 1
         return out
 
