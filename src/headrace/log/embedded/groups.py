@@ -169,6 +169,10 @@ class _Held:
     committed: int | None
 
 
+Claims = dict[int, tuple[str, int, int]]
+"""What is to be committed, by partition: the member and the epoch it was polled under, and the offset."""
+
+
 class EmbeddedMember:
     def __init__(
         self, engine: Engine, catalog: Catalog, topic: TopicState, group: str, *, lease: Duration, start: Start
@@ -368,30 +372,42 @@ class EmbeddedMember:
 
     # -- committing --------------------------------------------------------------------------------
 
-    def positions(self) -> dict[int, int]:
+    def claims(self) -> Claims:
         """What `commit` would commit: the offset behind the last polled record, where that is news."""
         with self._lock:
-            return {p: held.position for p, held in self._held.items() if held.position != held.committed}
+            return {
+                partition: (self.id, held.epoch, held.position)
+                for partition, held in self._held.items()
+                if held.position != held.committed
+            }
 
     def commit(self, upto: Record | None = None) -> None:
         """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
         when partitions were taken, rewound or reassigned since they were polled: then nothing is committed."""
         with self._lock:
             self._check()
-            positions = self.positions() if upto is None else {upto.partition: upto.offset + 1}
-            if not positions:
+            claims = self.claims() if upto is None else self._claim(upto)
+            if not claims:
                 return
-            self._engine.committer.run(lambda tx: self.apply_commit(tx, positions), synced=self.synced)
+            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=self.synced)
             reach("member.committed")
-            self.committed(positions)
+            self.committed(claims)
 
-    def apply_commit(self, tx: Tx, positions: dict[int, int]) -> None:
+    def _claim(self, upto: Record) -> Claims:
+        held = self._held.get(upto.partition)
+        if held is None:
+            return {upto.partition: (self.id, -1, upto.offset + 1)}  # ours no more: refused with the facts
+        if upto.topic != self._topic.name or upto.offset >= held.position:
+            where = f"{upto.topic}/{upto.partition} offset {upto.offset}"
+            raise InvalidArgument("upto", where, f"this member has not polled it from {self._topic.name!r}")
+        return {upto.partition: (self.id, held.epoch, upto.offset + 1)}
+
+    def apply_commit(self, tx: Tx, claims: Claims) -> None:
         """Inside a write transaction: checks ownership, then sets the offsets."""
         lost: list[int] = []
-        for partition, offset in positions.items():
+        for partition, (member, epoch, offset) in claims.items():
             share = _share(tx.db, self._topic.id, self._group, partition)
-            held = self._held.get(partition)
-            if share.member != self.id or held is None or share.epoch != held.epoch:
+            if share.member != member or share.epoch != epoch:
                 lost.append(partition)
                 continue
             if share.committed is not None and offset < share.committed:
@@ -409,12 +425,13 @@ class EmbeddedMember:
                 "they were taken over, handed over or rewound since they were polled",
             )
 
-    def committed(self, positions: dict[int, int]) -> None:
+    def committed(self, claims: Claims) -> None:
         """After the commit."""
         with self._lock:
-            for partition, offset in positions.items():
-                if partition in self._held:
-                    self._held[partition].committed = offset
+            for partition, (_, epoch, offset) in claims.items():
+                held = self._held.get(partition)
+                if held is not None and held.epoch == epoch:
+                    held.committed = offset
 
 
 # -- inside a write transaction ----------------------------------------------------------------------

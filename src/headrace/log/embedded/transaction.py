@@ -14,7 +14,7 @@ from headrace.log.embedded.append import Append, Stale
 from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.groups import EmbeddedMember
+from headrace.log.embedded.groups import Claims, EmbeddedMember
 from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
 from headrace.position import Position
 
@@ -25,7 +25,7 @@ class EmbeddedTransaction:
         self._prepare: list[Callable[[], Append]] = []
         self._handles: list[EmbeddedTopic] = []
         self._appends: list[Append] = []
-        self._members: list[tuple[EmbeddedMember, dict[int, int]]] = []
+        self._members: list[tuple[EmbeddedMember, Claims]] = []
         self._open = True
         self._results: list[Appended] | None = None
 
@@ -54,7 +54,7 @@ class EmbeddedTransaction:
         self._check()
         if not isinstance(member, EmbeddedMember):
             raise InvalidArgument("member", member, "must be what group.join() returned")
-        self._members.append((member, member.positions()))
+        self._members.append((member, member.claims()))
 
     @property
     def position(self) -> Position:
@@ -92,8 +92,8 @@ class EmbeddedTransaction:
                     handle.refresh()
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
-            for member, positions in self._members:
-                member.committed(positions)
+            for member, claims in self._members:
+                member.committed(claims)
             return
         raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
 
@@ -103,7 +103,7 @@ class _Whole:
 
     merge_key = None
 
-    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, dict[int, int]]]) -> None:
+    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, Claims]]) -> None:
         self._appends, self._members = appends, members
         self.synced = any(a.synced for a in appends) or any(member.synced for member, _ in members)
 
@@ -115,6 +115,6 @@ class _Whole:
 
     def apply(self, tx: Tx) -> list[Appended]:
         done = [append.apply(tx) for append in self._appends]
-        for member, positions in self._members:
-            member.apply_commit(tx, positions)
+        for member, claims in self._members:
+            member.apply_commit(tx, claims)
         return done
