@@ -415,6 +415,8 @@ def _carried_progress(progress: Progress, count: int) -> pa.Array | None:
     if isinstance(progress, datetime):
         given: list[int | None] = [instant_us(progress, argument="progress")] * count
     else:
+        if isinstance(progress, str) or not isinstance(progress, Sequence):
+            raise InvalidArgument("progress", progress, "must be an aware datetime, or one (or None) per record")
         given = [None if p is None else instant_us(p, argument="progress") for p in progress]
         if len(given) != count:
             raise InvalidArgument("progress", f"{len(given)} values", f"there are {count} records")

@@ -175,6 +175,12 @@ class Catalog:
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
                     PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, 0, 0, None, tx.now_us))
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                raise InvalidArgument(
+                    "cleanup",
+                    settings.cleanup,
+                    "partitions were added, so a key's records lie in several: create a new topic and copy",
+                )
             version = row.schema
             if wanted is not None:
                 newest = SCHEMAS.get(tx.db, state.id, version)
@@ -263,6 +269,8 @@ def settings_of(
                 raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
             out[name] = value
         elif name == "key":
+            if not (value is None or isinstance(value, (str, tuple, list))):
+                raise InvalidArgument(name, value, "must be a column's name or a tuple of them")
             out[name] = (value,) if isinstance(value, str) else tuple(value or ())
         elif name == "partitions":
             out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
@@ -303,6 +311,8 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
         check_key_columns(schema, settings.key)
     column = settings.event_time
     if column is not None:
+        if not isinstance(column, str):
+            raise InvalidArgument("event_time", column, "must be a column's name")
         if column not in schema.names:
             raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import jsonrows, rows
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, UnknownTopic
 from headrace.log.contract import Appended, Origin, TopicSettings
 from headrace.log.embedded import append
 from headrace.log.embedded.append import Append
@@ -60,11 +60,14 @@ class _Owner:
     topic: Callable[[str], EmbeddedTopic]
 
     def replay(self, letter: DeadLetter) -> Appended:
-        if letter.origin.topic is None or isinstance(letter.value, bytes):
+        origin = letter.origin
+        target = None if origin.topic is None else self.topic(origin.topic)
+        if target is not None and origin.topic is not None and target.topic_id != origin.topic_id:
+            raise TopicReplaced(topic=origin.topic, topic_id=origin.topic_id or "")
+        if target is None or isinstance(letter.value, bytes):
             raise InvalidArgument(
                 "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
             )
-        target = self.topic(letter.origin.topic)
         prepared = target.prepare(letter.value)
         if prepared.quarantine is not None:
             raise InvalidArgument("letter", letter.id, f"would be quarantined again: {letter.error}")
@@ -189,7 +192,7 @@ def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
-    origin = Origin(value["topic"], value["partition"], value["offset"], value["source"])
+    origin = Origin(value["topic"], value["partition"], value["offset"], value["source"], value["topic_id"])
     return DeadLetter(
         offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner
     )
@@ -200,7 +203,11 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return bytes(value["raw"] or b"")
     try:
         state = catalog.named(value["topic"])
-        return jsonrows.decode_row(value["row"], catalog.schema(state))
+        if state.uid != value["topic_id"]:
+            raise TopicReplaced(topic=state.name, topic_id=value["topic_id"] or "")
+        schema, extra = catalog.schema(state), state.settings.extra
+        row = jsonrows.decode_row(value["row"], schema)
+        return rows.to_rows(rows.to_batch(row, schema, extra=extra, topic=state.name))[0]
     except HeadraceError:  # the topic is gone, or changed so that the row no longer reads
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 

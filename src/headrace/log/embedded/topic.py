@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.contract import (
     Appended,
     Offsets,
@@ -90,10 +90,10 @@ class EmbeddedTopic:
         makes it idempotent (see `producer(id=…)`)."""
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
-        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
-            rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
+        rows = repeatable(rows)
         plain = expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             state = self._known_state()
             job: Small | Append
@@ -107,10 +107,14 @@ class EmbeddedTopic:
                 done: Appended = self._engine.submit(job).result()
                 return done
             except Stale:
-                self._state()
+                self.refresh()
             except NotSmall:
                 few = None
-        raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+        raise WaitTimeout(f"topic {self.name!r}, altered {ATTEMPTS} times during one append", time.monotonic() - began)
+
+    def refresh(self) -> None:
+        """After the topic was found altered: what is known of it is looked up again."""
+        self._state()
 
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
@@ -262,6 +266,17 @@ class EmbeddedTopic:
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.group(row.name) for row in rows]
+
+
+def repeatable(rows: Rows) -> Rows:
+    """An iterator or a stream can be read only once, but an append may be prepared twice."""
+    if isinstance(rows, Mapping) or not hasattr(rows, "__next__"):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):  # a RecordBatchReader: its items are batches, not rows
+        import pyarrow as pa
+
+        return pa.table(rows)
+    return list(rows)
 
 
 def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
