@@ -468,3 +468,16 @@ def test_looking_at_topics_imports_nothing_heavy(home: Path) -> None:
         log.create_topic("t", "n int").append([{"n": 1}, {"n": 2}])
     done = subprocess.run([sys.executable, "-c", LOOK, str(home)], capture_output=True, text=True, check=True)
     assert done.stdout == "[('t', 2)] []\n"
+
+
+def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with open_log("log") as log:
+        topic = log.create_topic("t", "n int")
+        monkeypatch.chdir(tmp_path / "there")
+        topic.append({"n": 1})
+        list(topic.records(follow=True, timeout="1 millisecond"))
+    assert os.listdir(tmp_path / "there") == []
+    assert numbers(tmp_path / "here" / "log") == [1]

@@ -30,7 +30,7 @@ class EmbeddedLog:
     """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open."""
 
     def __init__(self, home: str | Path, *, create: bool = True) -> None:
-        self._engine = engines.acquire(Path(home), create=create)
+        self._engine = engines.acquire(Path(home).absolute(), create=create)
         self._catalog = Catalog(self._engine)
 
     def __repr__(self) -> str:
