@@ -92,6 +92,7 @@ class EmbeddedGroup:
         return out
 
     def members(self) -> list[MemberInfo]:
+        self._catalog.check()
         with self._engine.index.snapshot() as db:
             rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
             shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", self._topic.id, self.name)
@@ -145,11 +146,11 @@ class EmbeddedGroup:
         self._engine.committer.run(apply, synced=topic.synced)
 
     def _current(self) -> TopicState:
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
 
     def _shares(self) -> list[ShareRow]:
-        self._engine.check()
+        self._catalog.check()
         with self._engine.index.reading() as db:
             return SHARES.select(db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name)
 
@@ -210,7 +211,7 @@ class EmbeddedMember:
 
     def _join(self) -> None:
         member = uuid.uuid4().hex[:16]
-        self._engine.check()
+        self._catalog.check()
 
         def apply(tx: Tx) -> None:
             _register(tx, self._topic, self._group)
@@ -244,6 +245,7 @@ class EmbeddedMember:
             MEMBERS.put(tx.db, row._replace(deadline=_now() + self._lease_us))
             rebalance(tx, self._topic, self._group, self._engine.boot)
 
+        self._catalog.check()
         self._engine.committer.run(apply, synced=False)
 
     def close(self) -> None:
@@ -297,7 +299,7 @@ class EmbeddedMember:
     def _check(self) -> None:
         if self._closed:
             raise Closed(what=f"the member {self.id}")
-        self._engine.check()
+        self._catalog.check()
 
     def _refresh(self, *, hand_over: bool = False) -> None:
         """Which partitions are ours now, and where they stand."""

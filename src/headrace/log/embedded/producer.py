@@ -45,6 +45,7 @@ class EmbeddedProducer:
         buffer_bytes: int,
         overload: Overload,
     ) -> None:
+        topic.refresh()  # a closed log or a deleted topic is said now, not with the first batch
         self._engine, self._topic = engine, topic
         self._linger = duration_us(linger, argument="linger", positive=False) / 1e6
         self._batch_rows = _at_least_one(batch_rows, "batch_rows")
