@@ -1,6 +1,6 @@
 """A disk that fails at the n-th call, for every n of a small workload. Each append succeeds or raises a typed error,
 and what succeeded is there afterwards. A full disk is passing: the same process appends again when there is space. A
-failed sync is final for the process: it writes nothing more, reads on, and what was acknowledged is there afterwards."""
+failed sync is final for the process: it writes nothing more, reads on, and what was acknowledged is there after it."""
 
 from __future__ import annotations
 

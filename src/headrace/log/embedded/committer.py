@@ -19,6 +19,7 @@ from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.datafiles import DataFiles, Draft
+from headrace.log.embedded.frames import JOINED
 from headrace.log.embedded.index import (
     BATCHES,
     META,
@@ -221,7 +222,7 @@ class Committer:
         if self.failed is not None:
             raise self.failed
         work = _combined(waiting)
-        drafts = [draft for job, _, _ in work for draft in job.drafts()]
+        drafts = [draft for job, _, _ in work for draft in _joined(job.drafts())]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
@@ -346,6 +347,12 @@ class Committer:
             raise
         self._files.adopted(fresh)
         reach("roll.adopted")
+
+
+def _joined(drafts: list[Draft]) -> list[Draft]:
+    for draft in drafts[1:]:
+        draft.flags |= JOINED
+    return drafts
 
 
 def _combined(waiting: list[Waiting]) -> list[Work]:
