@@ -145,6 +145,7 @@ class Origin:
     offset: int | None = None
     source: str | None = None
     """A file and line, a flow and operator, a queue: whatever led here."""
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
+from headrace.log.embedded import disk
 from headrace.log.embedded.datafiles import DataFiles, Draft
 from headrace.log.embedded.index import (
     BATCHES,
-    CHECKPOINT_BYTES,
     META,
     PARTITIONS,
     TOPICS,
@@ -82,7 +82,8 @@ class Tx:
             draft.flags,
         )
         BATCHES.add(self.db, row)
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived))
+        held = {"records": state.records + row.records, "bytes": state.bytes + row.length}
+        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.touched.add(topic.uid)
         return row
 
@@ -182,10 +183,13 @@ class Committer:
         self._thread.join()
         if self.failed is None and self._index.in_place():
             self._files.sync_ingest()
-            with self._turnstile.writing():
-                self._files.close_ingest(self._index.begin(synced=True))
-                self._index.commit()
-                self._index.checkpoint()
+            try:
+                with self._turnstile.writing():
+                    self._files.close_ingest(self._index.begin(synced=True))
+                    self._index.commit()
+                    self._checkpoint()
+            except sqlite3.Error as error:
+                raise translate(error, self._index.path) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -234,14 +238,16 @@ class Committer:
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.wal_bytes() >= CHECKPOINT_BYTES:
+                if self._index.checkpoint_due():
                     reach("checkpoint.due")
-                    self._index.checkpoint()
+                    self._checkpoint()
         except SyncFailed as error:
             self._stop_writing(error)
             raise
         except sqlite3.Error as error:
             raise translate(error, self._index.path) from error
+        except OSError as error:
+            raise disk.translate(error, error.filename or self._index.path) from error
         reach("commit.unacked")
         self._wake(touched)
         for (_, futures, shared), result in zip(work, results, strict=True):
@@ -276,8 +282,18 @@ class Committer:
         self._files.noted()
         if synced:
             self._synced_known = number
-        self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
+        with contextlib.suppress(OSError):  # a second witness: what it could not be told is committed all the same
+            self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
         return results, tx.touched
+
+    def _checkpoint(self) -> None:
+        """After the commit, which it must not fail: whoever waits for it would believe that nothing was written."""
+        try:
+            self._index.checkpoint()
+        except SyncFailed as error:
+            self.failed = error
+        except HeadraceError:  # a full disk, say: the write-ahead log grows until there is space
+            self._index.postpone_checkpoint()
 
     def _applied(self, job: Job, tx: Tx, *, alone: bool) -> Any:
         """The job's result, or the error that refuses it: then nothing of it stays in the transaction."""
@@ -300,7 +316,7 @@ class Committer:
     def _stop_writing(self, error: SyncFailed) -> None:
         self.failed = error
         with contextlib.suppress(HeadraceError, sqlite3.Error, OSError), self._turnstile.writing():
-            self._files.suspect_ingest(self._index.begin(synced=False))
+            self._files.suspect(self._index.begin(synced=False), error.path)
             self._index.commit()
 
     def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
@@ -315,18 +331,19 @@ class Committer:
 
     def _roll(self) -> None:
         fresh = self._files.create_ingest()
-        with self._turnstile.writing():
-            if not self._index.in_place():
-                raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
-            db = self._index.begin(synced=False)
-            try:
+        try:
+            with self._turnstile.writing():
+                if not self._index.in_place():
+                    raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
+                db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
                 self._number(db, synced=False)
                 self._index.commit()
-            except BaseException:
-                self._index.rollback()
-                raise
+        except BaseException:
+            self._index.rollback()
+            self._files.discard(fresh)
+            raise
         self._files.adopted(fresh)
         reach("roll.adopted")
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import Closed, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
+from headrace.errors import Closed, DiskFull, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
 from headrace.log.embedded import disk, recovery
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
@@ -59,10 +59,16 @@ class Engine:
         self.closed = False
         try:
             recovery.check_index_is_newest(self.index, self.data, self.turnstile, self.boot)
-            self.cuts = recovery.settle(self.index, self.data, self.turnstile, self.committer, self.boot)
+            self._settle()
         except BaseException:
             self.close()
             raise
+
+    def _settle(self) -> None:
+        try:
+            recovery.settle(self.index, self.data, self.turnstile, self.committer, self.boot)
+        except DiskFull as error:  # reading goes on; the next opening settles
+            recovery.logger.warning("%s", error)
 
     def _create(self) -> None:
         with self.turnstile.writing():

@@ -15,6 +15,7 @@ from headrace.log.contract import Verified
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.names import check_name
 
 if TYPE_CHECKING:
     from headrace.log.embedded.dead_letters import DeadLetter
@@ -105,6 +106,7 @@ class EmbeddedLog:
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
         self._check()
+        check_name(name, argument="name")  # headrace's own topics stay: the index points into them
         self._catalog.delete(self._catalog.named(name))
 
     def _handle(self, state: Any) -> EmbeddedTopic:

@@ -23,7 +23,7 @@ from headrace.errors import IndexBehindLog
 from headrace.log.embedded import disk
 from headrace.log.embedded.committer import Committer, Tx
 from headrace.log.embedded.frames import HEADER_BYTES, BadFrame, Header
-from headrace.log.embedded.index import BATCHES, FILES, META, TOPICS, BatchRow, FileRow, Index
+from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
 from headrace.log.embedded.turnstile import Mark, Turnstile
 
 LEFTOVER_SECONDS = 3600.0
@@ -131,6 +131,10 @@ def _cut(tx: Tx, topic: int, partition: int, base: int) -> Cut:
     first, last = tail[0], tail[-1]
     gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
     BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
+    state = PARTITIONS.get(tx.db, topic, partition)
+    assert state is not None
+    held = {"records": state.records - sum(b.records for b in tail), "bytes": state.bytes - sum(b.length for b in tail)}
+    PARTITIONS.put(tx.db, state._replace(**held))
     row = TOPICS.get(tx.db, topic)
     name = row.name if row is not None and row.name is not None else f"topic {topic}"
     return Cut(name, partition, base, last.next)
