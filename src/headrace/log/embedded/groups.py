@@ -32,6 +32,7 @@ from headrace.errors import (
     MemberFenced,
     TopicReplaced,
     UnknownGroup,
+    WaitTimeout,
 )
 from headrace.failpoints import reach
 from headrace.log.contract import Lag, MemberInfo, Record, Start
@@ -107,6 +108,32 @@ class EmbeddedGroup:
             )
             for row in rows
         ]
+
+    def wait(
+        self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
+    ) -> tuple[int, int]:
+        """Until `members` live members have all the partitions, and at most `lag` records are unread; returns both
+        numbers, or raises WaitTimeout. Looks ten times a second: offsets and leases change without waking anybody."""
+        limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        until = time.monotonic() + limit
+        while True:
+            alive, unread = self._standing()
+            if (members is None or alive == members) and (lag is None or 0 <= unread <= lag):
+                return alive, unread
+            if time.monotonic() >= until:
+                raise WaitTimeout(f"group {self.name!r} (now {alive} members, lag {unread})", limit)
+            time.sleep(0.1)
+
+    def _standing(self) -> tuple[int, int]:
+        """Live members, or -1 while partitions are with nobody or on their way; and unread records, or -1 if unknown."""
+        try:
+            unread = sum(part.records for part in self.lag().values())
+        except UnknownGroup:
+            return 0, -1
+        shares = self._shares()
+        alive = {member.member for member in self.members() if member.alive}
+        settled = all((share.member in alive or not alive) and share.wanted_by is None for share in shares)
+        return len(alive) if settled else -1, unread
 
     def rewind(self, start: Start) -> dict[int, int]:
         """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
