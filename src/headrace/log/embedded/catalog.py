@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
+from headrace.errors import Closed, InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
 from headrace.log.contract import TopicSettings
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
@@ -61,8 +61,15 @@ class TopicState:
 class Catalog:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.closed = False  # with the log handle this belongs to; others on the same directory go on
         self._states: dict[int, TopicState] = {}
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
+
+    def check(self) -> None:
+        """Before anything is done through a handle of this log."""
+        if self.closed:
+            raise Closed(what=f"the log {self._engine.home}")
+        self._engine.check()
 
     # -- looking up --------------------------------------------------------------------------------
 

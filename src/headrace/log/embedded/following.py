@@ -87,7 +87,7 @@ def _generate(
         if left is not None and left <= 0:
             return
         engine.wakes.wait(topic.uid, seen, left)
-        engine.check()
+        catalog.check()
         seen = engine.wakes.count(topic.uid)
 
 

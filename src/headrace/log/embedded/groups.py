@@ -32,6 +32,7 @@ from headrace.errors import (
     MemberFenced,
     TopicReplaced,
     UnknownGroup,
+    WaitTimeout,
 )
 from headrace.failpoints import reach
 from headrace.log.contract import Lag, MemberInfo, Record, Start
@@ -92,6 +93,7 @@ class EmbeddedGroup:
         return out
 
     def members(self) -> list[MemberInfo]:
+        self._catalog.check()
         with self._engine.index.snapshot() as db:
             rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
             shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", self._topic.id, self.name)
@@ -106,6 +108,32 @@ class EmbeddedGroup:
             )
             for row in rows
         ]
+
+    def wait(
+        self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
+    ) -> tuple[int, int]:
+        """Until `members` live members have all the partitions, and at most `lag` records are unread; returns both
+        numbers, or raises WaitTimeout. Looks ten times a second: offsets and leases change without waking anybody."""
+        limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        until = time.monotonic() + limit
+        while True:
+            alive, unread = self._standing()
+            if (members is None or alive == members) and (lag is None or 0 <= unread <= lag):
+                return alive, unread
+            if time.monotonic() >= until:
+                raise WaitTimeout(f"group {self.name!r} (now {alive} members, lag {unread})", limit)
+            time.sleep(0.1)
+
+    def _standing(self) -> tuple[int, int]:
+        """Live members, or -1 while partitions are with nobody or on their way; and unread records, or -1 if unknown."""
+        try:
+            unread = sum(part.records for part in self.lag().values())
+        except UnknownGroup:
+            return 0, -1
+        shares = self._shares()
+        alive = {member.member for member in self.members() if member.alive}
+        settled = all((share.member in alive or not alive) and share.wanted_by is None for share in shares)
+        return len(alive) if settled else -1, unread
 
     def rewind(self, start: Start) -> dict[int, int]:
         """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
@@ -145,11 +173,11 @@ class EmbeddedGroup:
         self._engine.committer.run(apply, synced=topic.synced)
 
     def _current(self) -> TopicState:
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
 
     def _shares(self) -> list[ShareRow]:
-        self._engine.check()
+        self._catalog.check()
         with self._engine.index.reading() as db:
             return SHARES.select(db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name)
 
@@ -210,7 +238,7 @@ class EmbeddedMember:
 
     def _join(self) -> None:
         member = uuid.uuid4().hex[:16]
-        self._engine.check()
+        self._catalog.check()
 
         def apply(tx: Tx) -> None:
             _register(tx, self._topic, self._group)
@@ -244,6 +272,7 @@ class EmbeddedMember:
             MEMBERS.put(tx.db, row._replace(deadline=_now() + self._lease_us))
             rebalance(tx, self._topic, self._group, self._engine.boot)
 
+        self._catalog.check()
         self._engine.committer.run(apply, synced=False)
 
     def close(self) -> None:
@@ -297,7 +326,7 @@ class EmbeddedMember:
     def _check(self) -> None:
         if self._closed:
             raise Closed(what=f"the member {self.id}")
-        self._engine.check()
+        self._catalog.check()
 
     def _refresh(self, *, hand_over: bool = False) -> None:
         """Which partitions are ours now, and where they stand."""

@@ -47,7 +47,7 @@ class EmbeddedTopic:
         return f"<topic {self.name!r} of {self._engine.home}>"
 
     def _state(self) -> TopicState:
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.current(self._id, self.name, self.topic_id)
 
     # -- what it is --------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class EmbeddedTopic:
 
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.known(self._id) or self._state()
 
     def prepare(
