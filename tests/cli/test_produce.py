@@ -46,6 +46,11 @@ def test_extra_fields_round_trip(shell: Shell) -> None:
     shell.ok("produce", "a", stdin=b'{"x":1,"more":{"deep":[1,2.5]}}')
     shell.ok("produce", "b", stdin=shell.ok("consume", "a").out)
     assert shell.ok("consume", "b").rows == [{"x": 1, "more": {"deep": [1, 2.5]}}]
+    for args in (("--format", "arrow"), ("--format", "arrow", "--follow", "--max", "1")):
+        shell.ok("produce", "b", "--format", "arrow", stdin=shell.ok("consume", "a", *args).out)
+    assert shell.ok("consume", "b").rows == [{"x": 1, "more": {"deep": [1, 2.5]}}] * 3
+    assert shell.ok("consume", "a", "--format", "csv").text == 'x,_extra\n1,"{""more"":{""deep"":[1,2.5]}}"\n'
+    assert "more" in shell.ok("consume", "a", "--format", "table").text
 
 
 def test_where_records_went(clicks: Shell) -> None:
