@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.cli import inputs
 from tests.cli.conftest import Shell
 
 EVERY_TYPE = (
@@ -123,6 +124,15 @@ def test_too_large_a_record(shell: Shell) -> None:
     assert shell.ok("consume", "n").rows == [{"x": "small"}]
 
 
+def test_a_line_without_end(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(inputs, "READ_BYTES", 10)
+    shell.ok("topics", "create", "n", "x string")
+    done = shell("produce", "n", stdin=b'{"x":"%s"}\n{"x":"small"}\n' % (b"a" * 1_000))
+    assert "stdin:1: is longer than 100 bytes" in done.err
+    assert shell.ok("consume", "n").rows == [{"x": "small"}]
+
+
 def test_csv_is_read_by_the_topics_types(shell: Shell) -> None:
     shell.ok("topics", "create", "c", "n int, s string, f double, ok boolean, at timestamp, a array<int>, b binary")
     text = (
@@ -230,4 +240,6 @@ def test_create_from_a_pipe_and_from_csv(shell: Shell, tmp_path: Path) -> None:
 def test_create_refuses_what_could_be_this_or_that(shell: Shell) -> None:
     line = shell.refused("produce", "a", "--create", stdin=b'{"x":1}\n{"x":"one"}')
     assert "column 'x' is bigint and string at once" in line
-    assert shell.ok("topics", "list").out == b""
+    assert not shell.home.exists()
+    assert "at character" in shell.refused("topics", "create", "b", "x integ")
+    assert not shell.home.exists()

@@ -33,7 +33,7 @@ from headrace.cli.output import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.contract import Record
+    from headrace.log.contract import Offsets, Record
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Row = dict[str, Any]
@@ -116,15 +116,21 @@ def consume(
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
-            printer.drain(_all(found, printer, begin, partition, key), max_)
+            printer.drain(_all(found, printer, begin, partition, key, found.offsets()), max_)
 
 
 # -- where records come from ---------------------------------------------------------------------------
 
 
-def _all(topic: EmbeddedTopic, printer: Printer, start: Any, partition: int | None, key: str | None) -> Iterator[Any]:
-    """Everything up to now, in order of arrival, as the printer takes it."""
-    states = topic.offsets()
+def _all(
+    topic: EmbeddedTopic,
+    printer: Printer,
+    start: Any,
+    partition: int | None,
+    key: str | None,
+    states: dict[int, Offsets],
+) -> Iterator[Any]:
+    """Everything up to `states`, in order of arrival, as the printer takes it."""
     unknown = sorted(set(start) - set(states)) if isinstance(start, dict) else []
     if unknown:
         raise click.BadParameter(f"topic {topic.name!r} has no partition {unknown[0]}", param_hint="--start")
@@ -161,6 +167,13 @@ def _following(
     timeout: str | None,
 ) -> None:
     wanted = None if key is None else _key(topic, key)
+    if wanted is None:  # what is there already goes out in large pieces; only then one by one, as they come
+        states = topic.offsets()
+        printed = printer.drain(_all(topic, printer, start, partition, None, states), limit)
+        if limit is not None and printed >= limit:
+            return
+        limit = None if limit is None else limit - printed
+        start = {number: at.next for number, at in states.items()}
     records: Iterator[Record] = topic.records(start, key=wanted, partition=partition, follow=True, timeout=timeout)
     for record in records if limit is None else islice(records, limit):
         printer.print([printer.item(record)])
@@ -234,10 +247,13 @@ class Printer:
             }
         return self.of_row(value)
 
-    def drain(self, items: Iterator[Any], limit: int | None) -> None:
-        items = items if limit is None else islice(items, limit)
+    def drain(self, items: Iterator[Any], limit: int | None) -> int:
+        """Prints them all, or the first `limit`; how many there were."""
+        items, printed = items if limit is None else islice(items, limit), 0
         while chunk := list(islice(items, CHUNK_ROWS)):
             self.print(chunk)
+            printed += len(chunk)
+        return printed
 
     def scan(self, topic: EmbeddedTopic, partition: int, start: Any, stop: int) -> Iterator[tuple[int, int, int, Any]]:
         """One partition's items with their place in the order of arrival, straight from Arrow."""
