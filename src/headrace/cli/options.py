@@ -66,8 +66,13 @@ def home() -> Path:
 
 def opened(*, create: bool = False) -> EmbeddedLog:
     """The log in home. Only commands that write what was not there before create it."""
+    import gc
+
     from headrace.log.embedded.log import open_log
 
+    if not gc.isenabled():  # main() turned it off while modules were loaded; these stay
+        gc.freeze()
+        gc.enable()
     return open_log(home(), create=create)
 
 

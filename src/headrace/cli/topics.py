@@ -86,7 +86,10 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
       headrace topics create clicks "user string, page string, ms int, at timestamp" \\
           --key user --event-time at --partitions 4 --retention "30 days"
     """
+    from headrace.schema import parse_ddl
+
     settings = _settings(given)
+    parse_ddl(schema)  # before a log is made for it
     with opened(create=True) as log:
         before = {topic.name for topic in log.topics()} if exist_ok else set()
         topic = log.create_topic(name, schema, versioned=versioned, exist_ok=exist_ok, **settings)
