@@ -24,6 +24,20 @@ def test_exit_codes_and_one_line(clicks: Shell, spawn: Spawner) -> None:
     del clicks
 
 
+def test_closed_and_full_streams(clicks: Shell) -> None:
+    def shell(line: str) -> tuple[int, str]:
+        text = line.replace("headrace", " ".join(COMMAND))
+        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=SECONDS_MAX)
+        return done.returncode, done.stderr
+
+    assert shell("headrace produce clicks <&-") == (0, "0 records appended to clicks\n")
+    assert shell("headrace topics list >&-") == (0, "")
+    assert shell("headrace topics show nothing 2>&-") == (1, "")
+    assert shell("headrace consume clicks >/dev/full") == (1, "headrace: No space left on device\n")
+    assert shell("headrace --help | true") == (0, "")
+    del clicks
+
+
 def cpu_seconds(command: list[str], env: dict[str, str]) -> float:
     """User and system time of a whole process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

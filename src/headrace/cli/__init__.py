@@ -39,6 +39,9 @@ def main() -> NoReturn:
 
     from headrace.cli.stopping import terminated
 
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us: headrace … >&-
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     gc.disable()  # while modules are loaded there is no garbage, only the search for it
     signal.signal(signal.SIGTERM, terminated)
     code = run(sys.argv[1:])

@@ -99,6 +99,9 @@ def consume(
         raise click.UsageError("--group shares out whole partitions: leave --key and --partition out.")
     if timeout is not None and not follow and group is None:
         raise click.UsageError("--timeout is for --follow or --group; without them consume does not wait.")
+    from headrace.durations import duration_us
+
+    patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
     begin = start_of(start)
     with opened() as log:
         found = log.topic(topic)
@@ -112,7 +115,7 @@ def consume(
 
             watch_reader()
         if group is not None:
-            _in_group(found, group, printer, begin, follow=follow, limit=max_, timeout=timeout)
+            _in_group(found, group, printer, begin, follow=follow, limit=max_, patience=patience)
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
@@ -187,14 +190,12 @@ def _in_group(
     *,
     follow: bool,
     limit: int | None,
-    timeout: str | None,
+    patience: float | None,
 ) -> None:
     import time
 
-    from headrace.durations import duration_us
     from headrace.errors import MemberFenced
 
-    patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
     handle = topic.group(group)
     with handle.join(start=start) as member:
         printed, news, nothing = 0, time.monotonic(), follow

@@ -86,6 +86,13 @@ def opened_if_any() -> EmbeddedLog | None:
         raise
 
 
+def writable(name: str) -> str:
+    """The name of a topic that users may change: headrace's own ('__…') are there to be read."""
+    from headrace.names import check_name
+
+    return check_name(name, argument="topic")
+
+
 def confirm(what: str, yes: bool) -> None:
     """Before something is destroyed: `--yes`, or yes at the terminal; anything else is wrong usage."""
     if yes:

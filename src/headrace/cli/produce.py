@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import columns_of, home_option, opened, opened_if_any, topic_argument
+from headrace.cli.options import columns_of, home_option, opened, opened_if_any, topic_argument, writable
 from headrace.cli.output import Progress, harmless, note
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def produce(
     given = {name: value for name, value in settings.items() if value is not None}
     if given and not create:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is for new topics: say --create, too.")
+    writable(topic)
     sources = [Source(path, format_) for path in files or ("-",)]
     with ExitStack() as stack:
         for source in sources:
