@@ -35,10 +35,15 @@ class Row:
     peers: Sequence[Peer] = field(default_factory=tuple)
 
     @property
-    def reached(self) -> bool | None:
+    def reached(self) -> str:
+        """Whether the target is: by the median, only by the best repetition, or not at all."""
         if self.target is None or self.ours.median is None:
-            return None
-        return self.ours.median <= self.target if self.smaller_is_better else self.ours.median >= self.target
+            return ""
+        return "yes" if self._reaches(self.ours.median) else "best only" if self._reaches(self.ours.best) else "NO"
+
+    def _reaches(self, value: float | None) -> bool:
+        assert self.target is not None
+        return value is not None and (value <= self.target if self.smaller_is_better else value >= self.target)
 
     def ratio(self, peer: Peer) -> float | None:
         """How many times better ours is; below 1 the peer wins."""
@@ -72,7 +77,7 @@ def shown(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-HEAD = ("what", "unit", "median", "best", "target", "", "peer", "peer's", "ours/peer")
+HEAD = ("what", "unit", "median", "best", "target", "reached", "peer", "peer's", "ours/peer")
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -80,9 +85,8 @@ def text(rows: Sequence[Row]) -> str:
     lines: list[tuple[str, ...]] = []
     for row in rows:
         target = "" if row.target is None else f"{'<' if row.smaller_is_better else '≥'} {shown(row.target)}"
-        verdict = {True: "yes", False: "NO", None: ""}[row.reached]
         median = row.ours.why if row.ours.median is None else shown(row.ours.median)
-        first = (row.what, row.unit, median, shown(row.ours.best), target, verdict)
+        first = (row.what, row.unit, median, shown(row.ours.best), target, row.reached)
         shown_peers = [peer for peer in row.peers if peer.value != Measured(None)]  # the others were not asked for
         for number, peer in enumerate(shown_peers or [None]):
             lines.append((*(first if number == 0 else ("",) * 6), *_peer(row, peer)))

@@ -30,8 +30,20 @@ def test_an_index_that_cannot_be_opened(clicks: Shell) -> None:
     (clicks.home / "log.db").write_bytes(b"\0" * 8192)
     (clicks.home / "log.db-wal").unlink(missing_ok=True)
     done = clicks("verify")
-    assert done.code in (1, 3)
-    assert "Traceback" not in done.err
+    assert done.code == 3
+    assert done.rows[0]["what"]
+
+
+def test_data_files_that_are_gone(clicks: Shell) -> None:
+    (clicks.home / "data").rename(clicks.home / "gone")
+    done = clicks("verify")
+    assert done.code == 3
+    assert "the data files are gone" in done.rows[0]["what"]
+    assert "the data files are gone" in clicks.refused("consume", "clicks")
+
+
+def test_nothing_to_verify(shell: Shell) -> None:
+    assert "there is no log" in shell.refused("verify")
 
 
 def test_doctor(clicks: Shell) -> None:

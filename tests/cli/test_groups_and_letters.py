@@ -57,6 +57,9 @@ def test_dead_letters(clicks: Shell) -> None:
     clicks.ok("dead", "replay", early)
     assert any(row["user"] == "u" for row in clicks.ok("consume", "clicks").rows)
 
+    for command in (("topics", "delete", "--yes"), ("topics", "alter", "--retention", "1 day"), ("produce",)):
+        assert "reserved for headrace itself" in clicks.refused(*command, "__dead_letters")
+    assert len(clicks.ok("consume", "__dead_letters").rows) == 2
     assert clicks("dead", "drop", bad).code == 2
     assert clicks("dead", "drop").code == 2
     assert clicks("dead", "drop", bad, "--all").code == 2

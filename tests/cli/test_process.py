@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import headrace as hr
 from tests.cli.conftest import COMMAND, SECONDS_MAX, Shell, Spawner, environment
@@ -23,8 +24,31 @@ def test_exit_codes_and_one_line(clicks: Shell, spawn: Spawner) -> None:
     del clicks
 
 
-def test_listing_topics_is_cheap(clicks: Shell, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """Under 150 ms of CPU, the whole process; with compiled modules, as they are after the first run."""
+def test_closed_and_full_streams(clicks: Shell) -> None:
+    def shell(line: str) -> tuple[int, str]:
+        text = line.replace("headrace", " ".join(COMMAND))
+        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=SECONDS_MAX)
+        return done.returncode, done.stderr
+
+    assert shell("headrace produce clicks <&-") == (0, "0 records appended to clicks\n")
+    assert shell("headrace topics list >&-") == (0, "")
+    assert shell("headrace topics show nothing 2>&-") == (1, "")
+    assert shell("headrace consume clicks >/dev/full") == (1, "headrace: No space left on device\n")
+    assert shell("headrace --help | true") == (0, "")
+    del clicks
+
+
+def cpu_seconds(command: list[str], env: dict[str, str]) -> float:
+    """User and system time of a whole process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=SECONDS_MAX)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_listing_topics_is_cheap(clicks: Shell, tmp_path: Path) -> None:
+    """Under 150 ms of CPU, the whole process, with compiled modules, as they are after the first run. Where cores are
+    shared, CPU time stretches: then it is under thrice what Python and click alone take in the same minute."""
     env = environment(PYTHONPYCACHEPREFIX=str(tmp_path / "pyc"))
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     loaded = (
@@ -33,15 +57,13 @@ def test_listing_topics_is_cheap(clicks: Shell, tmp_path) -> None:  # type: igno
     )
     done = subprocess.run([COMMAND[0], "-c", loaded], env=env, capture_output=True, text=True, timeout=SECONDS_MAX)
     assert done.stderr.splitlines()[-1] == "[]"
-    costs = []
+    costs, yardsticks = [], []
     for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*COMMAND, "topics", "list"], env=env, check=True, capture_output=True, timeout=SECONDS_MAX)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        yardsticks.append(cpu_seconds([COMMAND[0], "-c", "import click"], env))
+        costs.append(cpu_seconds([*COMMAND, "topics", "list"], env))
         if min(costs) < 0.150:
             break
-    assert min(costs) < 0.150, costs
+    assert min(costs) < max(0.150, 3 * min(yardsticks)), (costs, yardsticks)
     del clicks
 
 

@@ -42,7 +42,9 @@ def verify(format_: str | None) -> None:
     try:
         with opened() as log, _busy(f"checking {log.home}"):
             result = log.verify()
-    except (IndexDamaged, DamagedData) as error:
+    except (IndexDamaged, DamagedData, LogMissing) as error:
+        if error.path == str(home()):
+            raise  # there is nothing to verify
         from headrace.cli.advice import sentence
 
         print_rows([_problem("problem", None, sentence(error), error.path)], PROBLEM, format_)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +31,9 @@ from headrace.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Record
+    import pyarrow as pa
+
+    from headrace.log.contract import Offsets, Record
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Row = dict[str, Any]
@@ -38,6 +41,8 @@ Row = dict[str, Any]
 CHUNK_ROWS = 2_000
 """Rows written together."""
 POLL_ROWS = 10_000
+WAIT_SECONDS = 1.0
+"""How long a member of a group sleeps at most before it looks whether all is read."""
 
 
 @click.command()
@@ -94,42 +99,50 @@ def consume(
         raise click.UsageError("--group shares out whole partitions: leave --key and --partition out.")
     if timeout is not None and not follow and group is None:
         raise click.UsageError("--timeout is for --follow or --group; without them consume does not wait.")
+    from headrace.durations import duration_us
+
+    patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
     begin = start_of(start)
     with opened() as log:
         found = log.topic(topic)
-        printer = _printer(found, columns, meta, chosen(format_))
+        kind = chosen(format_)
+        if kind == "arrow" and key is None and group is None and not follow:
+            _arrow_scan(found, _checked(found, columns), meta, begin, partition, max_)
+            return
+        printer = _printer(found, columns, meta, kind)
         if follow or group is not None:
             from headrace.cli.stopping import watch_reader
 
             watch_reader()
         if group is not None:
-            _in_group(found, group, printer, begin, follow=follow, limit=max_, timeout=timeout)
+            _in_group(found, group, printer, begin, follow=follow, limit=max_, patience=patience)
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
-            rows = _all(found, printer, begin, partition, key)
-            printer.drain(rows if max_ is None else islice(rows, max_))
+            printer.drain(_all(found, printer, begin, partition, key, found.offsets()), max_)
 
 
 # -- where records come from ---------------------------------------------------------------------------
 
 
-def _all(topic: EmbeddedTopic, printer: Printer, start: Any, partition: int | None, key: str | None) -> Iterator[Row]:
-    """Everything up to now, in order of arrival."""
-    if key is not None:
-        return map(printer.row, topic.records(start, key=_key(topic, key), partition=partition))
-    states = topic.offsets()
-    if partition is not None and partition not in states:
-        return map(printer.row, topic.records(start, partition=partition))  # which says what is wrong
-    chosen_ = [partition] if partition is not None else list(states)
-    if isinstance(start, dict):
-        unknown = sorted(set(start) - set(states))
-        if unknown:
-            raise click.BadParameter(f"topic {topic.name!r} has no partition {unknown[0]}", param_hint="--start")
-    parts = [printer.scan(topic, number, start, states[number].next) for number in chosen_]
-    if len(parts) == 1:
-        return (row for _, _, _, row in parts[0])
-    return (row for _, _, _, row in heapq.merge(*parts))
+def _all(
+    topic: EmbeddedTopic,
+    printer: Printer,
+    start: Any,
+    partition: int | None,
+    key: str | None,
+    states: dict[int, Offsets],
+) -> Iterator[Any]:
+    """Everything up to `states`, in order of arrival, as the printer takes it."""
+    unknown = sorted(set(start) - set(states)) if isinstance(start, dict) else []
+    if unknown:
+        raise click.BadParameter(f"topic {topic.name!r} has no partition {unknown[0]}", param_hint="--start")
+    if key is not None or (partition is not None and partition not in states):  # then records() says what is wrong
+        wanted = None if key is None else _key(topic, key)
+        return map(printer.item, topic.records(start, key=wanted, partition=partition))
+    numbers = [partition] if partition is not None else list(states)
+    parts = [printer.scan(topic, number, start, states[number].next) for number in numbers]
+    return (item for _, _, _, item in (heapq.merge(*parts) if len(parts) > 1 else parts[0]))
 
 
 def _key(topic: EmbeddedTopic, text: str) -> Any:
@@ -157,9 +170,16 @@ def _following(
     timeout: str | None,
 ) -> None:
     wanted = None if key is None else _key(topic, key)
+    if wanted is None:  # what is there already goes out in large pieces; only then one by one, as they come
+        states = topic.offsets()
+        printed = printer.drain(_all(topic, printer, start, partition, None, states), limit)
+        if limit is not None and printed >= limit:
+            return
+        limit = None if limit is None else limit - printed
+        start = {number: at.next for number, at in states.items()}
     records: Iterator[Record] = topic.records(start, key=wanted, partition=partition, follow=True, timeout=timeout)
     for record in records if limit is None else islice(records, limit):
-        printer.print([printer.row(record)])
+        printer.print([printer.item(record)])
 
 
 def _in_group(
@@ -170,26 +190,22 @@ def _in_group(
     *,
     follow: bool,
     limit: int | None,
-    timeout: str | None,
+    patience: float | None,
 ) -> None:
     import time
 
-    from headrace.durations import duration_us
     from headrace.errors import MemberFenced
 
-    patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
     handle = topic.group(group)
     with handle.join(start=start) as member:
-        printed, news = 0, time.monotonic()
+        printed, news, nothing = 0, time.monotonic(), follow
         while limit is None or printed < limit:
             room = POLL_ROWS if limit is None else min(POLL_ROWS, limit - printed)
-            left = None if patience is None else news + patience - time.monotonic()
-            wait = 1.0 if left is None else max(0.0, min(1.0, left))
-            if not follow and not member.partitions:
-                wait = min(wait, 0.1)
+            left = WAIT_SECONDS if patience is None else max(0.0, news + patience - time.monotonic())
+            wait = min(WAIT_SECONDS, left) if nothing else 0.0
             records = member.poll(timeout=f"{int(wait * 1e6)} us", max_records=room)
             if records:
-                printer.print([printer.row(record) for record in records])
+                printer.print(list(map(printer.item, records)))
                 printed += len(records)
                 news = time.monotonic()
             try:
@@ -198,80 +214,110 @@ def _in_group(
                 continue  # taken over or rewound meanwhile: whoever has them now prints them again
             if records:
                 continue
-            if not follow and not sum(lag.records for lag in handle.lag().values()):
+            if not follow and not any(lag.records for lag in handle.lag().values()):
                 return
             if patience is not None and time.monotonic() - news >= patience:
                 return
+            nothing = True  # others have what is left: wait for them, or for their partitions
 
 
 # -- how they are printed ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Printer:
-    """Records to rows of the chosen columns, and rows to standard output."""
+    """Records to what is printed: `of_row` makes an item of a row, `of_batch` those of a batch, `print` prints them."""
 
-    def __init__(self, columns: Sequence[str], meta: bool, extra: bool, write: Callable[[Sequence[Row]], None]) -> None:
-        self.columns = tuple(columns)
-        self._all = not columns
-        self._meta, self._extra = meta, extra
-        self.print = write
+    columns: tuple[str, ...]  # all if empty
+    meta: bool
+    extra: bool
+    of_row: Callable[[Row], Any]
+    of_batch: Callable[[pa.RecordBatch], list[Any]]
+    print: Callable[[Sequence[Any]], None]
 
-    def row(self, record: Record) -> Row:
-        value = record.value if self._all else {name: record.value.get(name) for name in self.columns}
-        if self._meta:
+    def item(self, record: Record) -> Any:
+        value = record.value
+        if self.columns:
+            value = {name: value.get(name) for name in self.columns}
+        if self.meta:
             value = value | {
                 "_partition": record.partition,
                 "_offset": record.offset,
                 "_arrived_at": record.arrived_at,
                 "_progress": record.progress,
             }
-        return value
+        return self.of_row(value)
 
-    def drain(self, rows: Iterator[Row]) -> None:
-        while chunk := list(islice(rows, CHUNK_ROWS)):
+    def drain(self, items: Iterator[Any], limit: int | None) -> int:
+        """Prints them all, or the first `limit`; how many there were."""
+        items, printed = items if limit is None else islice(items, limit), 0
+        while chunk := list(islice(items, CHUNK_ROWS)):
             self.print(chunk)
+            printed += len(chunk)
+        return printed
 
-    def scan(self, topic: EmbeddedTopic, partition: int, start: Any, stop: int) -> Iterator[tuple[Any, int, int, Row]]:
-        """One partition's rows with their place in the order of arrival, straight from Arrow."""
-        from headrace.rows import python_values, to_rows
+    def scan(self, topic: EmbeddedTopic, partition: int, start: Any, stop: int) -> Iterator[tuple[int, int, int, Any]]:
+        """One partition's items with their place in the order of arrival, straight from Arrow."""
+        import pyarrow as pa
 
-        names = list(self.columns) if self.columns else [*topic.schema.names, *(["_extra"] if self._extra else [])]
-        asked = [*names, "_offset", "_arrived_at", "_progress"]
-        for batch in topic.batches(partition, start, stop, columns=asked):
-            width = len(names)
-            rows = to_rows(batch.select(range(width))) if width else [{} for _ in range(batch.num_rows)]
-            offsets, arrived, progress = (python_values(batch.column(width + i)) for i in range(3))
-            if self._meta:
-                for row, offset, came, after in zip(rows, offsets, arrived, progress, strict=True):
-                    row.update(_partition=partition, _offset=offset, _arrived_at=came, _progress=after)
-            yield from zip(arrived, [partition] * len(rows), offsets, rows, strict=True)
+        from headrace.log.contract import META
+
+        names = list(self.columns) or [*topic.schema.names, *(["_extra"] if self.extra else [])]
+        shown = [*names, *META] if self.meta else names
+        for batch in topic.batches(partition, start, stop, columns=[*shown, *(() if self.meta else META[1:3])]):
+            offsets, arrived = (batch.column(name).cast(pa.int64()).to_pylist() for name in META[1:3])
+            items = self.of_batch(batch.select(range(len(shown))))
+            yield from zip(arrived, repeat(partition), offsets, items)
+
+
+def _checked(topic: EmbeddedTopic, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    from headrace.errors import nearest
+
+    known = topic.schema.names
+    for name in columns or ():
+        if name not in known:
+            raise click.BadParameter(f"there is no column {name!r}.{nearest(name, known)}", param_hint="--columns")
+    return columns
 
 
 def _printer(topic: EmbeddedTopic, columns: tuple[str, ...] | None, meta: bool, kind: str) -> Printer:
-    from headrace.errors import nearest
     from headrace.log.contract import META
+    from headrace.schema import EXTRA_COLUMN
 
-    schema = topic.schema
-    for name in columns or ():
-        if name not in schema.names:
-            hint = nearest(name, schema.names)
-            raise click.BadParameter(f"there is no column {name!r}.{hint}", param_hint="--columns")
-    shown = [*(columns or schema.names), *(META if meta else ())]
-    write = {"json": _json, "csv": _csv, "table": _table, "arrow": _arrow}[kind](topic, shown)
-    return Printer(columns or (), meta, topic.settings.extra == "keep", write)
+    columns = _checked(topic, columns)
+    extra = topic.settings.extra == "keep"
+    kept = [EXTRA_COLUMN] if extra and not columns else []
+    shown = [*(columns or topic.schema.names), *kept, *(META if meta else ())]
+    if kind == "json":
+        return _json_printer(columns or (), meta, extra)
+    from headrace.rows import to_rows
+
+    def with_extra(row: Row) -> Row:
+        """The fields without a column, as one."""
+        more = {name: value for name, value in row.items() if name not in shown}
+        return {**row, EXTRA_COLUMN: more or None}
+
+    def batch_with_extra(batch: pa.RecordBatch) -> list[Row]:
+        return list(map(with_extra, to_rows(batch)))
+
+    write = {"csv": _csv, "table": _table, "arrow": _arrow}[kind](topic, shown)
+    if kept and kind != "arrow":
+        return Printer(columns or (), meta, extra, with_extra, batch_with_extra, write)
+    return Printer(columns or (), meta, extra, lambda row: row, to_rows, write)
 
 
-def _json(_topic: EmbeddedTopic, _shown: list[str]) -> Callable[[Sequence[Row]], None]:
+def _json_printer(columns: tuple[str, ...], meta: bool, extra: bool) -> Printer:
+    from headrace.cli.lines import json_lines_of
     from headrace.jsonrows import encode_row
 
     out, terminal = stdout_bytes(), on_terminal()
 
-    def write(rows: Sequence[Row]) -> None:
-        lines = b"\n".join(map(encode_row, rows))
-        out.write((json_harmless(lines) if terminal else lines) + b"\n")
+    def write(lines: Sequence[bytes]) -> None:
+        text = b"\n".join(lines)
+        out.write((json_harmless(text) if terminal else text) + b"\n")
         out.flush()
 
-    return write
+    return Printer(columns, meta, extra, encode_row, json_lines_of, write)
 
 
 def _csv(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
@@ -294,20 +340,68 @@ def _table(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]],
 
 
 def _arrow(topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
+    from headrace.rows import to_batch
+    from headrace.schema import EXTRA_COLUMN
+
+    schema = _arrow_schema(topic, [name for name in shown if name != EXTRA_COLUMN])
+    extra = "keep" if EXTRA_COLUMN in shown else "ignore"
+    send = _arrow_sender(_arrow_schema(topic, shown))
+
+    def write(rows: Sequence[Row]) -> None:
+        send(to_batch(list(rows), schema, extra=extra, topic=topic.name).select(shown))
+
+    return write
+
+
+def _arrow_schema(topic: EmbeddedTopic, shown: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
-    from headrace.rows import to_batch
+    from headrace.schema import EXTRA_COLUMN, TIMESTAMP
 
-    instant = pa.timestamp("us", tz="UTC")
-    types = {"_partition": pa.int32(), "_offset": pa.int64(), "_arrived_at": instant, "_progress": instant}
-    columns = [pa.field(name, types[name]) if name in types else topic.schema.field(name) for name in shown]
-    schema = pa.schema(columns)
+    own = {"_partition": pa.int32(), "_offset": pa.int64(), "_arrived_at": TIMESTAMP, "_progress": TIMESTAMP}
+    own[EXTRA_COLUMN] = pa.string()
+    return pa.schema([pa.field(name, own[name]) if name in own else topic.schema.field(name) for name in shown])
+
+
+def _arrow_sender(schema: pa.Schema) -> Callable[[pa.RecordBatch], None]:
+    """Writes batches to standard output as one Arrow stream, ended with the command."""
+    import pyarrow as pa
+
     out = stdout_bytes()
     writer = pa.ipc.new_stream(out, schema)
     click.get_current_context().call_on_close(writer.close)
 
-    def write(rows: Sequence[Row]) -> None:
-        writer.write_batch(to_batch(list(rows), schema, extra="ignore", topic=topic.name))
+    def send(batch: pa.RecordBatch) -> None:
+        writer.write_batch(batch.cast(schema))
         out.flush()
 
-    return write
+    return send
+
+
+def _arrow_scan(
+    topic: EmbeddedTopic,
+    columns: tuple[str, ...] | None,
+    meta: bool,
+    start: Any,
+    partition: int | None,
+    limit: int | None,
+) -> None:
+    """Everything up to now, in Arrow as it lies there; batches in order of arrival."""
+    from headrace.log.contract import META
+    from headrace.schema import EXTRA_COLUMN
+
+    kept = [EXTRA_COLUMN] if topic.settings.extra == "keep" and not columns else []
+    shown = [*(columns or topic.schema.names), *kept, *(META if meta else ())]
+    send = _arrow_sender(_arrow_schema(topic, shown))
+
+    def scan(number: int) -> Iterator[tuple[Any, int, int, pa.RecordBatch]]:
+        for batch in topic.batches(number, start, columns=list(dict.fromkeys([*shown, *META[1:3]]))):
+            yield batch.column("_arrived_at")[0].as_py(), number, batch.column("_offset")[0].as_py(), batch
+
+    left = limit
+    for _, _, _, batch in heapq.merge(*map(scan, topic.offsets() if partition is None else [partition])):
+        if left is not None:
+            if left <= 0:
+                return
+            batch, left = batch.slice(0, left), left - batch.num_rows
+        send(batch.select(shown))

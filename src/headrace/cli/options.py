@@ -66,8 +66,13 @@ def home() -> Path:
 
 def opened(*, create: bool = False) -> EmbeddedLog:
     """The log in home. Only commands that write what was not there before create it."""
+    import gc
+
     from headrace.log.embedded.log import open_log
 
+    if not gc.isenabled():  # main() turned it off while modules were loaded; these stay
+        gc.freeze()
+        gc.enable()
     return open_log(home(), create=create)
 
 
@@ -79,6 +84,13 @@ def opened_if_any() -> EmbeddedLog | None:
         if error.path == str(home()):
             return None
         raise
+
+
+def writable(name: str) -> str:
+    """The name of a topic that users may change: headrace's own ('__…') are there to be read."""
+    from headrace.names import check_name
+
+    return check_name(name, argument="topic")
 
 
 def confirm(what: str, yes: bool) -> None:

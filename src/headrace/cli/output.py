@@ -7,9 +7,10 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
@@ -38,6 +39,35 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A plain line on standard error."""
     click.echo(harmless(text), err=True)
+
+
+class Progress:
+    """A number that grows, on a terminal only; gone when the `with` block ends."""
+
+    SECONDS = 0.1
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = sys.stderr.isatty()
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def show(self, count: int) -> None:
+        if self._shown and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.SECONDS
+            sys.stderr.write(f"\r{count:,} {self._what}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown and self._next:
+            self._next = 0.0
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
 
 def flush() -> None:

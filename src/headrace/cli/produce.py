@@ -4,15 +4,16 @@ the end. A batch is appended whole or not at all; its bad lines are left out fir
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import columns_of, home_option, opened, topic_argument
-from headrace.cli.output import harmless, note
+from headrace.cli.options import columns_of, home_option, opened, opened_if_any, topic_argument, writable
+from headrace.cli.output import Progress, harmless, note
 
 if TYPE_CHECKING:
-    from headrace.cli.inputs import Bad, Batch, Source
+    from headrace.cli.inputs import Bad, Batch, Head, Source
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
 
@@ -67,48 +68,63 @@ def produce(
     given = {name: value for name, value in settings.items() if value is not None}
     if given and not create:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is for new topics: say --create, too.")
+    writable(topic)
     sources = [Source(path, format_) for path in files or ("-",)]
-    try:
+    with ExitStack() as stack:
         for source in sources:
             source.open()
-        with opened(create=create) as log:
-            target, heads = _target(log, topic, sources, given) if create else (log.topic(topic), {})
-            work = Work(log, target, dead_letters)
+            stack.callback(source.close)
+        log, target, head = _created(topic, sources[0], given) if create else _found(topic)
+        stack.enter_context(log)
+        work = Work(log, target, dead_letters)
+        with Progress("records") as progress:
             try:
                 for source in sources:
                     schema, extra = target.schema, target.settings.extra
-                    for batch in source.batches(schema, extra, batch_rows, heads.get(source)):
+                    for batch in source.batches(schema, extra, batch_rows, head if source is sources[0] else None):
+                        if batch.bad:
+                            progress.clear()
                         work.append(batch)
+                        progress.show(sum(work.appended.values()))
             finally:
+                progress.clear()
                 work.report()
-    finally:
-        for source in sources:
-            source.close()
     if work.bad and not dead_letters:
         raise click.exceptions.Exit(1)
 
 
-def _target(
-    log: EmbeddedLog, name: str, sources: list[Source], given: dict[str, Any]
-) -> tuple[EmbeddedTopic, dict[Source, Any]]:
-    """The topic, created if it is not there from what the first input holds."""
-    from headrace.errors import InvalidArgument, UnknownTopic
+def _found(name: str) -> tuple[EmbeddedLog, EmbeddedTopic, None]:
+    log = opened()
+    try:
+        return log, log.topic(name), None
+    except BaseException:
+        log.close()
+        raise
+
+
+def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[EmbeddedLog, EmbeddedTopic, Head | None]:
+    """The topic, created if it is not there from what the input holds; nothing is created from what holds nothing."""
+    from headrace.errors import InvalidArgument
     from headrace.schema import to_ddl
 
+    log = opened_if_any()
     try:
-        found = log.topic(name)
-    except UnknownTopic:
-        pass
-    else:
-        for setting, value in given.items():
-            if getattr(found.settings, setting) != value:
-                why = f"topic {name!r} is there already, with {setting} {getattr(found.settings, setting)!r}"
-                raise InvalidArgument(setting, value, f"{why}. Leave the option out, or choose another name")
-        return found, {}
-    schema, head = sources[0].infer(INFER_ROWS_FILE, INFER_ROWS_PIPE)
-    made = log.create_topic(name, schema, exist_ok=True, **given)
+        found = next((topic for topic in log.topics() if topic.name == name), None) if log is not None else None
+        if log is not None and found is not None:
+            for setting, value in given.items():
+                if getattr(found.settings, setting) != value:
+                    why = f"topic {name!r} is there already, with {setting} {getattr(found.settings, setting)!r}"
+                    raise InvalidArgument(setting, value, f"{why}. Leave the option out, or choose another name")
+            return log, found, None
+        schema, head = source.infer(INFER_ROWS_FILE, INFER_ROWS_PIPE)
+        log = log or opened(create=True)
+        made = log.create_topic(name, schema, exist_ok=True, **given)
+    except BaseException:
+        if log is not None:
+            log.close()
+        raise
     note(f"topic {name} created: {to_ddl(made.schema)}")
-    return made, {} if head is None else {sources[0]: head}
+    return log, made, head
 
 
 class Work:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from headrace import __version__
 from headrace.cli.options import home_option
 from headrace.cli.output import flush, say
 from headrace.cli.stopping import EXIT_TERMINATED, ReaderGone, Terminated
@@ -88,7 +89,7 @@ def _forget_stdout() -> None:
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="headrace", prog_name="headrace")
+@click.version_option(__version__, prog_name="headrace")
 @home_option
 def cli() -> None:
     """A partitioned, durable, typed log in a directory.

@@ -15,6 +15,7 @@ from headrace.cli.options import (
     opened,
     opened_if_any,
     topic_argument,
+    writable,
     yes_option,
 )
 from headrace.cli.output import note, print_one, print_rows
@@ -86,7 +87,10 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
       headrace topics create clicks "user string, page string, ms int, at timestamp" \\
           --key user --event-time at --partitions 4 --retention "30 days"
     """
+    from headrace.schema import parse_ddl
+
     settings = _settings(given)
+    parse_ddl(schema)  # before a log is made for it
     with opened(create=True) as log:
         before = {topic.name for topic in log.topics()} if exist_ok else set()
         topic = log.create_topic(name, schema, versioned=versioned, exist_ok=exist_ok, **settings)
@@ -120,7 +124,7 @@ def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: 
     if schema is None and not add_column and not changes:
         raise click.UsageError("Nothing to change: say what, as in --retention '7 days'.")
     with opened() as log:
-        found = log.topic(topic)
+        found = log.topic(writable(topic))
         if schema is not None or add_column:
             changes["schema"] = schema or ", ".join([found.describe().schema, *add_column])
         found.alter(**changes)
@@ -260,7 +264,7 @@ def delete(topic: str, yes: bool) -> None:
       headrace topics delete clicks --yes
     """
     with opened() as log:
-        records = log.topic(topic).describe().records
+        records = log.topic(writable(topic)).describe().records
         confirm(f"delete topic {topic} and its {records} records", yes)
         log.delete_topic(topic)
         note(f"topic {topic} and its {records} records are deleted")

@@ -1672,6 +1672,11 @@ class Reading(Setting):
         with pytest.raises(InvalidArgument):
             four.records(partition=4)
 
+    def test_records_of_one_partition_when_others_were_added(self, four: Any) -> None:
+        four.append([click(user, ms=n) for n, user in enumerate(["u1", "größe", "u1"])])
+        four.alter(partitions=5)
+        assert values(four, "ms", partition=2) == [0, 2]
+
     def test_records_of_one_key(self, four: Any) -> None:
         four.append([click(user, ms=n) for n, user in enumerate(["u1", "123456789", "größe", "u1"])])  # 2, 2, 1, 2
         assert values(four, "ms", key="u1") == [0, 3]
@@ -1758,6 +1763,15 @@ class Reading(Setting):
         four.append(click(user, ms=2, country="de"))
         record = next(records)
         assert (record.partition, record.value["ms"], record.value["country"]) == (4, 2, "de")
+
+    def test_a_follower_of_a_key_goes_with_it_into_another_partition(self, four: Any) -> None:
+        user = next(f"v{n}" for n in range(100) if zlib.crc32(f"v{n}".encode()) % 5 == 4)  # one of 0 to 3 before
+        records = four.records(key=user, follow=True, timeout="10 seconds")
+        four.append(click(user, ms=1))
+        assert next(records).value["ms"] == 1
+        four.alter(partitions=5)
+        four.append(click(user, ms=2))
+        assert (record := next(records)).partition == 4 and record.value["ms"] == 2
 
     def test_a_follower_of_a_deleted_topic_is_told(self, log: Any, clicks: Any) -> None:
         records = clicks.records(follow=True, timeout="10 seconds")

@@ -155,7 +155,8 @@ class Committer:
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._last_group = 1
+        self._expected = 1  # jobs the next commit may hope for
+        self._awaited = 1  # jobs for which the thread is to be woken
         self._synced_known = 0
         self.failed: SyncFailed | None = None
 
@@ -168,7 +169,8 @@ class Committer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace-committer", daemon=True)
                 self._thread.start()
-            self._more.notify()
+            if len(self._queue) >= self._awaited:
+                self._more.notify()
         return future
 
     def run(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> Any:
@@ -208,16 +210,18 @@ class Committer:
                     raise
 
     def _gather(self) -> list[Waiting]:
-        """The jobs of the next commit. Waits a moment for as many as came last time: they come back together."""
+        """The jobs of the next commit. Waits a moment for those who were just answered to come back, beside those who
+        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's sync."""
         with self._more:
             while not self._queue:
                 if self._closing:
                     return []
+                self._awaited = 1
                 self._more.wait()
-            if self._last_group > 1 and len(self._queue) < self._last_group:
-                self._more.wait_for(lambda: len(self._queue) >= self._last_group, timeout=GATHER_SECONDS)
+            self._awaited = min(self._expected, JOBS_MAX)
+            self._more.wait_for(lambda: len(self._queue) >= self._awaited or self._closing, timeout=GATHER_SECONDS)
             jobs = [self._queue.popleft() for _ in range(min(len(self._queue), JOBS_MAX))]
-            self._last_group = len(jobs)
+            self._expected = 1
             return jobs
 
     def _commit(self, waiting: list[Waiting]) -> None:
@@ -256,6 +260,7 @@ class Committer:
             raise disk.translate(error, error.filename or self._index.path) from error
         reach("commit.unacked")
         self._wake(touched)
+        self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
             for future, outcome in zip(futures, outcomes, strict=True):

@@ -125,7 +125,7 @@ class EmbeddedGroup:
             time.sleep(0.1)
 
     def _standing(self) -> tuple[int, int]:
-        """Live members, or -1 while partitions are with nobody or on their way; and unread records, or -1 if unknown."""
+        """Live members (-1 while partitions are with nobody or on their way) and unread records (-1 if unknown)."""
         try:
             unread = sum(part.records for part in self.lag().values())
         except UnknownGroup:
