@@ -122,9 +122,10 @@ class Plain:
 
     merge_key = None
 
-    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
+    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> None:
         self.apply = apply
         self.synced = synced
+        self.synced_after = synced_after
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -172,9 +173,10 @@ class Committer:
                 self._more.notify()
         return future
 
-    def run(self, apply: Callable[[Tx], Any], *, synced: bool) -> Any:
-        """A write of index rows only, waited for."""
-        return self.submit(Plain(apply, synced=synced)).result()
+    def run(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> Any:
+        """A write of index rows only, waited for. `synced_after`: rows that may be seen before they are safe are synced
+        when the turnstile is free again, so that nobody waits for that sync but the caller."""
+        return self.submit(Plain(apply, synced=synced, synced_after=synced_after)).result()
 
     def close(self) -> None:
         """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
@@ -209,7 +211,7 @@ class Committer:
 
     def _gather(self) -> list[Waiting]:
         """The jobs of the next commit. Waits a moment for those who were just answered to come back, beside those who
-        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's sync."""
+        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's."""
         with self._more:
             while not self._queue:
                 if self._closing:
@@ -240,12 +242,15 @@ class Committer:
                 self._files.sync_ingest()
                 with self._index.reading() as db:
                     others = self._files.sync_others(db)
+                self._index.name_wal()
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
                 if self._index.checkpoint_due():
                     reach("checkpoint.due")
                     self._checkpoint()
+            if not synced and any(getattr(job, "synced_after", False) for job, _, _ in work):
+                self._index.sync_wal()
         except SyncFailed as error:
             self._stop_writing(error)
             raise

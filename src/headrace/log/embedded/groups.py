@@ -418,7 +418,9 @@ class EmbeddedMember:
             claims = self.claims() if upto is None else self._claim(upto)
             if not claims:
                 return
-            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=self.synced)
+            # Offsets others may see before they are safe: whoever goes on from them appends, if anything, behind them.
+            committer = self._engine.committer
+            committer.run(lambda tx: self.apply_commit(tx, claims), synced=False, synced_after=self.synced)
             reach("member.committed")
             self.committed(claims)
 
