@@ -186,7 +186,7 @@ def test_an_instant_is_the_same_in_every_zone(when: datetime) -> None:
     assert instant_us(when, argument="x") == instant_us(utc, argument="x")
 
 
-@pytest.mark.parametrize("us", [INSTANT_MIN_US - 1, INSTANT_MAX_US + 1, 2**80, None])
+@pytest.mark.parametrize("us", [INSTANT_MIN_US - 1, INSTANT_MAX_US + 1, 2**80, 1.5, None])
 def test_no_datetime_beyond_the_years_python_knows(us: int) -> None:
     with pytest.raises(InvalidArgument):
         from_us(us)

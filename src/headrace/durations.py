@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
+from operator import index
 from typing import Any, Final
 
 from headrace.errors import InvalidArgument
@@ -66,7 +66,7 @@ def duration_us(value: Duration, *, argument: str, positive: bool = True) -> int
 def _parse_duration(text: str, argument: str) -> int:
     if len(text) > TEXT_MAX:
         raise InvalidArgument(argument, text[:40] + "…", f"is not a duration; {_ACCEPTED}")
-    total, at, seen = Fraction(0), 0, set[int]()
+    total, at, seen = 0, 0, set[int]()
     while at < len(text):
         part = _PART.match(text, at)
         if part is None:
@@ -84,13 +84,15 @@ def _parse_duration(text: str, argument: str) -> int:
         if us in seen:
             raise InvalidArgument(argument, text, f"names the unit {unit!r} twice")
         seen.add(us)
-        total += Fraction(number) * us
+        whole, _, fraction = number.partition(".")
+        us_part, rest = divmod(int(whole + fraction) * us, 10 ** len(fraction))
+        if rest:
+            raise InvalidArgument(argument, text, "is not a whole number of microseconds")
+        total += us_part
         at = part.end()
     if not seen or text.rstrip().endswith(","):
         raise InvalidArgument(argument, text, f"is not a duration; {_ACCEPTED}")
-    if total.denominator != 1:
-        raise InvalidArgument(argument, text, "is not a whole number of microseconds")
-    return total.numerator
+    return total
 
 
 def format_duration(us: int) -> str:
@@ -167,7 +169,7 @@ def instant_us(value: datetime | str, *, argument: str) -> int:
 def from_us(us: int) -> datetime:
     """The aware UTC datetime of epoch microseconds; the inverse of `instant_us`."""
     try:
-        return _EPOCH + timedelta(microseconds=us)
+        return _EPOCH + timedelta(microseconds=index(us))
     except (OverflowError, TypeError):
         raise InvalidArgument("us", us, "epoch microseconds of the years 1 to 9999 are expected") from None
 

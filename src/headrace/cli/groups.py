@@ -32,7 +32,7 @@ LISTED = ("group", "topic", "members", "lag_records", "lag_seconds")
 @click.group()
 @home_option
 def groups() -> None:
-    """List, show, rewind and delete consumer groups.
+    """List, show, wait for, rewind and delete consumer groups.
 
     \b
     Example:
@@ -125,6 +125,25 @@ def show(group: str, topic: str, format_: str | None) -> None:
             ],
         }
     print_one(shown, format_)
+
+
+@groups.command()
+@group_argument
+@topic_argument
+@click.option("--members", type=click.IntRange(min=0), metavar="N", help="Until N members share all partitions.")
+@click.option("--lag", type=click.IntRange(min=0), metavar="N", help="Until at most N records are unread.")
+@click.option("--timeout", default="1 minute", show_default=True, metavar="DURATION", help="Then give up, with exit 1.")
+@home_option
+def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: str) -> None:
+    """Wait until a group is as asked: for scripts. A group that is not there yet is waited for.
+
+    \b
+    Example:
+      headrace groups wait billing clicks --members 2 --lag 0
+    """
+    with opened() as log:
+        alive, unread = log.topic(topic).group(group).wait(members=members, lag=lag, timeout=timeout)
+    note(f"group {group}: {alive} member{'' if alive == 1 else 's'}, lag {unread}")
 
 
 @groups.command()

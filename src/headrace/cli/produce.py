@@ -173,7 +173,7 @@ class Work:
             for one in bad
         ]
         topic = catalog.named(self._topic.name)
-        engine.submit(dead_letters.letters(engine, catalog, topic, found)).result()
+        engine.submit(dead_letters.letters(catalog, topic, found)).result()
 
     def report(self) -> None:
         total = sum(self.appended.values())

@@ -145,6 +145,7 @@ class Origin:
     offset: int | None = None
     source: str | None = None
     """A file and line, a flow and operator, a queue: whatever led here."""
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,10 @@ class Group(Protocol):
     def members(self) -> list[MemberInfo]: ...
 
     def committed(self) -> dict[int, int]: ...
+
+    def wait(
+        self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
+    ) -> tuple[int, int]: ...
 
     def rewind(self, start: Start) -> dict[int, int]: ...
 

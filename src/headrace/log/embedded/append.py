@@ -232,6 +232,8 @@ class Shared:
                 )
                 _refuse_too_large(batch, self.topic.name)
                 return batch, owners
+            except InvalidArgument:  # not about one row: let each find out on its own
+                self._refused = {number: NotSmall() for number in range(len(self._jobs))}
             except RecordRejected as error:
                 number = owners[error.row]
                 self._refused[number] = replace(error, row=error.row - owners.index(number))
@@ -386,7 +388,7 @@ def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0) -> None
             topic=topic,
             row=first,
             column="",
-            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere, their place here",
+            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere",
             size_bytes=batch.nbytes,
             limit_bytes=RECORD_BYTES_MAX,
         )
@@ -413,6 +415,8 @@ def _carried_progress(progress: Progress, count: int) -> pa.Array | None:
     if isinstance(progress, datetime):
         given: list[int | None] = [instant_us(progress, argument="progress")] * count
     else:
+        if isinstance(progress, str) or not isinstance(progress, Sequence):
+            raise InvalidArgument("progress", progress, "must be an aware datetime, or one (or None) per record")
         given = [None if p is None else instant_us(p, argument="progress") for p in progress]
         if len(given) != count:
             raise InvalidArgument("progress", f"{len(given)} values", f"there are {count} records")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 
 def assign(partitions: Collection[int], members: Collection[str], owned: Mapping[int, str | None]) -> dict[int, str]:
-    """An owner for each partition. Members keep what they have, up to their share; the rest goes to whoever has least."""
+    """An owner for each partition. Members keep what they have, up to their share; the rest fills up the others."""
     if not members:
         return {}
     order = sorted(members)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
+from headrace.errors import Closed, InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
 from headrace.log.contract import TopicSettings
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
@@ -61,8 +61,15 @@ class TopicState:
 class Catalog:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.closed = False  # with the log handle this belongs to; others on the same directory go on
         self._states: dict[int, TopicState] = {}
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
+
+    def check(self) -> None:
+        """Before anything is done through a handle of this log."""
+        if self.closed:
+            raise Closed(what=f"the log {self._engine.home}")
+        self._engine.check()
 
     # -- looking up --------------------------------------------------------------------------------
 
@@ -140,7 +147,7 @@ class Catalog:
             assert row.id is not None
             SCHEMAS.add(tx.db, SchemaRow(row.id, 1, ddl, raw))
             for partition in range(settings.partitions):
-                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, None, tx.now_us))
+                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, 0, 0, None, tx.now_us))
             return row
 
         row: TopicRow = self._engine.committer.run(apply, synced=True)
@@ -174,7 +181,13 @@ class Catalog:
                     )
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
-                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, None, tx.now_us))
+                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, 0, 0, None, tx.now_us))
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                raise InvalidArgument(
+                    "cleanup",
+                    settings.cleanup,
+                    "partitions were added, so a key's records lie in several: create a new topic and copy",
+                )
             version = row.schema
             if wanted is not None:
                 newest = SCHEMAS.get(tx.db, state.id, version)
@@ -227,6 +240,7 @@ def settings_from(text: str) -> TopicSettings:
     return TopicSettings(**raw)
 
 
+DEFAULTS = TopicSettings()
 _DURATIONS = {"retention": "retention_us", "max_ahead": "max_ahead_us", "forget": "forget_us"}
 _CHOICES = {
     "cleanup": ("delete", "compact"),
@@ -242,7 +256,7 @@ def _fields_of(given: Mapping[str, Any]) -> list[str]:
 def settings_of(
     given: Mapping[str, Any],
     *,
-    base: TopicSettings = TopicSettings(),
+    base: TopicSettings = DEFAULTS,
     fixed: tuple[str, ...] = (),
 ) -> TopicSettings:
     """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
@@ -262,6 +276,8 @@ def settings_of(
                 raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
             out[name] = value
         elif name == "key":
+            if not (value is None or isinstance(value, (str, tuple, list))):
+                raise InvalidArgument(name, value, "must be a column's name or a tuple of them")
             out[name] = (value,) if isinstance(value, str) else tuple(value or ())
         elif name == "partitions":
             out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
@@ -302,6 +318,8 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
         check_key_columns(schema, settings.key)
     column = settings.event_time
     if column is not None:
+        if not isinstance(column, str):
+            raise InvalidArgument("event_time", column, "must be a column's name")
         if column not in schema.names:
             raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
+from headrace.log.embedded import disk
 from headrace.log.embedded.datafiles import DataFiles, Draft
+from headrace.log.embedded.frames import JOINED
 from headrace.log.embedded.index import (
     BATCHES,
-    CHECKPOINT_BYTES,
     META,
     PARTITIONS,
     TOPICS,
@@ -82,7 +83,8 @@ class Tx:
             draft.flags,
         )
         BATCHES.add(self.db, row)
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived))
+        held = {"records": state.records + row.records, "bytes": state.bytes + row.length}
+        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.touched.add(topic.uid)
         return row
 
@@ -120,9 +122,10 @@ class Plain:
 
     merge_key = None
 
-    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
+    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> None:
         self.apply = apply
         self.synced = synced
+        self.synced_after = synced_after
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -152,7 +155,8 @@ class Committer:
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._last_group = 1
+        self._expected = 1  # jobs the next commit may hope for
+        self._awaited = 1  # jobs for which the thread is to be woken
         self._synced_known = 0
         self.failed: SyncFailed | None = None
 
@@ -165,12 +169,14 @@ class Committer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace-committer", daemon=True)
                 self._thread.start()
-            self._more.notify()
+            if len(self._queue) >= self._awaited:
+                self._more.notify()
         return future
 
-    def run(self, apply: Callable[[Tx], Any], *, synced: bool) -> Any:
-        """A write of index rows only, waited for."""
-        return self.submit(Plain(apply, synced=synced)).result()
+    def run(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> Any:
+        """A write of index rows only, waited for. `synced_after`: rows that may be seen before they are safe are synced
+        when the turnstile is free again, so that nobody waits for that sync but the caller."""
+        return self.submit(Plain(apply, synced=synced, synced_after=synced_after)).result()
 
     def close(self) -> None:
         """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
@@ -182,10 +188,13 @@ class Committer:
         self._thread.join()
         if self.failed is None and self._index.in_place():
             self._files.sync_ingest()
-            with self._turnstile.writing():
-                self._files.close_ingest(self._index.begin(synced=True))
-                self._index.commit()
-                self._index.checkpoint()
+            try:
+                with self._turnstile.writing():
+                    self._files.close_ingest(self._index.begin(synced=True))
+                    self._index.commit()
+                    self._checkpoint()
+            except sqlite3.Error as error:
+                raise translate(error, self._index.path) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -201,23 +210,25 @@ class Committer:
                     raise
 
     def _gather(self) -> list[Waiting]:
-        """The jobs of the next commit. Waits a moment for as many as came last time: they come back together."""
+        """The jobs of the next commit. Waits a moment for those who were just answered to come back, beside those who
+        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's."""
         with self._more:
             while not self._queue:
                 if self._closing:
                     return []
+                self._awaited = 1
                 self._more.wait()
-            if self._last_group > 1 and len(self._queue) < self._last_group:
-                self._more.wait_for(lambda: len(self._queue) >= self._last_group, timeout=GATHER_SECONDS)
+            self._awaited = min(self._expected, JOBS_MAX)
+            self._more.wait_for(lambda: len(self._queue) >= self._awaited or self._closing, timeout=GATHER_SECONDS)
             jobs = [self._queue.popleft() for _ in range(min(len(self._queue), JOBS_MAX))]
-            self._last_group = len(jobs)
+            self._expected = 1
             return jobs
 
     def _commit(self, waiting: list[Waiting]) -> None:
         if self.failed is not None:
             raise self.failed
         work = _combined(waiting)
-        drafts = [draft for job, _, _ in work for draft in job.drafts()]
+        drafts = [draft for job, _, _ in work for draft in _joined(job.drafts())]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
@@ -231,19 +242,25 @@ class Committer:
                 self._files.sync_ingest()
                 with self._index.reading() as db:
                     others = self._files.sync_others(db)
+                self._index.name_wal()
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.wal_bytes() >= CHECKPOINT_BYTES:
+                if self._index.checkpoint_due():
                     reach("checkpoint.due")
-                    self._index.checkpoint()
+                    self._checkpoint()
+            if not synced and any(getattr(job, "synced_after", False) for job, _, _ in work):
+                self._index.sync_wal()
         except SyncFailed as error:
             self._stop_writing(error)
             raise
         except sqlite3.Error as error:
             raise translate(error, self._index.path) from error
+        except OSError as error:
+            raise disk.translate(error, error.filename or self._index.path) from error
         reach("commit.unacked")
         self._wake(touched)
+        self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
             for future, outcome in zip(futures, outcomes, strict=True):
@@ -276,8 +293,18 @@ class Committer:
         self._files.noted()
         if synced:
             self._synced_known = number
-        self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
+        with contextlib.suppress(OSError):  # a second witness: what it could not be told is committed all the same
+            self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
         return results, tx.touched
+
+    def _checkpoint(self) -> None:
+        """After the commit, which it must not fail: whoever waits for it would believe that nothing was written."""
+        try:
+            self._index.checkpoint()
+        except SyncFailed as error:
+            self.failed = error
+        except HeadraceError:  # a full disk, say: the write-ahead log grows until there is space
+            self._index.postpone_checkpoint()
 
     def _applied(self, job: Job, tx: Tx, *, alone: bool) -> Any:
         """The job's result, or the error that refuses it: then nothing of it stays in the transaction."""
@@ -300,7 +327,7 @@ class Committer:
     def _stop_writing(self, error: SyncFailed) -> None:
         self.failed = error
         with contextlib.suppress(HeadraceError, sqlite3.Error, OSError), self._turnstile.writing():
-            self._files.suspect_ingest(self._index.begin(synced=False))
+            self._files.suspect(self._index.begin(synced=False), error.path)
             self._index.commit()
 
     def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
@@ -315,20 +342,27 @@ class Committer:
 
     def _roll(self) -> None:
         fresh = self._files.create_ingest()
-        with self._turnstile.writing():
-            if not self._index.in_place():
-                raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
-            db = self._index.begin(synced=False)
-            try:
+        try:
+            with self._turnstile.writing():
+                if not self._index.in_place():
+                    raise LogMissing(path=str(self._index.path), why="it was removed or replaced while open")
+                db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
                 self._number(db, synced=False)
                 self._index.commit()
-            except BaseException:
-                self._index.rollback()
-                raise
+        except BaseException:
+            self._index.rollback()
+            self._files.discard(fresh)
+            raise
         self._files.adopted(fresh)
         reach("roll.adopted")
+
+
+def _joined(drafts: list[Draft]) -> list[Draft]:
+    for draft in drafts[1:]:
+        draft.flags |= JOINED
+    return drafts
 
 
 def _combined(waiting: list[Waiting]) -> list[Work]:

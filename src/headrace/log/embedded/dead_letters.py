@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import jsonrows, rows
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, UnknownTopic
 from headrace.log.contract import Appended, Origin, TopicSettings
 from headrace.log.embedded import append
 from headrace.log.embedded.append import Append
@@ -60,11 +60,14 @@ class _Owner:
     topic: Callable[[str], EmbeddedTopic]
 
     def replay(self, letter: DeadLetter) -> Appended:
-        if letter.origin.topic is None or isinstance(letter.value, bytes):
+        origin = letter.origin
+        target = None if origin.topic is None else self.topic(origin.topic)
+        if target is not None and origin.topic is not None and target.topic_id != origin.topic_id:
+            raise TopicReplaced(topic=origin.topic, topic_id=origin.topic_id or "")
+        if target is None or isinstance(letter.value, bytes):
             raise InvalidArgument(
                 "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
             )
-        target = self.topic(letter.origin.topic)
         prepared = target.prepare(letter.value)
         if prepared.quarantine is not None:
             raise InvalidArgument("letter", letter.id, f"would be quarantined again: {letter.error}")
@@ -101,16 +104,16 @@ def _end(tx: Tx, letter: int) -> None:
 # -- writing letters ---------------------------------------------------------------------------------
 
 
-def _home(engine: Engine, catalog: Catalog) -> TopicState:
+def _home(catalog: Catalog) -> TopicState:
     try:
         return catalog.named(NAME)
     except UnknownTopic:
         return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
 
 
-def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
+def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
     """An append of dead letters, to be submitted or made part of another append."""
-    home = _home(engine, catalog)
+    home = _home(catalog)
     now = datetime.now(UTC)
     for letter in found:
         letter.setdefault("died_at", now)
@@ -127,7 +130,7 @@ def letters(engine: Engine, catalog: Catalog, topic: TopicState | None, found: l
     return prepared
 
 
-def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
+def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
     """Events too far ahead of the clock: kept aside, so that one wrong clock cannot move a topic's time."""
     column = topic.settings.event_time
     limit = topic.settings.max_ahead_us
@@ -141,7 +144,7 @@ def quarantined(engine: Engine, catalog: Catalog, topic: TopicState, batch: pa.R
                 "row": jsonrows.encode_row(row).decode(),
             }
         )
-    return letters(engine, catalog, topic, found)
+    return letters(catalog, topic, found)
 
 
 def send(
@@ -158,7 +161,7 @@ def send(
     """One letter from outside: input that could not be read, or a row that was refused."""
     letter = {"reason": reason, "error": error, "source": source, "raw": raw}
     letter["row"] = None if row is None else jsonrows.encode_row(row).decode()
-    engine.submit(letters(engine, catalog, topic, [letter])).result()
+    engine.submit(letters(catalog, topic, [letter])).result()
 
 
 # -- reading letters ---------------------------------------------------------------------------------
@@ -169,7 +172,7 @@ def listed(engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopi
         open_letters = [row.offset for row in DEAD.select(db, "ORDER BY offset")]
     if not open_letters:
         return
-    home = _home(engine, catalog)
+    home = _home(catalog)
     reader = Reader(engine, catalog, home, 0)
     owner = _Owner(engine, topic)
     for first, stop in _stretches(open_letters):
@@ -189,7 +192,7 @@ def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
-    origin = Origin(value["topic"], value["partition"], value["offset"], value["source"])
+    origin = Origin(value["topic"], value["partition"], value["offset"], value["source"], value["topic_id"])
     return DeadLetter(
         offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner
     )
@@ -200,7 +203,11 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return bytes(value["raw"] or b"")
     try:
         state = catalog.named(value["topic"])
-        return jsonrows.decode_row(value["row"], catalog.schema(state))
+        if state.uid != value["topic_id"]:
+            raise TopicReplaced(topic=state.name, topic_id=value["topic_id"] or "")
+        schema, extra = catalog.schema(state), state.settings.extra
+        row = jsonrows.decode_row(value["row"], schema)
+        return rows.to_rows(rows.to_batch(row, schema, extra=extra, topic=state.name))[0]
     except HeadraceError:  # the topic is gone, or changed so that the row no longer reads
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import Closed, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
+from headrace.errors import Closed, DiskFull, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
 from headrace.log.embedded import disk, recovery
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
@@ -59,10 +59,16 @@ class Engine:
         self.closed = False
         try:
             recovery.check_index_is_newest(self.index, self.data, self.turnstile, self.boot)
-            self.cuts = recovery.settle(self.index, self.data, self.turnstile, self.committer, self.boot)
+            self._settle()
         except BaseException:
             self.close()
             raise
+
+    def _settle(self) -> None:
+        try:
+            recovery.settle(self.index, self.data, self.turnstile, self.committer, self.boot)
+        except DiskFull as error:  # reading goes on; the next opening settles
+            recovery.logger.warning("%s", error)
 
     def _create(self) -> None:
         with self.turnstile.writing():
@@ -108,10 +114,18 @@ def acquire(home: Path, *, create: bool) -> Engine:
     with _lock:
         identity = _prepare(home, create=create)
         engine = _engines.get(identity)
-        if engine is None:
+        if engine is None or not _is_of(engine, home):
             engine = _engines[identity] = _open(home, identity, create=create)
         engine.users += 1
         return engine
+
+
+def _is_of(engine: Engine, home: Path) -> bool:
+    """A directory that was removed and made anew may have the old one's inode number; its index is another file."""
+    try:
+        return os.stat(home / "log.db").st_ino == engine.index.inode
+    except OSError:
+        return False
 
 
 def _open(home: Path, identity: tuple[int, int], *, create: bool) -> Engine:
@@ -123,7 +137,8 @@ def release(engine: Engine) -> None:
     with _lock:
         engine.users -= 1
         if engine.users == 0 and os.getpid() == engine.pid:
-            _engines.pop(engine.identity, None)
+            if _engines.get(engine.identity) is engine:
+                del _engines[engine.identity]
             engine.close()
 
 

@@ -42,7 +42,7 @@ def records(
         for number, state in states.items()
         if number in chosen
     }
-    return _generate(engine, catalog, topic, offsets, chosen, wanted, follow, limit, seen)
+    return _generate(engine, catalog, topic, offsets, partition, wanted, follow, limit, seen)
 
 
 def _generate(
@@ -50,7 +50,7 @@ def _generate(
     catalog: Catalog,
     topic: TopicState,
     offsets: dict[int, int],
-    chosen: set[int],
+    partition: int | None,
     wanted: bytes | None,
     follow: bool,
     limit: float | None,
@@ -61,11 +61,8 @@ def _generate(
     while True:
         topic = catalog.current(topic.id, topic.name, topic.uid)  # its schema may have grown, its partitions too
         schema = catalog.schema(topic)
-        ends = {
-            number: state.next
-            for number, state in partition_states(engine, topic).items()
-            if number in chosen or (number not in offsets and topic.settings.partitions_added and wanted is None)
-        }
+        chosen = _partitions(topic, wanted) if partition is None else {partition}
+        ends = {number: state.next for number, state in partition_states(engine, topic).items() if number in chosen}
         for number in ends:
             offsets.setdefault(number, 0)
         merged = heapq.merge(
@@ -87,7 +84,7 @@ def _generate(
         if left is not None and left <= 0:
             return
         engine.wakes.wait(topic.uid, seen, left)
-        engine.check()
+        catalog.check()
         seen = engine.wakes.count(topic.uid)
 
 

@@ -9,6 +9,7 @@ lease can commit nothing. Time is the machine's monotonic clock; a lease of anot
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sqlite3
@@ -31,6 +32,7 @@ from headrace.errors import (
     MemberFenced,
     TopicReplaced,
     UnknownGroup,
+    WaitTimeout,
 )
 from headrace.failpoints import reach
 from headrace.log.contract import Lag, MemberInfo, Record, Start
@@ -68,8 +70,8 @@ class EmbeddedGroup:
         """How far the group is behind, in records and in time. Partitions without a commit count from the earliest."""
         from headrace.log.embedded.reading import partition_states
 
-        self._require()
         topic = self._current()
+        self._require()
         committed = self.committed()
         now_us = time.time_ns() // 1000
         out = {}
@@ -91,6 +93,7 @@ class EmbeddedGroup:
         return out
 
     def members(self) -> list[MemberInfo]:
+        self._catalog.check()
         with self._engine.index.snapshot() as db:
             rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
             shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", self._topic.id, self.name)
@@ -105,6 +108,32 @@ class EmbeddedGroup:
             )
             for row in rows
         ]
+
+    def wait(
+        self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
+    ) -> tuple[int, int]:
+        """Until `members` live members have all the partitions, and at most `lag` records are unread; returns both
+        numbers, or raises WaitTimeout. Looks ten times a second: offsets and leases change without waking anybody."""
+        limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        until = time.monotonic() + limit
+        while True:
+            alive, unread = self._standing()
+            if (members is None or alive == members) and (lag is None or 0 <= unread <= lag):
+                return alive, unread
+            if time.monotonic() >= until:
+                raise WaitTimeout(f"group {self.name!r} (now {alive} members, lag {unread})", limit)
+            time.sleep(0.1)
+
+    def _standing(self) -> tuple[int, int]:
+        """Live members (-1 while partitions are with nobody or on their way) and unread records (-1 if unknown)."""
+        try:
+            unread = sum(part.records for part in self.lag().values())
+        except UnknownGroup:
+            return 0, -1
+        shares = self._shares()
+        alive = {member.member for member in self.members() if member.alive}
+        settled = all((share.member in alive or not alive) and share.wanted_by is None for share in shares)
+        return len(alive) if settled else -1, unread
 
     def rewind(self, start: Start) -> dict[int, int]:
         """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
@@ -132,8 +161,8 @@ class EmbeddedGroup:
 
     def delete(self) -> None:
         """Forgets the group and its offsets; live members are fenced."""
-        self._require()
         topic = self._current()
+        self._require()
 
         def apply(tx: Tx) -> None:
             GROUPS.delete(tx.db, "WHERE topic = ? AND name = ?", topic.id, self.name)
@@ -144,11 +173,11 @@ class EmbeddedGroup:
         self._engine.committer.run(apply, synced=topic.synced)
 
     def _current(self) -> TopicState:
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.current(self._topic.id, self._topic.name, self._topic.uid)
 
     def _shares(self) -> list[ShareRow]:
-        self._engine.check()
+        self._catalog.check()
         with self._engine.index.reading() as db:
             return SHARES.select(db, "WHERE topic = ? AND group_name = ? ORDER BY partition", self._topic.id, self.name)
 
@@ -168,6 +197,10 @@ class _Held:
     committed: int | None
 
 
+Claims = dict[int, tuple[str, int, int]]
+"""What is to be committed, by partition: the member and the epoch it was polled under, and the offset."""
+
+
 class EmbeddedMember:
     def __init__(
         self, engine: Engine, catalog: Catalog, topic: TopicState, group: str, *, lease: Duration, start: Start
@@ -181,7 +214,12 @@ class EmbeddedMember:
         self._closed = False
         self.id = ""
         self.synced = topic.synced
-        self._join()
+        try:
+            self._join()
+        except BaseException:
+            if self.id:  # in the group already, but it does not know where to begin
+                self._leave()
+            raise
         _beats(engine).add(self)
 
     def __repr__(self) -> str:
@@ -200,7 +238,7 @@ class EmbeddedMember:
 
     def _join(self) -> None:
         member = uuid.uuid4().hex[:16]
-        self._engine.check()
+        self._catalog.check()
 
         def apply(tx: Tx) -> None:
             _register(tx, self._topic, self._group)
@@ -234,6 +272,7 @@ class EmbeddedMember:
             MEMBERS.put(tx.db, row._replace(deadline=_now() + self._lease_us))
             rebalance(tx, self._topic, self._group, self._engine.boot)
 
+        self._catalog.check()
         self._engine.committer.run(apply, synced=False)
 
     def close(self) -> None:
@@ -243,14 +282,18 @@ class EmbeddedMember:
                 return
             self._closed = True
             _beats(self._engine).remove(self)
+            with contextlib.suppress(Closed):  # the log is closed, or the parent process's: the lease will run out
+                self._engine.check()
+                self._leave()
 
-            def apply(tx: Tx) -> None:
-                MEMBERS.delete(
-                    tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
-                )
-                rebalance(tx, self._topic, self._group, self._engine.boot)
+    def _leave(self) -> None:
+        def apply(tx: Tx) -> None:
+            MEMBERS.delete(
+                tx.db, "WHERE topic = ? AND group_name = ? AND member = ?", self._topic.id, self._group, self.id
+            )
+            rebalance(tx, self._topic, self._group, self._engine.boot)
 
-            self._engine.committer.run(apply, synced=False)
+        self._engine.committer.run(apply, synced=False)
 
     def __enter__(self) -> Self:
         return self
@@ -283,7 +326,7 @@ class EmbeddedMember:
     def _check(self) -> None:
         if self._closed:
             raise Closed(what=f"the member {self.id}")
-        self._engine.check()
+        self._catalog.check()
 
     def _refresh(self, *, hand_over: bool = False) -> None:
         """Which partitions are ours now, and where they stand."""
@@ -335,50 +378,67 @@ class EmbeddedMember:
         states = partition_states(self._engine, topic)
         mine = sorted(self._held)
         out: list[Record] = []
+        reached: dict[int, int] = {}
         for step in range(len(mine)):  # begin with another partition each time: none starves
             partition = mine[(self._turn + step) % len(mine)]
-            held, state = self._held[partition], states[partition]
-            check_range(topic, state, held.position)
+            begin, state = self._held[partition].position, states[partition]
+            check_range(topic, state, begin)
             room = max_records - len(out)
             if room <= 0:
                 break
-            for record in Reader(self._engine, self._catalog, topic, partition).records(held.position, state.next):
+            for record in Reader(self._engine, self._catalog, topic, partition).records(begin, state.next):
                 out.append(record)
-                held.position = record.offset + 1
+                reached[partition] = record.offset + 1
                 room -= 1
                 if room == 0:
                     break
             else:
-                held.position = state.next
+                reached[partition] = state.next
+        for partition, position in reached.items():  # only now: records of a poll that failed were not handed out
+            self._held[partition].position = position
         self._turn += 1
         return out
 
     # -- committing --------------------------------------------------------------------------------
 
-    def positions(self) -> dict[int, int]:
+    def claims(self) -> Claims:
         """What `commit` would commit: the offset behind the last polled record, where that is news."""
         with self._lock:
-            return {p: held.position for p, held in self._held.items() if held.position != held.committed}
+            return {
+                partition: (self.id, held.epoch, held.position)
+                for partition, held in self._held.items()
+                if held.position != held.committed
+            }
 
     def commit(self, upto: Record | None = None) -> None:
         """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
         when partitions were taken, rewound or reassigned since they were polled: then nothing is committed."""
         with self._lock:
             self._check()
-            positions = self.positions() if upto is None else {upto.partition: upto.offset + 1}
-            if not positions:
+            claims = self.claims() if upto is None else self._claim(upto)
+            if not claims:
                 return
-            self._engine.committer.run(lambda tx: self.apply_commit(tx, positions), synced=self.synced)
+            # Offsets others may see before they are safe: whoever goes on from them appends, if anything, behind them.
+            committer = self._engine.committer
+            committer.run(lambda tx: self.apply_commit(tx, claims), synced=False, synced_after=self.synced)
             reach("member.committed")
-            self.committed(positions)
+            self.committed(claims)
 
-    def apply_commit(self, tx: Tx, positions: dict[int, int]) -> None:
+    def _claim(self, upto: Record) -> Claims:
+        held = self._held.get(upto.partition)
+        if held is None:
+            return {upto.partition: (self.id, -1, upto.offset + 1)}  # ours no more: refused with the facts
+        if upto.topic != self._topic.name or upto.offset >= held.position:
+            where = f"{upto.topic}/{upto.partition} offset {upto.offset}"
+            raise InvalidArgument("upto", where, f"this member has not polled it from {self._topic.name!r}")
+        return {upto.partition: (self.id, held.epoch, upto.offset + 1)}
+
+    def apply_commit(self, tx: Tx, claims: Claims) -> None:
         """Inside a write transaction: checks ownership, then sets the offsets."""
         lost: list[int] = []
-        for partition, offset in positions.items():
+        for partition, (member, epoch, offset) in claims.items():
             share = _share(tx.db, self._topic.id, self._group, partition)
-            held = self._held.get(partition)
-            if share.member != self.id or held is None or share.epoch != held.epoch:
+            if share.member != member or share.epoch != epoch:
                 lost.append(partition)
                 continue
             if share.committed is not None and offset < share.committed:
@@ -396,12 +456,13 @@ class EmbeddedMember:
                 "they were taken over, handed over or rewound since they were polled",
             )
 
-    def committed(self, positions: dict[int, int]) -> None:
+    def committed(self, claims: Claims) -> None:
         """After the commit."""
         with self._lock:
-            for partition, offset in positions.items():
-                if partition in self._held:
-                    self._held[partition].committed = offset
+            for partition, (_, epoch, offset) in claims.items():
+                held = self._held.get(partition)
+                if held is not None and held.epoch == epoch:
+                    held.committed = offset
 
 
 # -- inside a write transaction ----------------------------------------------------------------------

@@ -56,6 +56,8 @@ class PartitionRow(NamedTuple):
     partition: int
     earliest: int
     next: int
+    records: int  # held now
+    bytes: int
     progress: int | None
     arrived: int  # of the last append; creation counts as one
 
@@ -169,9 +171,8 @@ class Table(Generic[Row]):
         primary = f"{key} INTEGER PRIMARY KEY AUTOINCREMENT" if rowid else ""
         rest = [c for c in self.columns if not (rowid and c == key)]
         tail = "" if rowid else f", PRIMARY KEY ({key})"
-        self.create = [
-            f"CREATE TABLE {name} ({', '.join(filter(None, [primary, *rest]))}, crc{tail}){'' if rowid else ' WITHOUT ROWID'}"
-        ]
+        columns = ", ".join(filter(None, [primary, *rest]))
+        self.create = [f"CREATE TABLE {name} ({columns}, crc{tail}){'' if rowid else ' WITHOUT ROWID'}"]
         if also:
             self.create.append(also)
         self._rowid = rowid
@@ -270,6 +271,9 @@ class Index:
         self._lock = threading.Lock()
         self._closed = False
         self._synchronous = ""
+        self._checkpoint_at = CHECKPOINT_BYTES
+        self._wal_fd = -1
+        self._wal_named = False
         with self._typed():
             if not path.exists():
                 raise LogMissing(path=str(path), why="there is no log here")
@@ -380,6 +384,23 @@ class Index:
             self.writer.execute("BEGIN IMMEDIATE")
         return self.writer
 
+    def name_wal(self) -> None:
+        """SQLite syncs the name of its write-ahead log in the process that made the file, and only when that process
+        syncs: before we rely on the file, we see to its name ourselves."""
+        if not self._wal_named:
+            disk.sync_directory(self.path.parent)
+            self._wal_named = True
+
+    def sync_wal(self) -> None:
+        """Makes what is committed durable, without any lock. SQLite keeps no locks on this file, so that opening it
+        here does no harm, and does not replace it while a connection is open."""
+        self.name_wal()
+        path = Path(f"{self.path}-wal")
+        if self._wal_fd < 0:
+            with disk.typed(path):
+                self._wal_fd = disk.open_to_read(path)
+        disk.sync(self._wal_fd, path)
+
     def commit(self) -> None:
         try:
             self.writer.execute("COMMIT")
@@ -395,16 +416,24 @@ class Index:
     def wal_bytes(self) -> int:
         try:
             return os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
+        except OSError:
             return 0
+
+    def checkpoint_due(self) -> bool:
+        return self.wal_bytes() >= self._checkpoint_at
+
+    def postpone_checkpoint(self) -> None:
+        """One failed: the next is due when as much again was written."""
+        self._checkpoint_at = CHECKPOINT_BYTES + self.wal_bytes()
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
-        A reader in the way is not waited for: the next one does it."""
+        A reader in the way is not waited for: the next checkpoint, as much later again, does it."""
         with self._typed():
             self.writer.execute("PRAGMA busy_timeout=0")
             try:
-                self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                busy = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                self._checkpoint_at = CHECKPOINT_BYTES + (self.wal_bytes() if busy else 0)
             finally:
                 self.writer.execute("PRAGMA busy_timeout=60000")
 
@@ -425,6 +454,9 @@ class Index:
         while self._idle:
             self._idle.pop().close()
         self.writer.close()
+        if self._wal_fd >= 0:
+            os.close(self._wal_fd)
+            self._wal_fd = -1
 
 
 def _quoted(path: Path) -> str:

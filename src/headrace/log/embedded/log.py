@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
-from headrace.errors import Closed
 from headrace.log.contract import Verified
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.names import check_name
 
 if TYPE_CHECKING:
     from headrace.log.embedded.dead_letters import DeadLetter
@@ -30,9 +30,8 @@ class EmbeddedLog:
     """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open."""
 
     def __init__(self, home: str | Path, *, create: bool = True) -> None:
-        self._engine = engines.acquire(Path(home), create=create)
+        self._engine = engines.acquire(Path(home).absolute(), create=create)
         self._catalog = Catalog(self._engine)
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<log {self.home}>"
@@ -47,9 +46,7 @@ class EmbeddedLog:
         return self._engine.index.log_id
 
     def _check(self) -> None:
-        if self._closed:
-            raise Closed(what=f"the log {self.home}")
-        self._engine.check()
+        self._catalog.check()
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -105,6 +102,7 @@ class EmbeddedLog:
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
         self._check()
+        check_name(name, argument="name")  # headrace's own topics stay: the index points into them
         self._catalog.delete(self._catalog.named(name))
 
     def _handle(self, state: Any) -> EmbeddedTopic:
@@ -149,8 +147,8 @@ class EmbeddedLog:
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._catalog.closed:
+            self._catalog.closed = True
             engines.release(self._engine)
 
     def __enter__(self) -> Self:

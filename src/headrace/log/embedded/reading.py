@@ -24,6 +24,7 @@ from headrace.errors import (
     InvalidArgument,
     OffsetOutOfRange,
     StorageError,
+    TooManyFiles,
     TopicReplaced,
     nearest,
 )
@@ -171,7 +172,7 @@ class Reader:
         check_range(self._topic, state, expected)  # retention may have passed us meanwhile: then say that
         raise IndexDamaged(
             path=str(self._engine.index.path),
-            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, though there are offsets up to {state.next}",
+            why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, but offsets up to {state.next}",
         )
 
     def _load(self, run: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
@@ -186,6 +187,8 @@ class Reader:
             got = self._engine.files.read_into(first.file, view, first.position)
         except FileNotFoundError:
             raise self._damaged(first, "the data file is gone") from None
+        except TooManyFiles:  # says nothing about the data
+            raise
         except StorageError as error:
             if len(run) > 1:  # find out which one it is
                 for row in run:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.contract import (
     Appended,
     Offsets,
@@ -23,6 +23,7 @@ from headrace.log.contract import (
 )
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import GROUPS, PARTITIONS, VERSIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ class EmbeddedTopic:
         return f"<topic {self.name!r} of {self._engine.home}>"
 
     def _state(self) -> TopicState:
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.current(self._id, self.name, self.topic_id)
 
     # -- what it is --------------------------------------------------------------------------------
@@ -62,15 +63,14 @@ class EmbeddedTopic:
 
     def describe(self) -> TopicDescription:
         state = self._state()
-        with self._engine.index.snapshot() as db:
-            (records, size) = db.execute(
-                "SELECT coalesce(sum(records), 0), coalesce(sum(length), 0) FROM batches WHERE topic = ?", (state.id,)
-            ).fetchone()
+        with self._engine.index.reading() as db:
+            rows = PARTITIONS.select(db, "WHERE topic = ?", state.id)
+        records, size = sum(row.records for row in rows), sum(row.bytes for row in rows)
         ddl = self._catalog.ddl(state)
         return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
 
     def alter(self, **changes: Any) -> None:
-        """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, country string"`)."""
+        """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, x string"`)."""
         self._catalog.alter(self._state(), changes)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -90,20 +90,14 @@ class EmbeddedTopic:
         makes it idempotent (see `producer(id=…)`)."""
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
-        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
-            rows = list(rows)  # an iterator can be read only once, an append may be prepared twice
+        rows = repeatable(rows)
         plain = expect is None and progress is None and stamp is None
-        few = (
-            [rows]
-            if isinstance(rows, Mapping)
-            else rows
-            if isinstance(rows, list) and len(rows) <= SMALL_ROWS_MAX
-            else []
-        )
+        few = _few(rows, SMALL_ROWS_MAX) if plain else None
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             state = self._known_state()
             job: Small | Append
-            if few and plain and not state.settings.versioned:
+            if few and not state.settings.versioned:
                 job = Small(state, self._catalog.schema(state), few)
             else:
                 job = self.prepare(rows, expect=expect, progress=progress, stamp=stamp)
@@ -113,14 +107,18 @@ class EmbeddedTopic:
                 done: Appended = self._engine.submit(job).result()
                 return done
             except Stale:
-                self._state()
+                self.refresh()
             except NotSmall:
-                plain = False
-        raise HeadraceError(f"{self.name}: altered {ATTEMPTS} times while one append was under way")
+                few = None
+        raise WaitTimeout(f"topic {self.name!r}, altered {ATTEMPTS} times during one append", time.monotonic() - began)
+
+    def refresh(self) -> None:
+        """After the topic was found altered: what is known of it is looked up again."""
+        self._state()
 
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
-        self._engine.check()
+        self._catalog.check()
         return self._catalog.known(self._id) or self._state()
 
     def prepare(
@@ -143,13 +141,12 @@ class EmbeddedTopic:
             expect=expect,
             progress=progress,
             stamp=stamp,
-            quarantine=lambda topic, batch: dead_letters.quarantined(self._engine, self._catalog, topic, batch),
+            quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
     def version(self, key: Any) -> int:
         """How many records were ever appended for the key (versioned topics)."""
         from headrace import keys
-        from headrace.log.embedded.index import VERSIONS
 
         state = self._state()
         if not state.settings.versioned:
@@ -243,8 +240,6 @@ class EmbeddedTopic:
         is then the first record that arrived at `at` or later."""
         state = self._state()
         with self._engine.index.snapshot() as db:
-            from headrace.log.embedded.index import PARTITIONS
-
             rows = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", state.id)
         out = {}
         for row in rows:
@@ -267,12 +262,30 @@ class EmbeddedTopic:
 
     def groups(self) -> list[EmbeddedGroup]:
         """The groups that ever joined this topic."""
-        from headrace.log.embedded.index import GROUPS
-
         state = self._state()
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.group(row.name) for row in rows]
+
+
+def repeatable(rows: Rows) -> Rows:
+    """An iterator or a stream can be read only once, but an append may be prepared twice."""
+    if isinstance(rows, Mapping) or not hasattr(rows, "__next__"):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):  # a RecordBatchReader: its items are batches, not rows
+        import pyarrow as pa
+
+        return pa.table(rows)
+    return list(rows)
+
+
+def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
+    """The rows, when they are mappings and few: then they may share a frame with others'."""
+    if isinstance(rows, Mapping):
+        return [rows]
+    if isinstance(rows, (list, tuple)) and len(rows) <= limit and all(isinstance(row, Mapping) for row in rows):
+        return rows
+    return None
 
 
 def _nothing(topic: EmbeddedTopic) -> Appended:

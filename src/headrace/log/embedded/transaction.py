@@ -4,17 +4,18 @@ nothing behind: there is nothing to abort after a crash, and nothing readers cou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.errors import Closed, HeadraceError, InvalidArgument
+from headrace.errors import Closed, InvalidArgument, WaitTimeout
 from headrace.log.contract import Appended, Progress, Rows
 from headrace.log.embedded.append import Append, Stale
 from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.groups import EmbeddedMember
-from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic
+from headrace.log.embedded.groups import Claims, EmbeddedMember
+from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
 from headrace.position import Position
 
 
@@ -22,8 +23,9 @@ class EmbeddedTransaction:
     def __init__(self, engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> None:
         self._engine, self._topic = engine, topic
         self._prepare: list[Callable[[], Append]] = []
+        self._handles: list[EmbeddedTopic] = []
         self._appends: list[Append] = []
-        self._members: list[tuple[EmbeddedMember, dict[int, int]]] = []
+        self._members: list[tuple[EmbeddedMember, Claims]] = []
         self._open = True
         self._results: list[Appended] | None = None
 
@@ -38,21 +40,21 @@ class EmbeddedTransaction:
         """Checked now, appended when the block ends."""
         self._check()
         handle = self._topic(topic) if isinstance(topic, str) else topic
-        if not isinstance(rows, Mapping) and hasattr(rows, "__next__"):
-            rows = list(rows)
+        rows = repeatable(rows)
 
         def prepare() -> Append:
             return handle.prepare(rows, expect=expect, progress=progress)
 
         self._appends.append(prepare())
         self._prepare.append(prepare)
+        self._handles.append(handle)
 
     def commit(self, member: EmbeddedMember) -> None:
         """The member's offsets, up to what it has polled, become part of the transaction; MemberFenced refuses all."""
         self._check()
         if not isinstance(member, EmbeddedMember):
             raise InvalidArgument("member", member, "must be what group.join() returned")
-        self._members.append((member, member.positions()))
+        self._members.append((member, member.claims()))
 
     @property
     def position(self) -> Position:
@@ -81,18 +83,19 @@ class EmbeddedTransaction:
         """Called when the block ends."""
         self._check()
         self._open = False
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             try:
                 self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
             except Stale:
-                for name in {append.topic.name for append in self._appends}:
-                    self._topic(name)  # refreshes what is known of it
+                for handle in self._handles:  # each refreshes what its own log knows of the topic
+                    handle.refresh()
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
-            for member, positions in self._members:
-                member.committed(positions)
+            for member, claims in self._members:
+                member.committed(claims)
             return
-        raise HeadraceError(f"topics were altered {ATTEMPTS} times while one transaction was under way")
+        raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
 
 
 class _Whole:
@@ -100,9 +103,11 @@ class _Whole:
 
     merge_key = None
 
-    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, dict[int, int]]]) -> None:
+    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, Claims]]) -> None:
         self._appends, self._members = appends, members
-        self.synced = any(a.synced for a in appends) or any(member.synced for member, _ in members)
+        # Offsets must not outlive the records written for them, whatever the topics' durability: a power loss may keep
+        # the index and take unsynced frames.
+        self.synced = any(a.synced for a in appends) or any(member.synced or appends for member, _ in members)
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -112,6 +117,6 @@ class _Whole:
 
     def apply(self, tx: Tx) -> list[Appended]:
         done = [append.apply(tx) for append in self._appends]
-        for member, positions in self._members:
-            member.apply_commit(tx, positions)
+        for member, claims in self._members:
+            member.apply_commit(tx, claims)
         return done

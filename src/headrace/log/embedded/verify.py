@@ -89,6 +89,15 @@ def _belongs_together(db: sqlite3.Connection) -> Iterator[Problem]:
         states = {row.partition: row for row in PARTITIONS.select(db, "WHERE topic = ?", topic.id)}
         if set(states) != set(range(settings.partitions)):
             yield Problem(f"has {settings.partitions} partitions, the index has {sorted(states)}", topic=topic.name)
+        for state in states.values():
+            held = db.execute(
+                "SELECT coalesce(sum(records), 0), coalesce(sum(length), 0) FROM batches "
+                "WHERE topic = ? AND partition = ?",
+                (topic.id, state.partition),
+            ).fetchone()
+            if held != (state.records, state.bytes):
+                what = f"batches hold {held[0]} records in {held[1]} bytes, expected {state.records} in {state.bytes}"
+                yield Problem(what, topic.name, state.partition)
         versions = [row.version for row in SCHEMAS.select(db, "WHERE topic = ? ORDER BY version", topic.id)]
         if versions != list(range(1, topic.schema + 1)):
             yield Problem(f"schema versions {versions}, expected 1..{topic.schema}", topic=topic.name)
