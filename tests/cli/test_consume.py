@@ -24,6 +24,18 @@ def test_everything_in_order_of_arrival(clicks: Shell) -> None:
     assert sorted(users(clicks, "--partition", "0") + users(clicks, "--partition", "1")) == sorted(found)
 
 
+def test_the_order_is_that_of_records(shell: Shell) -> None:
+    shell.ok("topics", "create", "n", "x int", "--partitions", "3")
+    with hr.open_log(shell.home) as log:
+        topic = log.topic("n")
+        for first in range(0, 60, 4):
+            topic.append([{"x": x} for x in range(first, first + 4)])
+        expected = [(r.partition, r.offset, r.value["x"]) for r in topic.records()]
+    for args in ((), ("--follow", "--max", "60")):
+        rows = shell.ok("consume", "n", "--meta", *args).rows
+        assert [(row["_partition"], row["_offset"], row["x"]) for row in rows] == expected
+
+
 def test_starts(clicks: Shell) -> None:
     with hr.open_log(clicks.home) as log:
         ends = {number: at.next for number, at in log.topic("clicks").offsets().items()}
@@ -106,6 +118,7 @@ def test_composite_and_typed_keys(shell: Shell) -> None:
         ("--group", "g", "--key", "x"),
         ("--group", "g", "--partition", "0"),
         ("--timeout", "1 s"),
+        ("--lease", "1 s"),
         ("--max", "0"),
     ],
 )

@@ -1,5 +1,5 @@
 """The documentation is executed: every ```python run block of a page, in order, in one namespace and a fresh directory;
-every ```console session against a real shell, its output compared line by line (`…` stands for anything)."""
+every ```console run session against a real shell, its output compared line by line (`…` stands for anything)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_python_of(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", having("console"))
+@pytest.mark.parametrize("page", having("console run"))
 def test_sessions_of(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "110", "TERM": "dumb"}
     environment.pop("HEADRACE_HOME", None)
     script: list[str] = []
     wanted: list[str] = []
-    for block in blocks(page, "console"):
+    for block in blocks(page, "console run"):
         for line in block.splitlines():
             wanted.append(line)
             if line.startswith("$ "):

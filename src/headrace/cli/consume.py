@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.log.contract import Offsets, Record
+    from headrace.log.embedded.groups import EmbeddedGroup, EmbeddedMember
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Row = dict[str, Any]
@@ -62,6 +63,11 @@ WAIT_SECONDS = 1.0
     shell_complete=complete_group,
     help="Join this group: share the partitions, go on where it is.",
 )
+@click.option(
+    "--lease",
+    metavar="DURATION",
+    help="With --group: how long its partitions stay with a member that is gone; 10 seconds unless said.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on at the end, as records come.")
 @click.option("--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--timeout", metavar="DURATION", help="With --follow or --group: stop after this long without a record.")
@@ -75,6 +81,7 @@ def consume(
     partition: int | None,
     key: str | None,
     group: str | None,
+    lease: str | None,
     follow: bool,
     max_: int | None,
     timeout: str | None,
@@ -97,6 +104,8 @@ def consume(
     """
     if group is not None and (key is not None or partition is not None):
         raise click.UsageError("--group shares out whole partitions: leave --key and --partition out.")
+    if lease is not None and group is None:
+        raise click.UsageError("--lease is for --group.")
     if timeout is not None and not follow and group is None:
         raise click.UsageError("--timeout is for --follow or --group; without them consume does not wait.")
     from headrace.durations import duration_us
@@ -115,7 +124,8 @@ def consume(
 
             watch_reader()
         if group is not None:
-            _in_group(found, group, printer, begin, follow=follow, limit=max_, patience=patience)
+            with found.group(group).join(start=begin, lease=lease or "10 seconds") as member:
+                _in_group(member, found.group(group), printer, follow=follow, limit=max_, patience=patience)
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
@@ -183,10 +193,9 @@ def _following(
 
 
 def _in_group(
-    topic: EmbeddedTopic,
-    group: str,
+    member: EmbeddedMember,
+    group: EmbeddedGroup,
     printer: Printer,
-    start: Any,
     *,
     follow: bool,
     limit: int | None,
@@ -196,29 +205,27 @@ def _in_group(
 
     from headrace.errors import MemberFenced
 
-    handle = topic.group(group)
-    with handle.join(start=start) as member:
-        printed, news, nothing = 0, time.monotonic(), follow
-        while limit is None or printed < limit:
-            room = POLL_ROWS if limit is None else min(POLL_ROWS, limit - printed)
-            left = WAIT_SECONDS if patience is None else max(0.0, news + patience - time.monotonic())
-            wait = min(WAIT_SECONDS, left) if nothing else 0.0
-            records = member.poll(timeout=f"{int(wait * 1e6)} us", max_records=room)
-            if records:
-                printer.print(list(map(printer.item, records)))
-                printed += len(records)
-                news = time.monotonic()
-            try:
-                member.commit()
-            except MemberFenced:
-                continue  # taken over or rewound meanwhile: whoever has them now prints them again
-            if records:
-                continue
-            if not follow and not any(lag.records for lag in handle.lag().values()):
-                return
-            if patience is not None and time.monotonic() - news >= patience:
-                return
-            nothing = True  # others have what is left: wait for them, or for their partitions
+    printed, news, nothing = 0, time.monotonic(), follow
+    while limit is None or printed < limit:
+        room = POLL_ROWS if limit is None else min(POLL_ROWS, limit - printed)
+        left = WAIT_SECONDS if patience is None else max(0.0, news + patience - time.monotonic())
+        wait = min(WAIT_SECONDS, left) if nothing else 0.0
+        records = member.poll(timeout=f"{int(wait * 1e6)} us", max_records=room)
+        if records:
+            printer.print(list(map(printer.item, records)))
+            printed += len(records)
+            news = time.monotonic()
+        try:
+            member.commit()
+        except MemberFenced:
+            continue  # taken over or rewound meanwhile: whoever has them now prints them again
+        if records:
+            continue
+        if not follow and not any(lag.records for lag in group.lag().values()):
+            return
+        if patience is not None and time.monotonic() - news >= patience:
+            return
+        nothing = True  # others have what is left: wait for them, or for their partitions
 
 
 # -- how they are printed ------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ committing, says so, and waits to be killed: the worst moment there is."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+import time
 
 import headrace as hr
 
@@ -22,14 +24,17 @@ def main(home: str, name: str) -> None:
     asked_to_stop = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: asked_to_stop.set())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    parent = os.getppid()
     with hr.open_log(home, create=False) as log, log.topic(TOPIC).group(GROUP).join(lease=LEASE) as member:
-        while True:
+        while os.getppid() == parent:  # whoever tells the story is still there
             records = member.poll(timeout="200 milliseconds", max_records=POLL_ROWS)
             if not records:
                 continue
             if asked_to_stop.is_set():
                 print(f"holding {len(records)}", flush=True)
-                signal.pause()
+                while os.getppid() == parent:
+                    time.sleep(0.05)
+                return
             try:
                 with log.transaction() as tx:
                     tx.append(RESULTS, [_result(record, name) for record in records])

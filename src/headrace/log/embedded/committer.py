@@ -122,10 +122,9 @@ class Plain:
 
     merge_key = None
 
-    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> None:
+    def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
         self.apply = apply
         self.synced = synced
-        self.synced_after = synced_after
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -173,10 +172,9 @@ class Committer:
                 self._more.notify()
         return future
 
-    def run(self, apply: Callable[[Tx], Any], *, synced: bool, synced_after: bool = False) -> Any:
-        """A write of index rows only, waited for. `synced_after`: rows that may be seen before they are safe are synced
-        when the turnstile is free again, so that nobody waits for that sync but the caller."""
-        return self.submit(Plain(apply, synced=synced, synced_after=synced_after)).result()
+    def run(self, apply: Callable[[Tx], Any], *, synced: bool) -> Any:
+        """A write of index rows only, waited for."""
+        return self.submit(Plain(apply, synced=synced)).result()
 
     def close(self) -> None:
         """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
@@ -192,7 +190,7 @@ class Committer:
                 with self._turnstile.writing():
                     self._files.close_ingest(self._index.begin(synced=True))
                     self._index.commit()
-                    self._checkpoint()
+                self._checkpoint()
             except sqlite3.Error as error:
                 raise translate(error, self._index.path) from error
 
@@ -211,7 +209,7 @@ class Committer:
 
     def _gather(self) -> list[Waiting]:
         """The jobs of the next commit. Waits a moment for those who were just answered to come back, beside those who
-        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's sync."""
+        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's."""
         with self._more:
             while not self._queue:
                 if self._closing:
@@ -246,11 +244,6 @@ class Committer:
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.checkpoint_due():
-                    reach("checkpoint.due")
-                    self._checkpoint()
-            if not synced and any(getattr(job, "synced_after", False) for job, _, _ in work):
-                self._index.sync_wal()
         except SyncFailed as error:
             self._stop_writing(error)
             raise
@@ -268,6 +261,9 @@ class Committer:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
+        if self._index.checkpoint_due():
+            reach("checkpoint.due")
+            self._checkpoint()
 
     def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], set[str]]:
         index = self._index
@@ -298,9 +294,13 @@ class Committer:
         return results, tx.touched
 
     def _checkpoint(self) -> None:
-        """After the commit, which it must not fail: whoever waits for it would believe that nothing was written."""
+        """After a commit, whose callers are answered. What is unsynced in the write-ahead log is synced before the
+        turnstile is taken: others would wait for all of it."""
         try:
-            self._index.checkpoint()
+            self._index.sync_wal()
+            with self._turnstile.writing():
+                if self._index.checkpoint_due() or self._closing:
+                    self._index.checkpoint()
         except SyncFailed as error:
             self.failed = error
         except HeadraceError:  # a full disk, say: the write-ahead log grows until there is space

@@ -386,14 +386,13 @@ class EmbeddedMember:
             room = max_records - len(out)
             if room <= 0:
                 break
-            for record in Reader(self._engine, self._catalog, topic, partition).records(begin, state.next):
-                out.append(record)
-                reached[partition] = record.offset + 1
-                room -= 1
-                if room == 0:
-                    break
-            else:
-                reached[partition] = state.next
+            reader = Reader(self._engine, self._catalog, topic, partition)
+            while room > 0 and begin < state.next:  # decodes no more than is asked for
+                stop = min(state.next, begin + room)
+                found = list(reader.records(begin, stop))
+                out += found
+                room -= len(found)
+                begin = reached[partition] = stop
         for partition, position in reached.items():  # only now: records of a poll that failed were not handed out
             self._held[partition].position = position
         self._turn += 1
@@ -412,15 +411,16 @@ class EmbeddedMember:
 
     def commit(self, upto: Record | None = None) -> None:
         """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
-        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed."""
+        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed.
+
+        It is not synced: a power loss may take the last commits, and their records are then polled again, as after a
+        crash before a commit. In a transaction (`tx.commit(member)`) offsets are as durable as its appends."""
         with self._lock:
             self._check()
             claims = self.claims() if upto is None else self._claim(upto)
             if not claims:
                 return
-            # Offsets others may see before they are safe: whoever goes on from them appends, if anything, behind them.
-            committer = self._engine.committer
-            committer.run(lambda tx: self.apply_commit(tx, claims), synced=False, synced_after=self.synced)
+            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=False)
             reach("member.committed")
             self.committed(claims)
 

@@ -272,8 +272,8 @@ class Index:
         self._closed = False
         self._synchronous = ""
         self._checkpoint_at = CHECKPOINT_BYTES
-        self._wal_fd = -1
         self._wal_named = False
+        self._wal_fd = -1
         with self._typed():
             if not path.exists():
                 raise LogMissing(path=str(path), why="there is no log here")
