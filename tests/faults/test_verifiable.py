@@ -3,14 +3,16 @@ reordered or left unseen. And the checker itself: what it must find, it finds.""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from headrace.errors import MemberFenced
 from headrace.log.embedded.log import open_log
 from tests.faults import verifiable
 from tests.faults.checking import opened
-from tests.faults.children import Children
+from tests.faults.children import Children, ack, hear
 from tests.faults.verifiable import EVENTS, GROUP, SEEN, Run
 
 
@@ -30,9 +32,57 @@ def run(home: Path, children: Children, seed: int, seconds: float, **how: int) -
 @pytest.mark.timeout(180)
 def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: int) -> None:
     did = run(tmp_path / "log", children, seed, 25).did
+    print(did)
     assert min(did["kill"], did["pause"], did["replaced"]) > 1, did
     assert did["fenced"] > 0, f"no zombie woke up: {did}"
+    assert did["recognised"] > 0, f"no repetition was recognised: {did}"
     assert did["processed"] > 20
+
+
+def consume_slowly(home: str, in_transaction: bool) -> None:
+    log = open_log(home, create=False)
+    member = log.topic(EVENTS).group(GROUP).join(lease="500 milliseconds")
+    ack(len(member.poll(max_records=1000)))
+    hear()
+    try:
+        if in_transaction:
+            with log.transaction() as tx:
+                tx.append(SEEN, seen(0, 0, "zombie", 0))
+                tx.commit(member)
+        else:
+            member.commit()
+        ack("committed")
+    except MemberFenced as error:
+        ack(["fenced", sorted(error.partitions)])
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_member_paused_past_its_lease_commits_nothing(
+    in_transaction: bool, tmp_path: Path, children: Children
+) -> None:
+    home = tmp_path / "log"
+    verifiable.prepare(home)
+    with open_log(home) as log:
+        log.topic(EVENTS).append([event(who, n) for who in "abcdef" for n in range(10)])
+    sleeper = children.start(consume_slowly, str(home), in_transaction)
+    assert sleeper.next() == 60
+    sleeper.stop()
+    with open_log(home) as log:
+        group = log.topic(EVENTS).group(GROUP)
+        with group.join(lease="500 milliseconds") as member:
+            found: list[object] = []
+            deadline = time.monotonic() + 20
+            while len(found) < 60:
+                assert time.monotonic() < deadline, "the partitions stay with the sleeper"
+                found += member.poll(timeout="100 milliseconds", max_records=7)
+            before = group.committed()
+            sleeper.resume()
+            sleeper.tell("go")
+            assert sleeper.next() == ["fenced", [0, 1, 2, 3]]
+            assert group.committed() == before == {}
+            member.commit()
+            assert sum(group.committed().values()) == 60
+        assert not list(log.topic(SEEN).records()), "half a transaction of the zombie"
 
 
 @pytest.mark.soak

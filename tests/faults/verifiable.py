@@ -24,6 +24,7 @@ EVENTS, SEEN, GROUP = "events", "seen", "checkers"
 BATCH = 5
 KEYS_EACH = 3
 LEASE_SECONDS = 0.8
+WORK_SECONDS = 0.05
 
 
 def prepare(home: Path, *, partitions: int = 4, durability: str = "fsync") -> None:
@@ -71,6 +72,7 @@ def consume(home: str, name: str) -> None:
             if _flag(home, "drain").exists() and not sum(lag.records for lag in group.lag().values()):
                 break
             continue
+        time.sleep(WORK_SECONDS)  # so that most pauses come upon a member with records in hand
         try:
             with log.transaction() as tx:
                 values = [(r.partition, r.offset, r.value["producer"], r.value["n"]) for r in found]
@@ -100,6 +102,7 @@ class Run:
     did: Counter[str] = field(default_factory=Counter)
     _live: dict[str, Child] = field(default_factory=dict)
     _sleeping: list[tuple[float, str, Child]] = field(default_factory=list)
+    _zombies: list[tuple[str, Child]] = field(default_factory=list)
     _starts: int = 0
 
     def go(self, seconds: float) -> None:
@@ -114,6 +117,8 @@ class Run:
             self._wake_up()
             self._hurt(rng.choice(sorted(self._live)), rng.choice(["kill", "pause"]), rng)
         self._wake_up(all_of_them=True)
+        for name, zombie in self._zombies:
+            self._hear(name, zombie.finish(60))
         _flag(self.home, "stop").touch()
         for name in [name for name in self._live if name.startswith("producer")]:
             self._hear(name, self._live.pop(name).finish(60))
@@ -124,7 +129,9 @@ class Run:
     def _start(self, name: str) -> None:
         self._starts += 1
         if name.startswith("producer"):
-            arguments = (str(self.home), name, self.acked.get(name, 0), self.pause_seconds)
+            forgotten = BATCH * (self._starts % 4)  # acknowledgements it did not get round to noting: it repeats them
+            resume = max(0, self.acked.get(name, 0) - forgotten)
+            arguments = (str(self.home), name, resume, self.pause_seconds)
             self._live[name] = self.children.start(produce, *arguments)
         else:
             self._live[name] = self.children.start(consume, str(self.home), f"{name}.{self._starts}")
@@ -166,7 +173,7 @@ class Run:
                 self._sleeping.remove(entry)
                 child.resume()
                 if self._live.get(name) is not child:
-                    self._hear(name, child.finish(60))
+                    self._zombies.append((name, child))  # not waited for here: it may need a lock another sleeper has
 
     def _hear(self, name: str, facts: list[Any]) -> None:
         for fact in facts:
