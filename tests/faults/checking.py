@@ -5,7 +5,8 @@ Records of these tests say who wrote them: `who` is one writer, `n` its own numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,13 @@ def check_acked(state: State, topic: str, values: list[dict[str, Any]], ranges: 
 
 def _multiset(values: list[Any]) -> list[str]:
     return sorted(repr(value) for value in values)
+
+
+def together(*jobs: Callable[[], None]) -> None:
+    """Each in a thread of its own, until all are done; an exception in one is the caller's."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for future in [pool.submit(job) for job in jobs]:
+            future.result()
 
 
 def json_ranges(ranges: dict[int, range]) -> dict[str, list[int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from headrace.log.embedded import index as index_module
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.groups import EmbeddedMember, _beats
 from headrace.log.embedded.log import EmbeddedLog, open_log
-from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened
+from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened, together
 from tests.faults.children import Child, Children, ack
 
 ROUNDS = 12
@@ -74,11 +73,7 @@ def busy(home: str, point: str, action: str, skip: int, before_open: bool, compa
         lambda: produce(log),
         lambda: consume(log, companion),
     ]
-    threads = [threading.Thread(target=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*jobs)
     ack(["reached", failpoints._armed is None])
     log.close()
 
@@ -178,7 +173,7 @@ def process(log: EmbeddedLog, member: EmbeddedMember, by: str, *, told: bool = F
     with log.transaction() as tx:
         tx.append("out", [{"p": record.partition, "o": record.offset, "by": by} for record in found])
         tx.commit(member)
-        positions = member.positions()
+        positions = {partition: offset for partition, (_, _, offset) in member.claims().items()}
     if told:
         ack(["committed", positions])
     member.commit(upto=found[-1])  # says nothing new, and passes the way of a plain commit

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,9 @@ import pytest
 
 from headrace.log.embedded import index as index_module
 from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.groups import EmbeddedMember
 from headrace.log.embedded.log import EmbeddedLog, open_log
-from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened
+from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened, together
 from tests.faults.children import Children, ack, hear
 from tests.faults.disk import Disk, Image, Shim, Trace, mark
 
@@ -94,14 +94,6 @@ def second(home: str) -> None:
     os._exit(0)
 
 
-def together(*jobs: Any) -> None:
-    threads = [threading.Thread(target=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def appends(log: EmbeddedLog, topic: str, who: str) -> None:
     for n in range(ROUNDS):
         rows = [row(who, n)] * (1 + n % 3)
@@ -129,6 +121,10 @@ def stamps(log: EmbeddedLog) -> None:
             mark(["acked", "stamped", rows, json_ranges(done.ranges)])
 
 
+def positions_of(member: EmbeddedMember) -> dict[int, int]:
+    return {partition: offset for partition, (_, _, offset) in member.claims().items()}
+
+
 def consume(log: EmbeddedLog, topic: str) -> None:
     """What was read is written in the transaction that commits it."""
     member = log.topic(topic).group("g").join(lease="60 seconds")
@@ -138,12 +134,12 @@ def consume(log: EmbeddedLog, topic: str) -> None:
             with log.transaction() as tx:
                 tx.append("done", [{"who": f"{topic}/{r.partition}", "n": r.offset, "pad": None} for r in found])
                 tx.commit(member)
-                positions = member.positions()
+                positions = positions_of(member)
             mark(["committed", f"{topic}/g", positions])
     with log.topic(topic).group("h").join(lease="60 seconds") as plain:
         for _ in range(4):
             if plain.poll(timeout="0 seconds", max_records=2):
-                positions = plain.positions()
+                positions = positions_of(plain)
                 plain.commit()
                 mark(["committed", f"{topic}/h", positions])
     member.close()
