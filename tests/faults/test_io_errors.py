@@ -43,7 +43,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("truncate", "log.db", errno.ENOSPC),
     ("write", "lock", errno.ENOSPC),
     ("write", "lock", errno.EIO),
-    ("write", "wake/*", errno.ENOSPC),
+    ("open", "wake/*", errno.ENOSPC),
     ("open", "wake/*", errno.EMFILE),
 ]
 
