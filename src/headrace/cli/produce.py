@@ -165,15 +165,12 @@ class Work:
             self._keep(bad)
 
     def _keep(self, bad: list[Bad]) -> None:
-        from headrace.log.embedded import dead_letters
-
-        engine, catalog = self._log._engine, self._log._catalog
-        found: list[dict[str, Any]] = [
-            {"reason": "bad_input", "error": one.why, "source": f"{one.source}:{one.line}", "raw": one.raw}
-            for one in bad
-        ]
-        topic = catalog.named(self._topic.name)
-        engine.submit(dead_letters.letters(catalog, topic, found)).result()
+        self._topic.bury(
+            [
+                {"reason": "bad_input", "error": one.why, "source": f"{one.source}:{one.line}", "raw": one.raw}
+                for one in bad
+            ]
+        )
 
     def report(self) -> None:
         total = sum(self.appended.values())
