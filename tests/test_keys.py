@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidArgument, InvalidSchema
@@ -58,7 +58,7 @@ parts = {
 }
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_partitions_in_bulk_are_zlibs(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(sorted(parts)), min_size=1, max_size=3, unique=True))
@@ -71,6 +71,24 @@ def test_partitions_in_bulk_are_zlibs(data: st.DataObject) -> None:
     keys = [key_bytes(row if len(chosen) > 1 else row[0], schema, schema.names) for row in rows]
     assert all_key_bytes(batch, schema.names) == keys
     assert partitions_of(batch, schema.names, count).tolist() == [zlib.crc32(key) % count for key in keys]
+
+
+@pytest.mark.parametrize("columns", [["s"], ["b"], ["n"], ["s", "n", "b"]])
+def test_thousands_of_keys_of_every_length(columns: list[str]) -> None:
+    """Enough rows for every branch of the bulk crc: by eights, fours, twos and ones, and zlib for the longest."""
+    draw = random.Random(7)
+    lengths = [*range(40), *range(250, 262), 0, 0, 0, 8, 8, 8]
+    rows = [
+        {
+            "s": None if draw.random() < 0.1 else "é"[: draw.randrange(2)] + "x" * draw.choice(lengths),
+            "b": None if draw.random() < 0.1 else draw.randbytes(draw.choice(lengths)),
+            "n": None if draw.random() < 0.1 else draw.randrange(-(10 ** draw.randrange(1, 19)), 10**18),
+        }
+        for _ in range(5000)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=parse_ddl("s string, b binary, n bigint")).slice(3, 4990)
+    keys = all_key_bytes(batch, columns)
+    assert partitions_of(batch, columns, 1009).tolist() == [zlib.crc32(key) % 1009 for key in keys]
 
 
 def test_nulls_with_bytes_beneath_them_count_as_null() -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import IncompatibleSchema, InvalidSchema
@@ -258,7 +258,7 @@ def test_spark_types_headrace_does_not_have_are_refused(value: SparkSchema) -> N
         schema_from(value)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_schema_bytes_are_a_typed_error_or_a_schema(data: st.DataObject) -> None:
     good = bytearray(schema_bytes(parse_ddl("a int, s struct<x: string NOT NULL>, d decimal(5, 2), t timestamp")))
@@ -394,6 +394,7 @@ def test_reading_as_the_same_schema_copies_nothing() -> None:
     assert read_as(batch, parse_ddl("b string")).to_pylist() == [{"b": "x"}]  # some columns of it
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_evolves_can_be_read(data: st.DataObject) -> None:
     old = data.draw(schemas)

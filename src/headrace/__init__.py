@@ -37,17 +37,15 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    home = _HOMES.get(name)
-    if home is None:
-        from headrace import errors
-
-        if name in errors.__all__:
-            return getattr(errors, name)
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    errors = import_module("headrace.errors")  # not `from headrace import errors`: that would ask here again
+    if name in errors.__all__:
+        return getattr(errors, name)
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from headrace import errors
+    from importlib import import_module
 
-    return sorted([*_HOMES, *errors.__all__, "__version__"])
+    return sorted([*_HOMES, *import_module("headrace.errors").__all__, "__version__"])

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
+from headrace.log.embedded import disk
 from headrace.log.embedded.datafiles import DataFiles, Draft
+from headrace.log.embedded.frames import JOINED
 from headrace.log.embedded.index import (
     BATCHES,
     META,
@@ -152,7 +154,8 @@ class Committer:
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._last_group = 1
+        self._expected = 1  # jobs the next commit may hope for
+        self._awaited = 1  # jobs for which the thread is to be woken
         self._synced_known = 0
         self.failed: SyncFailed | None = None
 
@@ -165,7 +168,8 @@ class Committer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace-committer", daemon=True)
                 self._thread.start()
-            self._more.notify()
+            if len(self._queue) >= self._awaited:
+                self._more.notify()
         return future
 
     def run(self, apply: Callable[[Tx], Any], *, synced: bool) -> Any:
@@ -182,10 +186,13 @@ class Committer:
         self._thread.join()
         if self.failed is None and self._index.in_place():
             self._files.sync_ingest()
-            with self._turnstile.writing():
-                self._files.close_ingest(self._index.begin(synced=True))
-                self._index.commit()
-                self._index.checkpoint()
+            try:
+                with self._turnstile.writing():
+                    self._files.close_ingest(self._index.begin(synced=True))
+                    self._index.commit()
+                self._checkpoint()
+            except sqlite3.Error as error:
+                raise translate(error, self._index.path) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -201,23 +208,25 @@ class Committer:
                     raise
 
     def _gather(self) -> list[Waiting]:
-        """The jobs of the next commit. Waits a moment for as many as came last time: they come back together."""
+        """The jobs of the next commit. Waits a moment for those who were just answered to come back, beside those who
+        waited meanwhile: else two halves of the callers would take turns for ever, each waiting for the other's."""
         with self._more:
             while not self._queue:
                 if self._closing:
                     return []
+                self._awaited = 1
                 self._more.wait()
-            if self._last_group > 1 and len(self._queue) < self._last_group:
-                self._more.wait_for(lambda: len(self._queue) >= self._last_group, timeout=GATHER_SECONDS)
+            self._awaited = min(self._expected, JOBS_MAX)
+            self._more.wait_for(lambda: len(self._queue) >= self._awaited or self._closing, timeout=GATHER_SECONDS)
             jobs = [self._queue.popleft() for _ in range(min(len(self._queue), JOBS_MAX))]
-            self._last_group = len(jobs)
+            self._expected = 1
             return jobs
 
     def _commit(self, waiting: list[Waiting]) -> None:
         if self.failed is not None:
             raise self.failed
         work = _combined(waiting)
-        drafts = [draft for job, _, _ in work for draft in job.drafts()]
+        drafts = [draft for job, _, _ in work for draft in _joined(job.drafts())]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
@@ -231,19 +240,20 @@ class Committer:
                 self._files.sync_ingest()
                 with self._index.reading() as db:
                     others = self._files.sync_others(db)
+                self._index.name_wal()
                 reach("append.synced")
             with self._turnstile.writing():
                 results, touched = self._transact(work, synced=synced, others=others)
-                if self._index.checkpoint_due():
-                    reach("checkpoint.due")
-                    self._index.checkpoint()
         except SyncFailed as error:
             self._stop_writing(error)
             raise
         except sqlite3.Error as error:
             raise translate(error, self._index.path) from error
+        except OSError as error:
+            raise disk.translate(error, error.filename or self._index.path) from error
         reach("commit.unacked")
         self._wake(touched)
+        self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
             for future, outcome in zip(futures, outcomes, strict=True):
@@ -251,6 +261,9 @@ class Committer:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
+        if self._index.checkpoint_due():
+            reach("checkpoint.due")
+            self._checkpoint()
 
     def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], set[str]]:
         index = self._index
@@ -276,8 +289,22 @@ class Committer:
         self._files.noted()
         if synced:
             self._synced_known = number
-        self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
+        with contextlib.suppress(OSError):  # a second witness: what it could not be told is committed all the same
+            self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
         return results, tx.touched
+
+    def _checkpoint(self) -> None:
+        """After a commit, whose callers are answered. What is unsynced in the write-ahead log is synced before the
+        turnstile is taken: others would wait for all of it."""
+        try:
+            self._index.sync_wal()
+            with self._turnstile.writing():
+                if self._index.checkpoint_due() or self._closing:
+                    self._index.checkpoint()
+        except SyncFailed as error:
+            self.failed = error
+        except HeadraceError:  # a full disk, say: the write-ahead log grows until there is space
+            self._index.postpone_checkpoint()
 
     def _applied(self, job: Job, tx: Tx, *, alone: bool) -> Any:
         """The job's result, or the error that refuses it: then nothing of it stays in the transaction."""
@@ -300,7 +327,7 @@ class Committer:
     def _stop_writing(self, error: SyncFailed) -> None:
         self.failed = error
         with contextlib.suppress(HeadraceError, sqlite3.Error, OSError), self._turnstile.writing():
-            self._files.suspect_ingest(self._index.begin(synced=False))
+            self._files.suspect(self._index.begin(synced=False), error.path)
             self._index.commit()
 
     def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
@@ -330,6 +357,12 @@ class Committer:
             raise
         self._files.adopted(fresh)
         reach("roll.adopted")
+
+
+def _joined(drafts: list[Draft]) -> list[Draft]:
+    for draft in drafts[1:]:
+        draft.flags |= JOINED
+    return drafts
 
 
 def _combined(waiting: list[Waiting]) -> list[Work]:

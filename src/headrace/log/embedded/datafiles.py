@@ -25,6 +25,9 @@ from headrace.log.embedded.index import FILES, FileRow, Index
 
 FILE_BYTES_MAX = 128 << 20
 OPEN_FILES_MAX = 64
+UNSYNCED = "WHERE synced < committed AND state <> 'suspect'"
+"""Files a sync makes safe. A sync of one that failed before says nothing: the kernel has dropped what it could not
+write, and reports it once. Such a file is read back by whoever opens the log next."""
 
 
 @dataclass(slots=True)
@@ -161,9 +164,10 @@ class DataFiles:
         earlier unsynced appends' rows durable too: their bytes must be there first."""
         own = self._ingest.id if self._ingest else -1
         done: dict[int, int] = {}
-        for row in FILES.select(db, "WHERE synced < committed"):
+        for row in FILES.select(db, UNSYNCED):
             if row.id is not None and row.id != own:
-                fd = disk.open_to_read(self.folder / row.name)
+                with disk.typed(self.folder / row.name):
+                    fd = disk.open_to_read(self.folder / row.name)
                 try:
                     disk.sync(fd, self.folder / row.name)
                 finally:
@@ -177,7 +181,7 @@ class DataFiles:
         if ingest is not None and ingest.noted != (ingest.end, ingest.synced):
             FILES.put(db, FileRow(ingest.id, ingest.name, "ingest", ingest.end, ingest.synced))
         if synced:
-            for row in FILES.select(db, "WHERE synced < committed"):
+            for row in FILES.select(db, UNSYNCED):
                 if ingest is not None and row.id == ingest.id:
                     continue
                 assert row.id is not None
@@ -196,11 +200,14 @@ class DataFiles:
         if ingest is not None:
             FILES.put(db, FileRow(ingest.id, ingest.name, "closed", ingest.noted[0], ingest.noted[0]))
 
-    def suspect_ingest(self, db: sqlite3.Connection) -> None:
-        """After a failed sync: what it covered must be read back from the disk before it is believed."""
+    def suspect(self, db: sqlite3.Connection, path: str) -> None:
+        """After a failed sync, of our own file or another's: what it covered must be read back from the disk before it
+        is believed. Our own is closed in any case: nothing more is written to it."""
         ingest = self._ingest
         if ingest is not None:
             FILES.put(db, FileRow(ingest.id, ingest.name, "suspect", *ingest.noted))
+        for row in FILES.select(db, "WHERE name = ?", os.path.basename(path)):
+            FILES.put(db, row._replace(state="suspect"))
 
     # -- reading: any thread -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ bytes out. Does not know files or the index. Length and checksums are checked be
          4     2  format version, 1
          6     2  flags: 1 = the body's last columns are _offset, _arrived_at, _progress (per row)
                          2 = before those, the column _extra (unknown fields, as JSON text)
+                         4 = of the same append or transaction as the frame before it
          8    16  topic id
         24     4  partition
         28     4  count of records
@@ -37,6 +38,8 @@ PER_ROW = 1
 """Flag: the body ends with the columns _offset, _arrived_at and _progress, one value per row."""
 EXTRA = 2
 """Flag: the users' columns are followed by _extra, the unknown fields a topic with extra="keep" keeps."""
+JOINED = 4
+"""Flag: of the same append or transaction as the frame before it in the file; they are lost together, or not at all."""
 
 _HEADER = struct.Struct("<4sHH16sIIQIIQI")
 _CRC = struct.Struct("<I")

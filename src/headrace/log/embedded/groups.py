@@ -32,6 +32,7 @@ from headrace.errors import (
     MemberFenced,
     TopicReplaced,
     UnknownGroup,
+    WaitTimeout,
 )
 from headrace.failpoints import reach
 from headrace.log.contract import Lag, MemberInfo, Record, Start
@@ -107,6 +108,32 @@ class EmbeddedGroup:
             )
             for row in rows
         ]
+
+    def wait(
+        self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
+    ) -> tuple[int, int]:
+        """Until `members` live members have all the partitions, and at most `lag` records are unread; returns both
+        numbers, or raises WaitTimeout. Looks ten times a second: offsets and leases change without waking anybody."""
+        limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        until = time.monotonic() + limit
+        while True:
+            alive, unread = self._standing()
+            if (members is None or alive == members) and (lag is None or 0 <= unread <= lag):
+                return alive, unread
+            if time.monotonic() >= until:
+                raise WaitTimeout(f"group {self.name!r} (now {alive} members, lag {unread})", limit)
+            time.sleep(0.1)
+
+    def _standing(self) -> tuple[int, int]:
+        """Live members (-1 while partitions are with nobody or on their way) and unread records (-1 if unknown)."""
+        try:
+            unread = sum(part.records for part in self.lag().values())
+        except UnknownGroup:
+            return 0, -1
+        shares = self._shares()
+        alive = {member.member for member in self.members() if member.alive}
+        settled = all((share.member in alive or not alive) and share.wanted_by is None for share in shares)
+        return len(alive) if settled else -1, unread
 
     def rewind(self, start: Start) -> dict[int, int]:
         """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
@@ -359,14 +386,13 @@ class EmbeddedMember:
             room = max_records - len(out)
             if room <= 0:
                 break
-            for record in Reader(self._engine, self._catalog, topic, partition).records(begin, state.next):
-                out.append(record)
-                reached[partition] = record.offset + 1
-                room -= 1
-                if room == 0:
-                    break
-            else:
-                reached[partition] = state.next
+            reader = Reader(self._engine, self._catalog, topic, partition)
+            while room > 0 and begin < state.next:  # decodes no more than is asked for
+                stop = min(state.next, begin + room)
+                found = list(reader.records(begin, stop))
+                out += found
+                room -= len(found)
+                begin = reached[partition] = stop
         for partition, position in reached.items():  # only now: records of a poll that failed were not handed out
             self._held[partition].position = position
         self._turn += 1
@@ -385,13 +411,16 @@ class EmbeddedMember:
 
     def commit(self, upto: Record | None = None) -> None:
         """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
-        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed."""
+        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed.
+
+        It is not synced: a power loss may take the last commits, and their records are then polled again, as after a
+        crash before a commit. In a transaction (`tx.commit(member)`) offsets are as durable as its appends."""
         with self._lock:
             self._check()
             claims = self.claims() if upto is None else self._claim(upto)
             if not claims:
                 return
-            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=self.synced)
+            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=False)
             reach("member.committed")
             self.committed(claims)
 

@@ -272,6 +272,8 @@ class Index:
         self._closed = False
         self._synchronous = ""
         self._checkpoint_at = CHECKPOINT_BYTES
+        self._wal_named = False
+        self._wal_fd = -1
         with self._typed():
             if not path.exists():
                 raise LogMissing(path=str(path), why="there is no log here")
@@ -382,6 +384,23 @@ class Index:
             self.writer.execute("BEGIN IMMEDIATE")
         return self.writer
 
+    def name_wal(self) -> None:
+        """SQLite syncs the name of its write-ahead log in the process that made the file, and only when that process
+        syncs: before we rely on the file, we see to its name ourselves."""
+        if not self._wal_named:
+            disk.sync_directory(self.path.parent)
+            self._wal_named = True
+
+    def sync_wal(self) -> None:
+        """Makes what is committed durable, without any lock. SQLite keeps no locks on this file, so that opening it
+        here does no harm, and does not replace it while a connection is open."""
+        self.name_wal()
+        path = Path(f"{self.path}-wal")
+        if self._wal_fd < 0:
+            with disk.typed(path):
+                self._wal_fd = disk.open_to_read(path)
+        disk.sync(self._wal_fd, path)
+
     def commit(self) -> None:
         try:
             self.writer.execute("COMMIT")
@@ -397,11 +416,15 @@ class Index:
     def wal_bytes(self) -> int:
         try:
             return os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
+        except OSError:
             return 0
 
     def checkpoint_due(self) -> bool:
         return self.wal_bytes() >= self._checkpoint_at
+
+    def postpone_checkpoint(self) -> None:
+        """One failed: the next is due when as much again was written."""
+        self._checkpoint_at = CHECKPOINT_BYTES + self.wal_bytes()
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
@@ -431,6 +454,9 @@ class Index:
         while self._idle:
             self._idle.pop().close()
         self.writer.close()
+        if self._wal_fd >= 0:
+            os.close(self._wal_fd)
+            self._wal_fd = -1
 
 
 def _quoted(path: Path) -> str:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import datetime
+from sys import getsizeof
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +25,7 @@ from headrace.log.contract import Overload, ProducerStats
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.futures import LazyFuture, resolve
 from headrace.log.embedded.index import PRODUCERS, ProducerRow
 from headrace.names import check_name
 from headrace.position import Position
@@ -30,7 +33,7 @@ from headrace.position import Position
 if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
 
-Waiting = tuple[Mapping[str, Any], "Future[Position]", int]
+Waiting = tuple[Mapping[str, Any], LazyFuture[Position], int]
 
 
 class EmbeddedProducer:
@@ -54,7 +57,8 @@ class EmbeddedProducer:
             raise InvalidArgument("overload", overload, "must be block, buffer or drop")
         self._overload = overload
         self._waiting: deque[Waiting] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken for every row: entering it is cheaper than entering its condition
+        self._changed = threading.Condition(self._lock)
         self._oldest = 0.0
         self._flushing = 0
         self._in_flight = 0
@@ -90,7 +94,7 @@ class EmbeddedProducer:
         """Buffers the row; the future is resolved with the position once it is committed. When the buffer is full,
         `block` waits, `buffer` raises Overloaded, `drop` counts the row and fails its future with Overloaded."""
         size = _size(row)
-        with self._changed:
+        with self._lock:
             self._check()
             if self._full(size):
                 if self._overload == "drop":
@@ -117,15 +121,17 @@ class EmbeddedProducer:
             return None if self._full(size) else self._accept(row, size)
 
     def _accept(self, row: Mapping[str, Any], size: int) -> Future[Position]:
-        future: Future[Position] = Future()
-        if not self._waiting:
+        future: LazyFuture[Position] = LazyFuture()
+        waiting, stats = self._waiting, self._stats
+        if not waiting:
             self._oldest = time.monotonic()
-        self._waiting.append((row, future, size))
-        self._stats.sent += 1
-        self._stats.buffered_rows += 1
-        self._stats.buffered_bytes += size
-        self._stats.buffered_bytes_max = max(self._stats.buffered_bytes_max, self._stats.buffered_bytes)
-        if len(self._waiting) == 1 or len(self._waiting) >= self._batch_rows:
+        waiting.append((row, future, size))
+        stats.sent += 1
+        stats.buffered_rows += 1
+        stats.buffered_bytes = buffered = stats.buffered_bytes + size
+        if buffered > stats.buffered_bytes_max:
+            stats.buffered_bytes_max = buffered
+        if len(waiting) == 1 or len(waiting) == self._batch_rows:  # the thread looks for itself when it is busy
             self._changed.notify_all()
         return future
 
@@ -223,19 +229,13 @@ class EmbeddedProducer:
                 self._finish([future for _, future, _ in left], done.position)
                 return
 
-    def _finish(self, futures: list[Future[Position]], outcome: Position | Exception) -> None:
+    def _finish(self, futures: list[LazyFuture[Position]], outcome: Position | Exception) -> None:
         with self._changed:
             if isinstance(outcome, Exception):
                 self._stats.failed += len(futures)
             else:
                 self._stats.acked += len(futures)
-        for future in futures:
-            if not future.set_running_or_notify_cancel():
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+        resolve(futures, outcome)
 
 
 def _as_its_only_row(error: RecordRejected) -> RecordRejected:
@@ -318,11 +318,18 @@ def _at_least_one(value: int, name: str) -> int:
     return value
 
 
+_SMALL = frozenset({int, float, bool, type(None), datetime})
+
+
 def _size(row: Mapping[str, Any]) -> int:
     """About how much memory a row takes while it waits."""
-    if not isinstance(row, Mapping):
+    if type(row) is not dict and not isinstance(row, Mapping):
         raise InvalidArgument("row", row, "must be a mapping of column names to values")
-    size = 64
+    size = 64 + 64 * len(row)
     for value in row.values():
-        size += 16 + (len(value) if isinstance(value, (str, bytes, bytearray, list, tuple, dict)) else 0)
+        kind = type(value)
+        if kind is str:
+            size += len(value)
+        elif kind not in _SMALL:
+            size += getsizeof(value)
     return size

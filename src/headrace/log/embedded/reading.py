@@ -24,6 +24,7 @@ from headrace.errors import (
     InvalidArgument,
     OffsetOutOfRange,
     StorageError,
+    TooManyFiles,
     TopicReplaced,
     nearest,
 )
@@ -186,6 +187,8 @@ class Reader:
             got = self._engine.files.read_into(first.file, view, first.position)
         except FileNotFoundError:
             raise self._damaged(first, "the data file is gone") from None
+        except TooManyFiles:  # says nothing about the data
+            raise
         except StorageError as error:
             if len(run) > 1:  # find out which one it is
                 for row in run:

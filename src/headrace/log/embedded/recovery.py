@@ -5,7 +5,8 @@ at its durability: only bytes never synced can be found missing, and then only a
     the index is older than the data files know of      → IndexBehindLog, nothing is touched
     a file of a process that is gone                    → synced and closed
     unsynced frames after a reboot or a failed sync     → checked; from the first bad one on, the partition's tail is
-                                                          cut, its offsets never used again, and the cut reported"""
+                                                          cut, its offsets never used again, and the cut reported;
+                                                          what was appended together is cut together"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from headrace.errors import IndexBehindLog
 from headrace.log.embedded import disk
 from headrace.log.embedded.committer import Committer, Tx
-from headrace.log.embedded.frames import HEADER_BYTES, BadFrame, Header
+from headrace.log.embedded.frames import HEADER_BYTES, JOINED, BadFrame, Header
 from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
 from headrace.log.embedded.turnstile import Mark, Turnstile
 
@@ -70,8 +71,13 @@ def _known_by_mark(mark: Mark | None, boot: str) -> int:
 
 def settle(index: Index, folder: Path, turnstile: Turnstile, committer: Committer, boot: str) -> list[Cut]:
     """Closes the files of processes that are gone. Returns what a power loss took, which is also logged."""
+    with turnstile.settling():  # in turn: whoever opens meanwhile must not be first to leave a mark of this boot
+        return _settled(index, folder, turnstile, committer, boot)
+
+
+def _settled(index: Index, folder: Path, turnstile: Turnstile, committer: Committer, boot: str) -> list[Cut]:
     mark = turnstile.mark()
-    rebooted = mark is not None and mark.boot != boot
+    rebooted = mark is None or mark.boot != boot  # the mark is never synced: a power loss may take it, too
     with index.reading() as db:
         unsettled = FILES.select(db, "WHERE synced < committed OR state <> 'closed'")
         names = {name for (name,) in db.execute("SELECT name FROM files")}
@@ -104,40 +110,90 @@ def settle(index: Index, folder: Path, turnstile: Turnstile, committer: Committe
 
 
 def _settle(tx: Tx, folder: Path, dead: list[tuple[FileRow, int]], rebooted: bool) -> list[Cut]:
-    bad: dict[tuple[int, int], int] = {}
+    bad: dict[Place, int] = {}
+    alone: list[BatchRow] = []
     for row, fd in dead:
         if row.synced < row.committed and (rebooted or row.state == "suspect"):
             if fd >= 0 and hasattr(os, "posix_fadvise"):  # what the page cache still shows may never have been written
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             for batch in BATCHES.select(tx.db, "WHERE file = ? AND position >= ?", row.id, row.synced):
-                if not _whole(fd, batch):
+                if _whole(fd, batch):
+                    continue
+                if row.state == "suspect":  # others may have gone on, and synced what they appended behind it
+                    alone.append(batch)
+                else:
                     place = (batch.topic, batch.partition)
                     bad[place] = min(bad.get(place, batch.base), batch.base)
+            row = row._replace(committed=_held(fd, row))
         if fd >= 0:
             disk.sync(fd, folder / row.name)
         if fd < 0 and row.committed == 0:
             FILES.delete(tx.db, "WHERE id = ?", row.id)
         else:
             FILES.put(tx.db, row._replace(state="closed", synced=row.committed))
-    return [_cut(tx, topic, partition, base) for (topic, partition), base in sorted(bad.items())]
+    _widen(tx, bad)
+    cuts = [_cut(tx, _tail(tx, place, base)) for place, base in sorted(bad.items())]
+    gone = [batch for batch in alone if batch.base < bad.get((batch.topic, batch.partition), batch.next)]
+    return cuts + [_cut(tx, [batch]) for batch in gone]
 
 
-def _cut(tx: Tx, topic: int, partition: int, base: int) -> Cut:
-    """Replaces the tail from `base` on by one row that says it is gone."""
-    tail = BATCHES.select(
-        tx.db, "WHERE topic = ? AND partition = ? AND base >= ? ORDER BY base", topic, partition, base
+Place = tuple[int, int]  # topic, partition
+
+
+def _tail(tx: Tx, place: Place, base: int) -> list[BatchRow]:
+    return BATCHES.select(tx.db, "WHERE topic = ? AND partition = ? AND base >= ? ORDER BY base", *place, base)
+
+
+def _widen(tx: Tx, bad: dict[Place, int]) -> None:
+    """What was appended together goes together: a cut in one partition cuts the others a transaction wrote to."""
+    files: dict[int, list[list[BatchRow]]] = {}
+    todo = list(bad)
+    while todo:
+        place = todo.pop()
+        for batch in _tail(tx, place, bad[place]):
+            for other in _appended_with(tx, files, batch):
+                there = (other.topic, other.partition)
+                if there not in bad or other.base < bad[there]:
+                    bad[there] = other.base
+                    todo.append(there)
+
+
+def _appended_with(tx: Tx, files: dict[int, list[list[BatchRow]]], batch: BatchRow) -> list[BatchRow]:
+    """All batches of the append or transaction `batch` is of: they lie behind each other in one file."""
+    if batch.file is None:
+        return []
+    if batch.file not in files:
+        runs: list[list[BatchRow]] = []
+        for row in BATCHES.select(tx.db, "WHERE file = ? ORDER BY position", batch.file):
+            if row.flags & JOINED and runs:
+                runs[-1].append(row)
+            else:
+                runs.append([row])
+        files[batch.file] = runs
+    return next((run for run in files[batch.file] if batch in run), [])
+
+
+def _cut(tx: Tx, rows: list[BatchRow]) -> Cut:
+    """Replaces neighbouring batches of one partition by one row that says they are gone."""
+    first, last = rows[0], rows[-1]
+    topic, partition = first.topic, first.partition
+    BATCHES.delete(
+        tx.db, "WHERE topic = ? AND partition = ? AND base BETWEEN ? AND ?", topic, partition, first.base, last.base
     )
-    BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base >= ?", topic, partition, base)
-    first, last = tail[0], tail[-1]
     gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
     BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
     state = PARTITIONS.get(tx.db, topic, partition)
     assert state is not None
-    held = {"records": state.records - sum(b.records for b in tail), "bytes": state.bytes - sum(b.length for b in tail)}
+    held = {"records": state.records - sum(b.records for b in rows), "bytes": state.bytes - sum(b.length for b in rows)}
     PARTITIONS.put(tx.db, state._replace(**held))
     row = TOPICS.get(tx.db, topic)
     name = row.name if row is not None and row.name is not None else f"topic {topic}"
-    return Cut(name, partition, base, last.next)
+    return Cut(name, partition, first.base, last.next)
+
+
+def _held(fd: int, row: FileRow) -> int:
+    """How far the file reaches after a power loss: never below what was synced, or that is damage."""
+    return max(row.synced, min(row.committed, os.fstat(fd).st_size if fd >= 0 else 0))
 
 
 def _whole(fd: int, batch: BatchRow) -> bool:

@@ -105,7 +105,9 @@ class _Whole:
 
     def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, Claims]]) -> None:
         self._appends, self._members = appends, members
-        self.synced = any(a.synced for a in appends) or any(member.synced for member, _ in members)
+        # Offsets must not outlive the records written for them, whatever the topics' durability: a power loss may keep
+        # the index and take unsynced frames.
+        self.synced = any(a.synced for a in appends) or any(member.synced or appends for member, _ in members)
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError

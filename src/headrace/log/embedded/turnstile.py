@@ -1,5 +1,5 @@
 """One writer at a time, in turn: the lock under which every write transaction and every checkpoint runs.
-Owns the file `lock` (two byte ranges and a commit mark). Does not know SQLite.
+Owns the file `lock` (three byte ranges and a commit mark). Does not know SQLite.
 
 Take the turn, take the writer's place, give up the turn: whoever waits for the place holds the turn, so
 a busy neighbour cannot overtake it. POSIX record locks end with their process, and a forked child does not
@@ -11,9 +11,11 @@ process it is exact, after a power loss only its synced number is to be believed
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from headrace.log.embedded import disk
 
-_TURN, _PLACE, _MARK_AT = 0, 1, 64
+_TURN, _PLACE, _SETTLING, _MARK_AT = 0, 1, 2, 64
 _MARK = struct.Struct("<QQ48s")
 
 
@@ -39,15 +41,36 @@ class Turnstile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _TURN)
+        self._take(_TURN)
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _PLACE)
+            self._take(_PLACE)
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _TURN)
         try:
             yield
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _PLACE)
+
+    @contextlib.contextmanager
+    def settling(self) -> Iterator[None]:
+        """One opening process at a time looks after what others left behind."""
+        self._take(_SETTLING)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _SETTLING)
+
+    def _take(self, byte: int) -> None:
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+                return
+            except OSError as error:
+                # The kernel thinks of processes, not threads: two processes that write to the same two logs look
+                # like a deadlock to it, while different threads wait and will go on.
+                if error.errno != errno.EDEADLK:
+                    raise
+                time.sleep(0.001)
 
     def leave_mark(self, mark: Mark) -> None:
         raw = _MARK.pack(mark.commit, mark.synced, mark.boot.encode()[:48])

@@ -32,12 +32,12 @@ class Wakes:
         self._notify(topics)
 
     def _touch(self, topic: str) -> None:
+        path = f"{self._folder}/{topic}"
         try:
-            fd = os.open(self._folder / topic, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
             try:
-                os.pwrite(fd, b"\n", 0)
-            finally:
-                os.close(fd)
+                os.utime(path, follow_symlinks=False)
+            except FileNotFoundError:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE))
         except OSError:  # a hint that cannot be given must not fail a commit that is done
             pass
 

@@ -1,0 +1,49 @@
+"""Errors as the command line says them: one line, with what to type. Owns the words where the library's own advice
+is Python, and nothing else."""
+
+from __future__ import annotations
+
+from headrace.cli.options import home
+from headrace.cli.output import harmless
+from headrace.errors import (
+    HeadraceError,
+    InvalidArgument,
+    LogMissing,
+    OffsetOutOfRange,
+    TopicExists,
+    TopicReplaced,
+    UnknownGroup,
+    UnknownTopic,
+)
+
+CREATE = 'headrace topics create {} "user string, at timestamp"'
+
+
+def sentence(error: HeadraceError) -> str:
+    """What happened, where, and what to do; always one line."""
+    return harmless(" ".join(_words(error).split()))
+
+
+def _words(error: HeadraceError) -> str:
+    if isinstance(error, LogMissing) and error.path == str(home()):
+        return (
+            f"there is no log in {error.path}. Name another directory with --home, or begin one: "
+            f"{CREATE.format('clicks')}"
+        )
+    if isinstance(error, TopicExists):
+        return f"topic {error.topic!r} exists already. Choose another name, or say --exist-ok to leave it as it is."
+    if isinstance(error, TopicReplaced):
+        return f"topic {error.topic!r} was deleted meanwhile (or deleted and created again). Run the command again."
+    if isinstance(error, UnknownTopic) and not error.known:
+        return f"there is no topic {error.topic!r}, and no other. Create it: {CREATE.format(error.topic)}"
+    if isinstance(error, UnknownGroup):
+        known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
+        return f"{error}{known}"
+    if isinstance(error, OffsetOutOfRange) and error.offset > error.next:
+        return (
+            f"{error.topic}/{error.partition} offset {error.offset} is beyond the end (have {error.earliest}.."
+            f"{error.next}). See headrace topics show {error.topic}."
+        )
+    if isinstance(error, InvalidArgument):
+        return f"{error.argument} {error.value!r}: {error.why}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,238 @@
+"""`headrace verify` and `headrace doctor`: is what is there sound, and can this machine keep it so. Own nothing but
+the questions; both change nothing. Exit code 3 when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.output import counted, harmless, note, print_rows
+from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
+
+if TYPE_CHECKING:
+    from headrace.log.contract import Problem
+
+FOUND = 3
+PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "position")
+
+
+@click.command()
+@format_option
+@home_option
+def verify(format_: str | None) -> None:
+    """Read and check everything the log holds: every row, every frame, and that they belong together.
+
+    Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
+    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem.
+
+    \b
+    Example:
+      headrace verify
+    """
+    try:
+        with opened() as log, _busy(f"checking {log.home}"):
+            result = log.verify()
+    except (IndexDamaged, DamagedData, LogMissing) as error:
+        if error.path == str(home()):
+            raise  # there is nothing to verify
+        from headrace.cli.advice import sentence
+
+        print_rows([_problem("problem", None, sentence(error), error.path)], PROBLEM, format_)
+        note("the log cannot be opened")
+        raise click.exceptions.Exit(FOUND) from None
+    rows = [_problem("problem", found) for found in result.problems] + [
+        _problem("lost", found) for found in result.lost
+    ]
+    if rows:
+        print_rows(rows, PROBLEM, format_)
+    note(
+        f"{counted(result.topics, 'topic')}, {counted(result.batches, 'batch', 'batches')}, "
+        f"{counted(result.records, 'record')}, {counted(result.bytes, 'byte')} checked: "
+        + ("ok" if result.ok else f"{len(result.problems)} problems")
+        + (f", {len(result.lost)} ranges lost with the power" if result.lost else "")
+    )
+    if not result.ok:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _problem(kind: str, found: Problem | None, what: str = "", file: str = "") -> dict[str, Any]:
+    if found is None:
+        return dict.fromkeys(PROBLEM) | {"kind": kind, "what": what, "file": file}
+    facts = {name: getattr(found, name) for name in PROBLEM[1:]}
+    return {"kind": kind, **{name: None if value in ("", -1) else value for name, value in facts.items()}}
+
+
+@contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """Something that moves while it takes long, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, markup=False).status(harmless(what)):
+        yield
+
+
+# -- doctor --------------------------------------------------------------------------------------------
+
+SQLITE_SOUND = (3, 51, 3)
+FREE_WARN_BYTES = 1 << 30
+FREE_FAIL_BYTES = 16 << 20
+
+
+class Finding(NamedTuple):
+    check: str
+    state: str  # ok | warn | fail
+    found: str
+    do: str | None = None
+
+
+@click.command()
+@format_option
+@home_option
+def doctor(format_: str | None) -> None:
+    """Check this machine and the home directory; each line says ok, warn or fail, and what to do.
+
+    Exit code 3 if something fails; warnings do not.
+
+    \b
+    Example:
+      headrace doctor
+    """
+    findings = [*_machine(), *_home(home())]
+    print_rows([finding._asdict() for finding in findings], Finding._fields, format_)
+    if any(finding.state == "fail" for finding in findings):
+        raise click.exceptions.Exit(FOUND)
+
+
+def _machine() -> Iterator[Finding]:
+    version = sys.version_info
+    text = f"{version.major}.{version.minor}.{version.micro} ({sys.executable})"
+    if version >= (3, 11):
+        yield Finding("python", "ok", text)
+    else:
+        yield Finding("python", "fail", text, "install Python 3.11 or newer")
+    if sqlite3.sqlite_version_info >= SQLITE_SOUND:
+        yield Finding("sqlite", "ok", sqlite3.sqlite_version)
+    else:
+        yield Finding(
+            "sqlite",
+            "warn",
+            f"{sqlite3.sqlite_version} has the WAL-reset bug (fixed in 3.51.3); headrace writes and checkpoints one "
+            "at a time, which avoids it",
+            "let no other program write to log.db; upgrade Python or SQLite when you can",
+        )
+    yield _pyarrow()
+    yield _java()
+    yield _inotify()
+
+
+def _pyarrow() -> Finding:
+    try:
+        import pyarrow
+    except ImportError as error:
+        return Finding("pyarrow", "fail", f"cannot be imported: {error}", "pip install --force-reinstall pyarrow")
+    return Finding("pyarrow", "ok", pyarrow.__version__)
+
+
+def _java() -> Finding:
+    where = os.environ.get("JAVA_HOME")
+    java = str(Path(where) / "bin" / "java") if where else shutil.which("java")
+    missing = "the log does without; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        return Finding("java", "warn", "not found", missing)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("java", "warn", f"{java} does not run: {error}", missing)
+    line = (done.stderr or done.stdout).strip().splitlines()[:1]
+    found = line[0] if line else "unknown"
+    if any(f'"{major}' in found for major in ("17", "21")):
+        return Finding("java", "ok", f"{found} ({java})")
+    return Finding("java", "warn", f"{found} ({java})", missing)
+
+
+def _inotify() -> Finding:
+    if not sys.platform.startswith("linux"):
+        return Finding("notification", "ok", sys.platform)
+    limits = {}
+    for name in ("max_user_instances", "max_user_watches"):
+        try:
+            limits[name] = int(Path(f"/proc/sys/fs/inotify/{name}").read_text())
+        except (OSError, ValueError):
+            return Finding("notification", "warn", "inotify's limits cannot be read", "followers may wake late (5 s)")
+    text = ", ".join(f"{name} {value}" for name, value in limits.items())
+    if limits["max_user_instances"] < 32 or limits["max_user_watches"] < 1024:
+        do = "raise them: sysctl fs.inotify.max_user_instances=128 fs.inotify.max_user_watches=65536"
+        return Finding("notification", "warn", f"inotify: {text}", do)
+    return Finding("notification", "ok", f"inotify: {text}")
+
+
+def _home(path: Path) -> Iterator[Finding]:
+    from headrace.log.embedded import disk
+
+    present = path.is_dir()
+    near = path.absolute()
+    while not near.exists():
+        near = near.parent
+    kind = disk.filesystem_of(near)
+    try:
+        disk.refuse_remote(near)
+        yield Finding("file system", "ok", kind or "unknown")
+    except HeadraceError as error:
+        yield Finding("file system", "fail", str(error), "put the log on a local disk: --home DIR")
+    free = shutil.disk_usage(near).free
+    state = "fail" if free < FREE_FAIL_BYTES else "warn" if free < FREE_WARN_BYTES else "ok"
+    yield Finding(
+        "free space", state, f"{free / (1 << 30):.1f} GiB", None if state == "ok" else f"free space where {near} is"
+    )
+    if not present:
+        yield Finding("home", "ok", f"{path} is not there yet; the first topic creates it")
+        return
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        do = f"chmod 700 {path}"
+        yield Finding("permissions", "warn", f"{path} has mode {mode:04o}: others can look at your records", do)
+    elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("permissions", "fail", f"{path} has mode {mode:04o}: you cannot write", f"chmod 700 {path}")
+    else:
+        yield Finding("permissions", "ok", f"{path} has mode {mode:04o}")
+    yield from _log()
+
+
+def _log() -> Iterator[Finding]:
+    try:
+        with opened() as log:
+            topics = log.topics()
+            yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {len(topics)} topics")
+            lost = _lost(log)
+            if lost:
+                do = "nothing: these topics have durability 'os'. headrace verify lists the ranges"
+                yield Finding("lost ranges", "warn", f"{lost} records were lost with the power", do)
+            else:
+                yield Finding("lost ranges", "ok", "none")
+    except LogMissing as error:
+        if error.path == str(home()):
+            yield Finding("log", "ok", "none yet; the first topic creates it")
+        else:
+            yield Finding("log", "fail", str(error), "restore it from a backup")
+    except HeadraceError as error:
+        yield Finding("log", "fail", str(error), "headrace verify says more, if it can be opened")
+
+
+def _lost(log: Any) -> int:
+    """How many records the index knows to be lost: batches without a file."""
+    with log._engine.index.reading() as db:
+        (records,) = db.execute("SELECT coalesce(sum(next - base), 0) FROM batches WHERE file IS NULL").fetchone()
+    return int(records)

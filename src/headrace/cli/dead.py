@@ -1,0 +1,178 @@
+"""`headrace dead …`: dead letters, the records that could not go where they should. Owns how they are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import (
+    complete_topic,
+    confirm,
+    format_option,
+    home_option,
+    opened,
+    opened_if_any,
+    yes_option,
+)
+from headrace.cli.output import note, print_one, print_rows, say
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.dead_letters import DeadLetter
+    from headrace.log.embedded.log import EmbeddedLog
+
+LISTED = ("id", "died_at", "reason", "topic", "source", "error", "value")
+_topic = click.option("--topic", metavar="T", shell_complete=complete_topic, help="Only those meant for this topic.")
+_ids = click.argument("ids", nargs=-1, type=click.IntRange(0), metavar="[ID]...")
+_all = click.option("--all", "all_", is_flag=True, help="All of them (with --topic: all of that topic).")
+
+
+@click.group()
+@home_option
+def dead() -> None:
+    """List, show, replay and drop dead letters.
+
+    A dead letter is a record that could not go where it should: a bad line of input, an event from too far in the
+    future, a delivery that failed. It is kept with the reason until somebody decides.
+
+    \b
+    Example:
+      headrace dead list --topic clicks
+    """
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    value = letter.value
+    return {
+        "id": letter.id,
+        "died_at": letter.died_at,
+        "reason": letter.reason,
+        "topic": letter.origin.topic,
+        "source": letter.origin.source,
+        "error": letter.error,
+        "value": value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value,
+    }
+
+
+@dead.command("list")
+@_topic
+@format_option
+@home_option
+def list_(topic: str | None, format_: str | None) -> None:
+    """List the dead letters that wait for a decision, oldest first.
+
+    \b
+    Example:
+      headrace dead list --topic clicks
+    """
+    log = opened_if_any()
+    if log is None:
+        note("No dead letters.")
+        return
+    with log:
+        if topic is not None:
+            log.topic(topic)  # UnknownTopic for a misspelt one
+        letters = (letter for letter in log.dead_letters() if topic is None or letter.origin.topic == topic)
+        first = next(letters, None)
+        if first is None:
+            note("No dead letters.")
+            return
+
+        def rows() -> Any:
+            yield _row(first)
+            yield from map(_row, letters)
+
+        print_rows(rows(), LISTED, format_)
+
+
+@dead.command()
+@click.argument("id_", type=click.IntRange(0), metavar="ID")
+@format_option
+@home_option
+def show(id_: int, format_: str | None) -> None:
+    """Show one dead letter.
+
+    \b
+    Example:
+      headrace dead show 0
+    """
+    with opened() as log:
+        (letter,) = _chosen(log, (id_,), None)
+        origin = letter.origin
+        print_one({**_row(letter), "partition": origin.partition, "offset": origin.offset}, format_)
+
+
+@dead.command()
+@_ids
+@_all
+@_topic
+@home_option
+def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
+    """Append dead letters to the topic they were meant for; each is appended and ended at once, or neither.
+
+    Bytes that are no record cannot be replayed: correct them, produce them, then drop the letter.
+
+    \b
+    Example:
+      headrace dead replay 0 1 2
+      headrace dead replay --all --topic clicks
+    """
+    _check(ids, all_, topic)
+    from headrace.cli.advice import sentence
+    from headrace.errors import HeadraceError
+
+    done, failed = 0, 0
+    with opened() as log:
+        for letter in _chosen(log, ids, topic):
+            try:
+                letter.replay()
+                done += 1
+            except HeadraceError as error:
+                failed += 1
+                say(f"dead letter {letter.id}: {sentence(error)}")
+    note(f"{done} replayed, {failed} not")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@dead.command()
+@_ids
+@_all
+@_topic
+@yes_option
+@home_option
+def drop(ids: tuple[int, ...], all_: bool, topic: str | None, yes: bool) -> None:
+    """Drop dead letters: nobody needs them any more.
+
+    \b
+    Example:
+      headrace dead drop 0 --yes
+    """
+    _check(ids, all_, topic)
+    with opened() as log:
+        letters = _chosen(log, ids, topic)
+        confirm(f"drop {len(letters)} dead letter{'' if len(letters) == 1 else 's'}", yes)
+        for letter in letters:
+            letter.drop()
+    note(f"{len(letters)} dropped")
+
+
+def _check(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
+    if bool(ids) == all_:
+        raise click.UsageError("Say which: ID…, or --all." if not ids else "Say either ID… or --all, not both.")
+    if topic is not None and not all_:
+        raise click.UsageError("--topic goes with --all.")
+
+
+def _chosen(log: EmbeddedLog, ids: tuple[int, ...], topic: str | None) -> list[DeadLetter]:
+    """The letters of these ids, in that order; without ids all (of a topic)."""
+    from headrace.errors import InvalidArgument
+
+    if not ids:
+        return [letter for letter in log.dead_letters() if topic is None or letter.origin.topic == topic]
+    wanted = set(ids)
+    found = {letter.id: letter for letter in log.dead_letters() if letter.id in wanted}
+    missing = [id_ for id_ in ids if id_ not in found]
+    if missing:
+        raise InvalidArgument("id", missing[0], "there is no such dead letter (any more). See headrace dead list")
+    return [found[id_] for id_ in dict.fromkeys(ids)]

@@ -1,0 +1,192 @@
+"""`headrace groups …`. Owns how groups are shown; the log owns who has what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import (
+    complete_topic,
+    confirm,
+    format_option,
+    group_argument,
+    home_option,
+    opened,
+    opened_if_any,
+    start_of,
+    topic_argument,
+    yes_option,
+)
+from headrace.cli.output import counted, note, print_one, print_rows
+
+if TYPE_CHECKING:
+    from headrace.log.contract import Lag
+    from headrace.log.embedded.groups import EmbeddedGroup
+    from headrace.log.embedded.topic import EmbeddedTopic
+
+EMPTY = "No groups yet. Join one: headrace consume TOPIC --group NAME"
+LISTED = ("group", "topic", "members", "lag_records", "lag_seconds")
+
+
+@click.group()
+@home_option
+def groups() -> None:
+    """List, show, wait for, rewind and delete consumer groups.
+
+    \b
+    Example:
+      headrace groups list
+    """
+
+
+def seconds(lag: Lag) -> float:
+    """How long the oldest unread record has waited."""
+    return round(lag.time.total_seconds(), 3)
+
+
+def group_row(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
+    """A group in one line."""
+    lag = group.lag().values()
+    return {
+        "group": group.name,
+        "topic": topic.name,
+        "members": sum(member.alive for member in group.members()),
+        "lag_records": sum(part.records for part in lag),
+        "lag_seconds": max((seconds(part) for part in lag), default=0.0),
+    }
+
+
+@groups.command("list")
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@format_option
+@home_option
+def list_(topic: str | None, format_: str | None) -> None:
+    """List the groups, of one topic or of all, with how far they are behind.
+
+    \b
+    Example:
+      headrace groups list clicks
+    """
+    log = opened_if_any() if topic is None else opened()
+    if log is None:
+        note(EMPTY)
+        return
+    with log:
+        topics = log.topics() if topic is None else [log.topic(topic)]
+        rows = [group_row(found, group) for found in topics for group in found.groups()]
+    if not rows:
+        note(EMPTY)
+        return
+    print_rows(rows, LISTED, format_)
+
+
+@groups.command()
+@group_argument
+@topic_argument
+@format_option
+@home_option
+def show(group: str, topic: str, format_: str | None) -> None:
+    """Show a group: its members, their partitions, offsets and lag.
+
+    \b
+    Example:
+      headrace groups show billing clicks
+    """
+    with opened() as log:
+        found = log.topic(topic)
+        handle = found.group(group)
+        lag = handle.lag()
+        members = handle.members()
+        owner = {partition: member.member for member in members for partition in member.partitions}
+        shown = {
+            **group_row(found, handle),
+            "members": [
+                {
+                    "member": member.member,
+                    "host": member.host,
+                    "pid": member.pid,
+                    "partitions": list(member.partitions),
+                    "joined_at": member.joined_at,
+                    "alive": member.alive,
+                }
+                for member in members
+            ],
+            "partitions": [
+                {
+                    "partition": number,
+                    "member": owner.get(number),
+                    "committed": part.committed,
+                    "next": part.next,
+                    "lag_records": part.records,
+                    "lag_seconds": seconds(part),
+                }
+                for number, part in lag.items()
+            ],
+        }
+    print_one(shown, format_)
+
+
+@groups.command()
+@group_argument
+@topic_argument
+@click.option("--members", type=click.IntRange(min=0), metavar="N", help="Until N members share all partitions.")
+@click.option("--lag", type=click.IntRange(min=0), metavar="N", help="Until at most N records are unread.")
+@click.option("--timeout", default="1 minute", show_default=True, metavar="DURATION", help="Then give up, with exit 1.")
+@home_option
+def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: str) -> None:
+    """Wait until a group is as asked: for scripts. A group that is not there yet is waited for.
+
+    \b
+    Example:
+      headrace groups wait billing clicks --members 2 --lag 0
+    """
+    with opened() as log:
+        alive, unread = log.topic(topic).group(group).wait(members=members, lag=lag, timeout=timeout)
+    note(f"group {group}: {counted(alive, 'member')}, lag {unread}")
+
+
+@groups.command()
+@group_argument
+@topic_argument
+@click.option(
+    "--start", required=True, metavar="WHERE", help="earliest, latest, a time with zone, or P:OFFSET,P:OFFSET."
+)
+@format_option
+@home_option
+def rewind(group: str, topic: str, start: str, format_: str | None) -> None:
+    """Set a group's offsets. Live members go on from there; a group that is not there yet is made.
+
+    \b
+    Example:
+      headrace groups rewind billing clicks --start 2026-01-31T12:00:00Z
+    """
+    begin = start_of(start)
+    with opened() as log:
+        offsets = log.topic(topic).group(group).rewind(begin)
+    print_rows(
+        [{"partition": number, "committed": offset} for number, offset in sorted(offsets.items())],
+        ("partition", "committed"),
+        format_,
+    )
+    note(f"group {group} of {topic} goes on from here")
+
+
+@groups.command()
+@group_argument
+@topic_argument
+@yes_option
+@home_option
+def delete(group: str, topic: str, yes: bool) -> None:
+    """Forget a group and its offsets; live members are put out.
+
+    \b
+    Example:
+      headrace groups delete billing clicks --yes
+    """
+    with opened() as log:
+        handle = log.topic(topic).group(group)
+        handle.lag()  # UnknownGroup before the question, not after it
+        confirm(f"forget group {group} of {topic} and its offsets", yes)
+        handle.delete()
+        note(f"group {group} of {topic} is forgotten")

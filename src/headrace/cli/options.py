@@ -1,0 +1,167 @@
+"""Options that many commands have, and the log they lead to. Owns where home is: `--home` before or after the
+command, else HEADRACE_HOME, else `.headrace`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.errors import HeadraceError, LogMissing
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from click.shell_completion import CompletionItem
+
+    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.embedded.topic import EmbeddedTopic
+
+HOME = "headrace.home"
+FORMATS = ("table", "json", "csv", "arrow")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _set_home(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.meta[HOME] = value
+
+
+home_option = click.option(
+    "--home",
+    metavar="DIR",
+    expose_value=False,
+    callback=_set_home,
+    help="The log's directory; default: $HEADRACE_HOME, else .headrace.",
+)
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="How to print; default: a table on a terminal, else JSON lines.",
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def columns_of(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """`a,b` as ("a", "b")."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{value!r} has an empty name; write them as a,b")
+    return names
+
+
+def home() -> Path:
+    """The log's directory of the command that runs now."""
+    chosen = click.get_current_context().meta.get(HOME)
+    return Path(chosen or os.environ.get("HEADRACE_HOME") or ".headrace")
+
+
+def opened(*, create: bool = False) -> EmbeddedLog:
+    """The log in home. Only commands that write what was not there before create it."""
+    import gc
+
+    from headrace.log.embedded.log import open_log
+
+    if not gc.isenabled():  # main() turned it off while modules were loaded; these stay
+        gc.freeze()
+        gc.enable()
+    return open_log(home(), create=create)
+
+
+def opened_if_any() -> EmbeddedLog | None:
+    """The log in home; None if there is none yet."""
+    try:
+        return opened()
+    except LogMissing as error:
+        if error.path == str(home()):
+            return None
+        raise
+
+
+def writable(name: str) -> str:
+    """The name of a topic that users may change: headrace's own ('__…') are there to be read."""
+    from headrace.names import check_name
+
+    return check_name(name, argument="topic")
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Before something is destroyed: `--yes`, or yes at the terminal; anything else is wrong usage."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"This would {what}. Say --yes to do it.")
+    if not click.confirm(f"This will {what}. Go on?", err=True):
+        raise click.ClickException("Nothing was done.")
+
+
+def start_of(text: str) -> Any:
+    """`--start` as the log takes it: an end, `P:OFFSET,…`, or a time with its zone."""
+    if text in ("earliest", "latest"):
+        return text
+    parts = [part.strip().split(":") for part in text.split(",")]
+    if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
+        offsets = {int(partition): int(offset) for partition, offset in parts}
+        if len(offsets) != len(parts):
+            raise click.BadParameter(f"{text!r} names a partition twice", param_hint="--start")
+        return offsets
+    return _time(text)
+
+
+def _time(text: str) -> datetime:
+    from headrace.durations import from_us, instant_us
+    from headrace.errors import InvalidArgument
+
+    try:
+        return from_us(instant_us(text, argument="start"))
+    except InvalidArgument as error:
+        raise click.BadParameter(
+            f"{text!r}: say earliest, latest, PARTITION:OFFSET,… or a time with its zone, "
+            f"as in 2026-01-31T12:00:00Z ({error.why})",
+            param_hint="--start",
+        ) from None
+
+
+# -- completion ----------------------------------------------------------------------------------------
+
+
+def _names(ctx: click.Context, find: Callable[[EmbeddedLog], list[str]], incomplete: str) -> list[CompletionItem]:
+    """Names out of the log; silence when there is none, or when it cannot be read."""
+    from click.shell_completion import CompletionItem
+
+    try:
+        with ctx.scope(cleanup=False):
+            log = opened_if_any()
+            if log is None:
+                return []
+            with log:
+                return [CompletionItem(name) for name in find(log) if name.startswith(incomplete)]
+    except (HeadraceError, OSError):
+        return []
+
+
+def complete_topic(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _names(ctx, lambda log: [topic.name for topic in log.topics()], incomplete)
+
+
+def complete_group(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The groups of the topic that was typed already, else those of all."""
+
+    def find(log: EmbeddedLog) -> list[str]:
+        named: str | None = ctx.params.get("topic")
+        topics: list[EmbeddedTopic] = [log.topic(named)] if named else log.topics()
+        return sorted({group.name for topic in topics for group in topic.groups()})
+
+    return _names(ctx, find, incomplete)
+
+
+topic_argument = click.argument("topic", shell_complete=complete_topic)
+group_argument = click.argument("group", shell_complete=complete_group)

@@ -1,0 +1,105 @@
+"""The root command: which commands there are, and what becomes of what they raise. Owns the list of commands, whose
+modules are imported when one is run (help and completion of names need none of them)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from headrace import __version__
+from headrace.cli.options import home_option
+from headrace.cli.output import flush, say
+from headrace.cli.stopping import EXIT_TERMINATED, ReaderGone, Terminated
+from headrace.errors import HeadraceError
+
+COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, what it is for)
+    "topics": ("topics", "Create, alter, list, show and delete topics."),
+    "produce": ("produce", "Append records from files or standard input."),
+    "consume": ("consume", "Print records, from anywhere, once or for ever, alone or in a group."),
+    "groups": ("groups", "List, show, rewind and delete consumer groups."),
+    "dead": ("dead", "List, show, replay and drop dead letters."),
+    "verify": ("checks", "Read and check everything the log holds."),
+    "doctor": ("checks", "Check this machine and the home directory."),
+    "completion": ("completion", "Print the completion script of a shell."),
+    "demo": ("story", "The log in ten seconds: produce, share, kill, take over, rewind."),
+}
+
+
+class Root(click.Group):
+    """Commands by name, imported on use; errors as exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"headrace.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from headrace.errors import nearest
+
+            ctx.fail(f"No such command {args[0]!r}.{nearest(args[0], list(COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            flush()
+            return result
+        except HeadraceError as error:
+            from headrace.cli.advice import sentence
+
+            flush()
+            say(sentence(error))
+            code = 1
+        except (BrokenPipeError, ReaderGone):
+            code = 0
+            _forget_stdout()
+        except KeyboardInterrupt:
+            code = 130
+        except Terminated:
+            code = EXIT_TERMINATED
+        except OSError as error:  # a disk that is full behind `> file`, a terminal that went away
+            say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+            code = 1
+        raise click.exceptions.Exit(code)
+
+
+def _forget_stdout() -> None:
+    """What is left in the buffer has no reader; Python would complain about it on its way out."""
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, sys.stdout.fileno())
+        os.close(quiet)
+    except (OSError, ValueError):
+        pass
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headrace")
+@home_option
+def cli() -> None:
+    """A partitioned, durable, typed log in a directory.
+
+    \b
+    Example:
+      headrace topics create clicks "user string, page string, at timestamp" --key user --event-time at
+      headrace produce clicks clicks.csv
+      headrace consume clicks --max 5
+
+    Output is a table on a terminal and one JSON object per line when piped; --format chooses. Exit codes: 0 done,
+    1 an error (one line says what, where, what to do), 2 wrong usage, 3 a check found something, 130 Ctrl-C.
+    """

@@ -1,0 +1,270 @@
+"""`headrace topics …`. Owns how topics are shown; the log owns what they are. Listing needs no Arrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import (
+    columns_of,
+    complete_topic,
+    confirm,
+    format_option,
+    home_option,
+    opened,
+    opened_if_any,
+    topic_argument,
+    writable,
+    yes_option,
+)
+from headrace.cli.output import note, print_one, print_rows
+
+if TYPE_CHECKING:
+    from headrace.log.contract import TopicDescription
+    from headrace.log.embedded.groups import EmbeddedGroup
+    from headrace.log.embedded.topic import EmbeddedTopic
+
+EMPTY = 'No topics yet. Create one: headrace topics create clicks "user string, at timestamp"'
+NONE = "none"
+"""On the command line, what takes a limit away: `--retention none`."""
+
+
+@click.group()
+@home_option
+def topics() -> None:
+    """Create, alter, list, show and delete topics.
+
+    \b
+    Example:
+      headrace topics create clicks "user string, page string, at timestamp" --key user --event-time at
+    """
+
+
+# -- what a topic is -----------------------------------------------------------------------------------
+
+_partitions = click.option("--partitions", type=int, metavar="N", help="How many partitions; 1 unless said.")
+_retention = click.option(
+    "--retention", metavar="DURATION", help="How long records are kept ('30 days'; none: for ever)."
+)
+_retention_bytes = click.option(
+    "--retention-bytes", metavar="N", help="How many bytes each partition keeps (none: no limit)."
+)
+_cleanup = click.option(
+    "--cleanup", type=click.Choice(["delete", "compact"]), help="Delete old records, or keep the last of each key."
+)
+_durability = click.option(
+    "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives power loss, os the process."
+)
+_max_ahead = click.option(
+    "--max-ahead", metavar="DURATION", help="How far event time may be ahead of the clock; beyond it: dead letters."
+)
+_extra = click.option(
+    "--extra", type=click.Choice(["forbid", "ignore", "keep"]), help="What becomes of unknown fields."
+)
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("schema")
+@click.option("--key", callback=columns_of, metavar="A,B", help="The columns that choose the partition.")
+@click.option("--event-time", metavar="COLUMN", help="The column that says when it happened.")
+@_partitions
+@_retention
+@_retention_bytes
+@_cleanup
+@_durability
+@click.option("--versioned", is_flag=True, help="Count records by key, for conditional appends.")
+@_max_ahead
+@_extra
+@click.option("--exist-ok", is_flag=True, help="A topic that is there already is left as it is.")
+@home_option
+def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any) -> None:
+    """Create a topic. SCHEMA is Spark DDL text: columns, types, NOT NULL.
+
+    \b
+    Example:
+      headrace topics create clicks "user string, page string, ms int, at timestamp" \\
+          --key user --event-time at --partitions 4 --retention "30 days"
+    """
+    from headrace.schema import parse_ddl
+
+    settings = _settings(given)
+    parse_ddl(schema)  # before a log is made for it
+    with opened(create=True) as log:
+        before = {topic.name for topic in log.topics()} if exist_ok else set()
+        topic = log.create_topic(name, schema, versioned=versioned, exist_ok=exist_ok, **settings)
+        partitions = topic.settings.partitions
+        what = "is there already" if topic.name in before else "created"
+        note(f"topic {topic.name} {what}, {partitions} partition{'s' if partitions > 1 else ''}, in {log.home}")
+
+
+@topics.command()
+@topic_argument
+@click.option("--schema", metavar="DDL", help="The whole new schema: columns added, types widened.")
+@click.option("--add-column", multiple=True, metavar='"NAME TYPE"', help="A column to add; may be repeated.")
+@_partitions
+@_retention
+@_retention_bytes
+@_cleanup
+@_durability
+@_max_ahead
+@_extra
+@home_option
+def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: Any) -> None:
+    """Change a topic's settings, or let its schema grow. Old records are read as the newest schema.
+
+    \b
+    Example:
+      headrace topics alter clicks --retention "7 days" --add-column "country string"
+    """
+    changes = _settings(given)
+    if schema is not None and add_column:
+        raise click.UsageError("--schema says it all: leave --add-column out.")
+    if schema is None and not add_column and not changes:
+        raise click.UsageError("Nothing to change: say what, as in --retention '7 days'.")
+    with opened() as log:
+        found = log.topic(writable(topic))
+        if schema is not None or add_column:
+            changes["schema"] = schema or ", ".join([found.describe().schema, *add_column])
+        found.alter(**changes)
+        note(f"topic {topic} altered: {', '.join(sorted(changes))}")
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What was said on the command line, as `create_topic` takes it."""
+    out = {name: value for name, value in given.items() if value is not None}
+    for name in ("retention", "retention_bytes"):
+        if out.get(name) == NONE:
+            out[name] = None
+        elif name == "retention_bytes" and name in out:
+            if not out[name].isdecimal():
+                raise click.BadParameter(
+                    f"{out[name]!r} is not a number of bytes, nor none", param_hint="--retention-bytes"
+                )
+            out[name] = int(out[name])
+    return out
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+LISTED = (
+    "topic",
+    "records",
+    "bytes",
+    "partitions",
+    "key",
+    "event_time",
+    "retention",
+    "cleanup",
+    "durability",
+    "schema",
+)
+
+
+@topics.command("list")
+@format_option
+@home_option
+def list_(format_: str | None) -> None:
+    """List the topics.
+
+    \b
+    Example:
+      headrace topics list
+    """
+    log = opened_if_any()
+    if log is None:
+        note(EMPTY)
+        return
+    with log:
+        rows = [_listed(topic.describe()) for topic in log.topics()]
+    if not rows:
+        note(EMPTY)
+        return
+    print_rows(rows, LISTED, format_)
+
+
+def _listed(found: TopicDescription) -> dict[str, Any]:
+    settings = found.settings
+    return {
+        "topic": found.name,
+        "records": found.records,
+        "bytes": found.bytes,
+        "partitions": settings.partitions,
+        "key": list(settings.key),
+        "event_time": settings.event_time,
+        "retention": _duration(settings.retention_us),
+        "cleanup": settings.cleanup,
+        "durability": settings.durability,
+        "schema": found.schema,
+    }
+
+
+def _duration(us: int | None) -> str | None:
+    from headrace.durations import format_duration
+
+    return None if us is None else format_duration(us)
+
+
+@topics.command()
+@topic_argument
+@format_option
+@home_option
+def show(topic: str, format_: str | None) -> None:
+    """Show a topic: settings, schema, partitions, and how far its groups are.
+
+    \b
+    Example:
+      headrace topics show clicks
+    """
+    with opened() as log:
+        print_one(_shown(log.topic(topic)), format_)
+
+
+def _shown(topic: EmbeddedTopic) -> dict[str, Any]:
+    found = topic.describe()
+    settings = found.settings
+    return {
+        **_listed(found),
+        "topic_id": found.topic_id,
+        "schema_version": found.schema_version,
+        "retention_bytes": settings.retention_bytes,
+        "versioned": settings.versioned,
+        "max_ahead": _duration(settings.max_ahead_us),
+        "forget": _duration(settings.forget_us),
+        "extra": settings.extra,
+        "partitions": [
+            {"partition": number, "earliest": at.earliest, "next": at.next, "progress": at.progress}
+            for number, at in topic.offsets().items()
+        ],
+        "groups": [_group(topic, group) for group in topic.groups()],
+    }
+
+
+def _group(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
+    from headrace.cli.groups import group_row
+
+    row = group_row(topic, group)
+    del row["topic"]
+    return row
+
+
+# -- deleting ------------------------------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("topic", shell_complete=complete_topic)
+@yes_option
+@home_option
+def delete(topic: str, yes: bool) -> None:
+    """Delete a topic with its records and groups. There is no way back.
+
+    \b
+    Example:
+      headrace topics delete clicks --yes
+    """
+    with opened() as log:
+        records = log.topic(writable(topic)).describe().records
+        confirm(f"delete topic {topic} and its {records} records", yes)
+        log.delete_topic(topic)
+        note(f"topic {topic} and its {records} records are deleted")

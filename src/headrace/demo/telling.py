@@ -1,0 +1,45 @@
+"""How the story is printed: plain lines anywhere, bold and colour on a terminal that wants them. Knows no log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+
+
+class Teller:
+    def __init__(self) -> None:
+        self._step = 0
+        terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._colour = terminal and not os.environ.get("NO_COLOR")
+
+    def title(self, text: str) -> None:
+        self._line(self._styled(text, "1"))
+
+    def step(self, text: str) -> None:
+        """What happens next."""
+        self._step += 1
+        self._line("")
+        self._line(self._styled(f"{self._step}. {text}", "1;36"))
+
+    def say(self, text: str) -> None:
+        """What happened, and why it matters."""
+        for line in textwrap.wrap(text, 100):
+            self._line(f"   {line}")
+
+    def show(self, text: str) -> None:
+        """A line as it is: what to type, what was found."""
+        self._line(f"     {text}")
+
+    def good(self, text: str) -> None:
+        self._line(f"     {self._styled(text, '32')}")
+
+    def bad(self, text: str) -> None:
+        self._line(f"     {self._styled(text, '31')}")
+
+    def _styled(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+    def _line(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,73 @@
+"""`headrace verify` and `headrace doctor`: 3 when something is wrong, and where."""
+
+import pytest
+
+import headrace.cli.checks as checks
+from tests.cli.conftest import Shell
+
+
+def test_a_sound_log(clicks: Shell) -> None:
+    done = clicks.ok("verify")
+    assert done.out == b""
+    assert done.err.startswith("1 topic, ")
+    assert "3 records" in done.err
+    assert done.err.endswith("ok\n")
+
+
+def test_damage_is_found_with_its_place(clicks: Shell) -> None:
+    (file,) = [path for path in (clicks.home / "data").iterdir() if path.stat().st_size > 100]
+    data = bytearray(file.read_bytes())
+    data[data.index(b"cat")] ^= 1
+    file.write_bytes(data)
+    done = clicks("verify")
+    assert done.code == 3
+    assert done.rows[0]["kind"] == "problem"
+    assert (done.rows[0]["topic"], done.rows[0]["file"]) == ("clicks", file.name)
+    assert done.rows[0]["start"] < done.rows[0]["stop"]
+
+
+def test_an_index_that_cannot_be_opened(clicks: Shell) -> None:
+    (clicks.home / "log.db").write_bytes(b"\0" * 8192)
+    (clicks.home / "log.db-wal").unlink(missing_ok=True)
+    done = clicks("verify")
+    assert done.code == 3
+    assert done.rows[0]["what"]
+
+
+def test_data_files_that_are_gone(clicks: Shell) -> None:
+    (clicks.home / "data").rename(clicks.home / "gone")
+    done = clicks("verify")
+    assert done.code == 3
+    assert "the data files are gone" in done.rows[0]["what"]
+    assert "the data files are gone" in clicks.refused("consume", "clicks")
+
+
+def test_nothing_to_verify(shell: Shell) -> None:
+    assert "there is no log" in shell.refused("verify")
+
+
+def test_doctor(clicks: Shell) -> None:
+    found = {row["check"]: row for row in clicks.ok("doctor").rows}
+    assert set(found) == {
+        *("python", "sqlite", "pyarrow", "java", "notification"),
+        *("file system", "free space", "permissions", "log", "lost ranges"),
+    }
+    assert found["permissions"]["state"] == "ok"
+    assert "1 topics" in found["log"]["found"]
+    assert all(row["do"] for row in found.values() if row["state"] != "ok")
+
+
+def test_doctor_warns_and_fails(clicks: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    clicks.home.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setattr(checks, "FREE_FAIL_BYTES", 1 << 80)
+    done = clicks("doctor")
+    states = {row["check"]: row["state"] for row in done.rows}
+    assert (states["permissions"], states["java"], states["free space"], done.code) == ("warn", "warn", "fail", 3)
+    (clicks.home / "data").rename(clicks.home / "gone")
+    assert {row["check"]: row["state"] for row in clicks("doctor").rows}["log"] == "fail"
+
+
+def test_doctor_without_a_log(shell: Shell) -> None:
+    assert shell.ok("doctor").rows[-1]["check"] == "home"
+    assert not shell.home.exists()

@@ -1,0 +1,63 @@
+"""Several producers and consumers in processes of their own, killed and paused at random: nothing is lost, doubled,
+reordered or left unseen. And the checker itself: what it must find, it finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.log.embedded.log import open_log
+from tests.faults import verifiable
+from tests.faults.checking import opened
+from tests.faults.children import Children
+from tests.faults.verifiable import EVENTS, GROUP, SEEN, Run
+
+
+def run(home: Path, children: Children, seed: int, seconds: float, **how: int) -> Run:
+    verifiable.prepare(home)
+    run = Run(home, children, seed, **how)  # type: ignore[arg-type]
+    run.go(seconds)
+    with opened(home) as log:
+        assert log.verify().ok
+        report = verifiable.check(log, run.acked)
+        assert report.clean, f"seed {seed}, {dict(run.did)}: {report}"
+        assert report.written >= sum(run.acked.values()) > 0
+        assert sum(log.topic(EVENTS).group(GROUP).committed().values()) == report.written
+    return run
+
+
+@pytest.mark.timeout(180)
+def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: int) -> None:
+    did = run(tmp_path / "log", children, seed, 25).did
+    assert min(did["kill"], did["pause"], did["replaced"]) > 1, did
+    assert did["fenced"] > 0, f"no zombie woke up: {did}"
+    assert did["processed"] > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_killed_and_paused_for_long(tmp_path: Path, children: Children, seed: int, soak_seconds: float) -> None:
+    run(tmp_path / "log", children, seed, soak_seconds, producers=3, consumers=3)
+
+
+def event(who: str, n: int) -> dict[str, object]:
+    return {"producer": who, "n": n, "key": f"{who}-{n % 3}"}
+
+
+def seen(p: int, o: int, who: str, n: int) -> dict[str, object]:
+    return {"by": "c", "p": p, "o": o, "producer": who, "n": n}
+
+
+def test_the_checker_finds_what_is_wrong(tmp_path: Path) -> None:
+    verifiable.prepare(tmp_path / "log", partitions=1)
+    with open_log(tmp_path / "log") as log:
+        log.topic(EVENTS).append([event("a", n) for n in (0, 1, 2, 4, 1, 7)])
+        log.topic(SEEN).append([seen(0, o, "a", n) for o, n in ((0, 0), (2, 2), (1, 1), (1, 1), (3, 5))])
+        report = verifiable.check(log, {"a": 9, "b": 1})
+    assert report.lost == [("a", 3), ("a", 5), ("a", 6), ("a", 8), ("b", 0)]
+    assert report.doubled == [("a", 1)]
+    assert ("a", "a-1", 1) in report.reordered and ("seen", (0, 1)) in report.reordered
+    assert report.unseen == [(0, 4), (0, 5)]
+    assert report.seen_twice == [(0, 1)]
+    assert [value["n"] for value in report.seen_wrong] == [5]

@@ -1,0 +1,56 @@
+"""The bench runs and prints every row. How fast anything is does not belong in a test."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def bench(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
+    printed = bench("--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(tmp_path / "results"))
+    for row in (
+        "append 10 k-row Arrow batches, os, no key",
+        "append 10 k-row Arrow batches, fsync, no key",
+        "append 10 k-row Arrow batches, os, hashed by key over 4 partitions",
+        "single records, fsync, 1 thread",
+        "single records, fsync, 8 threads, group commit",
+        "group commit: 8 threads against 1",
+        "single records, os, 1 thread",
+        "batching producer",
+        "scan all typed columns",
+        "scan two columns",
+        "records as dicts",
+        "append cost: last tenth",
+        "peak memory growth while scanning",
+        "single-record append: 1,000 batch rows",
+        "open a log of 10 data files",
+        "append (os) to woken follower in another process, p50",
+        "append (os) to woken follower in another process, p99",
+    ):
+        assert f"| {row}" in printed
+    found = json.loads((tmp_path / "results" / "results.json").read_text("utf-8"))
+    assert len(found["rows"]) == 18 and all(row["ours"]["median"] is not None for row in found["rows"])
+    for plot in ("append_cost.svg", "commit_cost.svg"):
+        assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
+
+
+def test_a_section_can_be_asked_for(tmp_path: Path) -> None:
+    printed = bench("scan", "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(tmp_path / "results"))
+    assert "scan two columns" in printed and "single records" not in printed
+
+
+def test_an_unknown_section_is_refused() -> None:
+    with pytest.raises(AssertionError, match="no section apend"):
+        bench("apend")

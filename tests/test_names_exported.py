@@ -1,0 +1,26 @@
+"""The public names: all of them, and nothing imported before it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import headrace as hr
+
+
+def test_every_public_name_is_there() -> None:
+    for name in dir(hr):
+        assert getattr(hr, name) is not None
+
+
+def test_a_submodule_can_be_imported_from_the_package_first() -> None:
+    program = "from headrace import failpoints, errors, log"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'opne_log'"):
+        _ = hr.opne_log
