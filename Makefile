@@ -9,7 +9,7 @@ export HEADRACE_SOAK_SECONDS
 help:
 	@echo "make demo    the log in one minute: produce, share, kill, take over, rewind"
 	@echo "make test    lint, types and tests"
-	@echo "make soak    the long random tests, HEADRACE_SOAK_SECONDS=$(HEADRACE_SOAK_SECONDS) each"
+	@echo "make soak    the long random tests, about HEADRACE_SOAK_SECONDS=$(HEADRACE_SOAK_SECONDS) in all"
 	@echo "make bench   measure, with peers beside"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove .venv and everything else that was built"

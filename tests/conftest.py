@@ -47,7 +47,8 @@ def seed(pytestconfig: pytest.Config) -> int:
     return pytestconfig.stash[SEED]
 
 
-@pytest.fixture(scope="session")
-def soak_seconds() -> float:
-    """How long a test marked `soak` goes on."""
-    return float(os.environ.get("HEADRACE_SOAK_SECONDS", "600"))
+@pytest.fixture
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    """How long a test marked `soak` goes on: its share of HEADRACE_SOAK_SECONDS."""
+    sharing = sum("soak_seconds" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    return float(os.environ.get("HEADRACE_SOAK_SECONDS", "600")) / sharing

@@ -72,9 +72,12 @@ def _rebuild(cls: type[HeadraceError], facts: dict[str, Any]) -> HeadraceError:
     return cls(**facts)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HeadraceError(Exception):
     """The root: `except hr.HeadraceError` catches everything headrace raises on purpose."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Fields, not positional args: errors cross process borders (workers, pools) unchanged.
@@ -92,7 +95,7 @@ def nearest(name: str, known: list[str]) -> str:
 # -- what the caller passed ------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidArgument(HeadraceError, ValueError):
     """An argument that makes no sense. `argument` names it, `why` says what is wrong with it."""
 
@@ -104,12 +107,12 @@ class InvalidArgument(HeadraceError, ValueError):
         return f"{self.argument}={self.value!r}: {self.why}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidName(InvalidArgument):
     """A name outside the rule for topics, groups and producers."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidSchema(HeadraceError, ValueError):
     """A schema that cannot be read. `position` is where in the text, when it is known."""
 
@@ -122,7 +125,7 @@ class InvalidSchema(HeadraceError, ValueError):
         return f"schema {self.text!r}{where}: {self.why}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IncompatibleSchema(InvalidSchema):
     """A schema change that old records could not be read through."""
 
@@ -135,7 +138,7 @@ class IncompatibleSchema(InvalidSchema):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RecordRejected(HeadraceError, ValueError):
     """A record the topic cannot hold; nothing of its append was written.
     `row` counts from 0 within the append; `column` is the path of the offending field."""
@@ -150,7 +153,7 @@ class RecordRejected(HeadraceError, ValueError):
         return f"{self.topic}: row {self.row}, {at}: {self.why}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RecordTooLarge(RecordRejected):
     """One record beyond the size limit."""
 
@@ -161,7 +164,7 @@ class RecordTooLarge(RecordRejected):
 # -- topics and groups -----------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TopicExists(HeadraceError):
     topic: str
 
@@ -169,7 +172,7 @@ class TopicExists(HeadraceError):
         return f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), or pass exist_ok=True."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnknownTopic(HeadraceError, LookupError):
     topic: str
     known: list[str]
@@ -179,7 +182,7 @@ class UnknownTopic(HeadraceError, LookupError):
         return f"there is no topic {self.topic!r}.{nearest(self.topic, self.known)}{have}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TopicReplaced(HeadraceError):
     """The topic of that name is another one now: deleted, or deleted and created again."""
 
@@ -193,7 +196,7 @@ class TopicReplaced(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnknownGroup(HeadraceError, LookupError):
     topic: str
     group: str
@@ -206,7 +209,7 @@ class UnknownGroup(HeadraceError, LookupError):
 # -- appending -------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class VersionConflict(HeadraceError):
     topic: str
     key: Any
@@ -220,7 +223,7 @@ class VersionConflict(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OutOfOrderSequence(HeadraceError):
     """A sequence number that is neither the next one nor a repetition of an earlier append."""
 
@@ -236,7 +239,7 @@ class OutOfOrderSequence(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ForgottenSequence(HeadraceError):
     """A repetition so old that its offsets are no longer remembered; it was appended once."""
 
@@ -252,12 +255,12 @@ class ForgottenSequence(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Fenced(HeadraceError):
     """Somebody newer has taken over; nothing was written."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ProducerFenced(Fenced):
     topic: str
     producer: str
@@ -271,7 +274,7 @@ class ProducerFenced(Fenced):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MemberFenced(Fenced):
     """A member that lost partitions (lease expired, rewound, reassigned) tried to commit them."""
 
@@ -288,7 +291,7 @@ class MemberFenced(Fenced):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CommitBackwards(HeadraceError):
     topic: str
     group: str
@@ -303,7 +306,7 @@ class CommitBackwards(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Overloaded(HeadraceError):
     """The producer's buffer is full and its policy does not wait."""
 
@@ -321,7 +324,7 @@ class Overloaded(HeadraceError):
 # -- reading ---------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OffsetOutOfRange(HeadraceError):
     """`offset` is outside [earliest, next]. Below: deleted by retention, [offset, earliest) is lost.
     Above: this log never held it (an older copy was restored, or the offset is of another log)."""
@@ -345,7 +348,7 @@ class OffsetOutOfRange(HeadraceError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WaitTimeout(HeadraceError, TimeoutError):
     what: str
     seconds: float
@@ -357,7 +360,7 @@ class WaitTimeout(HeadraceError, TimeoutError):
 # -- handles ---------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Closed(HeadraceError):
     what: str
 
@@ -365,7 +368,7 @@ class Closed(HeadraceError):
         return f"{self.what} is closed. Open it again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ForkedProcess(Closed):
     """The handle was opened by the parent process; using it here could corrupt the parent's log."""
 
@@ -379,7 +382,7 @@ class ForkedProcess(Closed):
 # -- storage ---------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StorageError(HeadraceError):
     """The disk, or what is on it."""
 
@@ -390,7 +393,7 @@ class StorageError(HeadraceError):
         return f"{self.path}: {self.why}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DiskFull(StorageError):
     """Nothing was written; the same call may succeed once there is space."""
 
@@ -398,7 +401,7 @@ class DiskFull(StorageError):
         return f"{self.path}: {self.why}. Nothing was written; free space and try again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SyncFailed(StorageError):
     """A sync failed. What it covered may or may not be on disk, so nothing more is written by this
     process until the log is opened again and what is on disk was checked."""
@@ -407,7 +410,7 @@ class SyncFailed(StorageError):
         return f"{self.path}: {self.why}. Reading goes on; close and open the log to write again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DamagedData(StorageError):
     """Bytes that are not what was written, in offsets [start, stop) of one partition."""
 
@@ -425,7 +428,7 @@ class DamagedData(StorageError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IndexDamaged(StorageError):
     """The SQLite file that says which batches exist cannot be trusted."""
 
@@ -433,32 +436,32 @@ class IndexDamaged(StorageError):
         return f"{self.path}: {self.why}. Restore it from a backup, together with the data files."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IndexBehindLog(IndexDamaged):
     """The data files know of commits the index does not: an older index was put beside them, or its
     write-ahead log was lost. Starting would hide records and hand out their offsets again."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LogMissing(StorageError):
     """The directory is not there, or was removed or replaced while the log was open."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NotALog(StorageError):
     """The directory holds something else."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnsupportedFormat(StorageError):
     """Written by a newer headrace, or not by headrace at all."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnsupportedFilesystem(StorageError):
     """Network and FUSE file systems do not keep the promises the log is built on."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TooManyFiles(StorageError):
     """The process or the system has no file descriptors or inodes left."""

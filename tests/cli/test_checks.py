@@ -9,7 +9,7 @@ from tests.cli.conftest import Shell
 def test_a_sound_log(clicks: Shell) -> None:
     done = clicks.ok("verify")
     assert done.out == b""
-    assert done.err.startswith("1 topics, ")
+    assert done.err.startswith("1 topic, ")
     assert "3 records" in done.err
     assert done.err.endswith("ok\n")
 

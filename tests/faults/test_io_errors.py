@@ -43,6 +43,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("truncate", "log.db", errno.ENOSPC),
     ("write", "lock", errno.ENOSPC),
     ("write", "lock", errno.EIO),
+    ("open", "wake/*", errno.ENOSPC),
     ("open", "wake/*", errno.EMFILE),
 ]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from headrace.cli.options import format_option, home, home_option, opened
-from headrace.cli.output import harmless, note, print_rows
+from headrace.cli.output import counted, harmless, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def verify(format_: str | None) -> None:
     if rows:
         print_rows(rows, PROBLEM, format_)
     note(
-        f"{result.topics} topics, {result.batches} batches, {result.records} records, {result.bytes} bytes checked: "
+        f"{counted(result.topics, 'topic')}, {counted(result.batches, 'batch', 'batches')}, "
+        f"{counted(result.records, 'record')}, {counted(result.bytes, 'byte')} checked: "
         + ("ok" if result.ok else f"{len(result.problems)} problems")
         + (f", {len(result.lost)} ranges lost with the power" if result.lost else "")
     )

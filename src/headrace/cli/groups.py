@@ -18,7 +18,7 @@ from headrace.cli.options import (
     topic_argument,
     yes_option,
 )
-from headrace.cli.output import note, print_one, print_rows
+from headrace.cli.output import counted, note, print_one, print_rows
 
 if TYPE_CHECKING:
     from headrace.log.contract import Lag
@@ -143,7 +143,7 @@ def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: 
     """
     with opened() as log:
         alive, unread = log.topic(topic).group(group).wait(members=members, lag=lag, timeout=timeout)
-    note(f"group {group}: {alive} member{'' if alive == 1 else 's'}, lag {unread}")
+    note(f"group {group}: {counted(alive, 'member')}, lag {unread}")
 
 
 @groups.command()

@@ -277,3 +277,8 @@ def _fitted(widths: list[int], room: int) -> list[int]:
     while sum(fitted) > room and max(fitted) > 4:
         fitted[fitted.index(max(fitted))] -= 1
     return fitted
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """`1 record`, `2 records`, `2 batches`."""
+    return f"{number} {what if number == 1 else several or what + 's'}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options import columns_of, home_option, opened, opened_if_any, topic_argument, writable
-from headrace.cli.output import Progress, harmless, note
+from headrace.cli.output import Progress, counted, harmless, note
 
 if TYPE_CHECKING:
     from headrace.cli.inputs import Bad, Batch, Head, Source
@@ -165,34 +165,27 @@ class Work:
             self._keep(bad)
 
     def _keep(self, bad: list[Bad]) -> None:
-        from headrace.log.embedded import dead_letters
-
-        engine, catalog = self._log._engine, self._log._catalog
-        found: list[dict[str, Any]] = [
-            {"reason": "bad_input", "error": one.why, "source": f"{one.source}:{one.line}", "raw": one.raw}
-            for one in bad
-        ]
-        topic = catalog.named(self._topic.name)
-        engine.submit(dead_letters.letters(catalog, topic, found)).result()
+        self._topic.bury(
+            [
+                {"reason": "bad_input", "error": one.why, "source": f"{one.source}:{one.line}", "raw": one.raw}
+                for one in bad
+            ]
+        )
 
     def report(self) -> None:
         total = sum(self.appended.values())
         where = ", ".join(f"{partition}: {count}" for partition, count in sorted(self.appended.items()))
-        note(f"{_count(total, 'record')} appended to {self._topic.name}{f' ({where})' if where else ''}")
+        note(f"{counted(total, 'record')} appended to {self._topic.name}{f' ({where})' if where else ''}")
         if self.quarantined:
             note(
-                f"{_count(self.quarantined, 'record')} went to the dead letters: event time too far ahead "
+                f"{counted(self.quarantined, 'record')} went to the dead letters: event time too far ahead "
                 f"(see headrace dead list)"
             )
         if self.bad and self._dead_letters:
-            note(f"{_count(self.bad, 'bad line')} went to the dead letters (see headrace dead list)")
+            note(f"{counted(self.bad, 'bad line')} went to the dead letters (see headrace dead list)")
         elif self.bad:
             more = f", the first {BAD_SHOWN} are above" if self.bad > BAD_SHOWN else ""
-            note(f"{_count(self.bad, 'bad line')} left out{more}; --dead-letters would keep them")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+            note(f"{counted(self.bad, 'bad line')} left out{more}; --dead-letters would keep them")
 
 
 def _good(topic: EmbeddedTopic, batch: Batch, start: int, stop: int, bad: list[Bad]) -> Iterator[tuple[int, int]]:

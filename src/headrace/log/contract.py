@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from headrace.durations import Duration
+from headrace.log.settings import TopicDescription as TopicDescription
+from headrace.log.settings import TopicSettings as TopicSettings
 from headrace.position import Position
 
 if TYPE_CHECKING:
@@ -31,38 +33,6 @@ Progress = datetime | Sequence[datetime | None] | None
 """Explicit event-time progress, for records derived from others: one for all rows, or one per row."""
 
 Overload = Literal["block", "buffer", "drop"]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What a topic is, apart from its schema. Durations in microseconds."""
-
-    key: tuple[str, ...] = ()
-    event_time: str | None = None
-    partitions: int = 1
-    retention_us: int | None = None
-    retention_bytes: int | None = None
-    cleanup: str = "delete"
-    durability: str = "fsync"
-    versioned: bool = False
-    max_ahead_us: int = 3_600_000_000
-    forget_us: int = 604_800_000_000
-    extra: str = "forbid"
-    partitions_added: bool = False
-    """Whether there once were fewer: then a key's records may lie in several partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """A topic as `describe()` tells it; made without Arrow."""
-
-    name: str
-    topic_id: str
-    schema: str
-    schema_version: int
-    settings: TopicSettings
-    records: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
-from headrace.log.contract import TopicSettings
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import (
@@ -33,6 +32,7 @@ from headrace.log.embedded.index import (
     SchemaRow,
     TopicRow,
 )
+from headrace.log.settings import TopicSettings
 from headrace.names import check_name
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ A letter is replayed or dropped once: the append of a replay and the letter's en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -147,23 +147,6 @@ def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> A
     return letters(catalog, topic, found)
 
 
-def send(
-    engine: Engine,
-    catalog: Catalog,
-    *,
-    reason: str,
-    error: str,
-    topic: TopicState | None = None,
-    source: str | None = None,
-    row: Mapping[str, Any] | None = None,
-    raw: bytes | None = None,
-) -> None:
-    """One letter from outside: input that could not be read, or a row that was refused."""
-    letter = {"reason": reason, "error": error, "source": source, "raw": raw}
-    letter["row"] = None if row is None else jsonrows.encode_row(row).decode()
-    engine.submit(letters(catalog, topic, [letter])).result()
-
-
 # -- reading letters ---------------------------------------------------------------------------------
 
 
@@ -212,4 +195,4 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 
 
-__all__ = ["NAME", "DeadLetter", "letters", "listed", "quarantined", "send"]
+__all__ = ["NAME", "DeadLetter", "letters", "listed", "quarantined"]

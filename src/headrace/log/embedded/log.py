@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
-from headrace.log.contract import Verified
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 
 if TYPE_CHECKING:
+    from headrace.log.contract import Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
 

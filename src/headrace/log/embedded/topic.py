@@ -10,24 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, WaitTimeout
-from headrace.log.contract import (
-    Appended,
-    Offsets,
-    Overload,
-    Progress,
-    Record,
-    Rows,
-    Start,
-    TopicDescription,
-    TopicSettings,
-)
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import GROUPS, PARTITIONS, VERSIONS
+from headrace.log.settings import TopicDescription, TopicSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.log.contract import Appended, Offsets, Overload, Progress, Record, Rows, Start
     from headrace.log.embedded.append import Append, Stamp
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
@@ -144,6 +135,13 @@ class EmbeddedTopic:
             quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
+    def bury(self, letters: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps as dead letters what could not be appended here: each has a `reason` (a word), an `error` (a sentence),
+        a `source`, and the `raw` bytes as they came."""
+        from headrace.log.embedded import dead_letters
+
+        self._engine.submit(dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])).result()
+
     def version(self, key: Any) -> int:
         """How many records were ever appended for the key (versioned topics)."""
         from headrace import keys
@@ -238,6 +236,8 @@ class EmbeddedTopic:
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
         """First and next offset and event-time progress by partition; with `at`, as they were at that time: `next`
         is then the first record that arrived at `at` or later."""
+        from headrace.log.contract import Offsets
+
         state = self._state()
         with self._engine.index.snapshot() as db:
             rows = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", state.id)
@@ -290,6 +290,7 @@ def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
 
 def _nothing(topic: EmbeddedTopic) -> Appended:
     """An empty append: nothing is written; the position is how far the topic is."""
+    from headrace.log.contract import Appended
     from headrace.position import Position
 
     nexts = {partition: offsets.next for partition, offsets in topic.offsets().items()}

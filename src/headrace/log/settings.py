@@ -1,0 +1,38 @@
+"""What a topic is: its settings and its description. Apart from the rest of the contract because listing topics needs
+no more, and should cost no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic is, apart from its schema. Durations in microseconds."""
+
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    partitions: int = 1
+    retention_us: int | None = None
+    retention_bytes: int | None = None
+    cleanup: str = "delete"
+    durability: str = "fsync"
+    versioned: bool = False
+    max_ahead_us: int = 3_600_000_000
+    forget_us: int = 604_800_000_000
+    extra: str = "forbid"
+    partitions_added: bool = False
+    """Whether there once were fewer: then a key's records may lie in several partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as `describe()` tells it; made without Arrow."""
+
+    name: str
+    topic_id: str
+    schema: str
+    schema_version: int
+    settings: TopicSettings
+    records: int
+    bytes: int

@@ -1,0 +1,35 @@
+"""Wake-ups are hints: one that cannot be given never fails the commit it tells of."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.log.embedded.log import open_log
+from headrace.log.embedded.waiting import Wakes
+
+
+def test_a_commit_touches_its_topic(tmp_path: Path) -> None:
+    wakes = Wakes(tmp_path)
+    wakes.wake({"a"})
+    os.utime(tmp_path / "a", (1, 1))
+    wakes.wake({"a"})
+    assert (tmp_path / "a").stat().st_mtime > 1 and sorted(os.listdir(tmp_path)) == ["a"]
+
+
+def test_a_hint_that_cannot_be_given_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    with open_log(tmp_path / "log") as log:
+        topic = log.create_topic("clicks", "n int", durability="os")
+        monkeypatch.setattr(os, "utime", refused)
+        topic.append({"n": 1})
+        assert [record.value["n"] for record in topic.records()] == [1]
+
+
+def test_a_missing_folder_fails_nothing(tmp_path: Path) -> None:
+    Wakes(tmp_path / "gone").wake({"a"})
+    assert not (tmp_path / "gone").exists()
