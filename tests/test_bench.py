@@ -41,7 +41,7 @@ def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
     ):
         assert f"| {row}" in printed
     found = json.loads((tmp_path / "results" / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 18 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 20 and all(row["ours"]["median"] is not None for row in found["rows"])
     for plot in ("append_cost.svg", "commit_cost.svg"):
         assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
 
