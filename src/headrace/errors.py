@@ -88,7 +88,7 @@ def nearest(name: str, known: list[str]) -> str:
     """` Did you mean 'clicks'?` — or nothing, when nothing is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(str(name), known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -4,6 +4,7 @@ never waited for before they are done; these make their condition only when some
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -55,3 +56,12 @@ def resolve(futures: Iterable[LazyFuture[T]], outcome: T | Exception) -> None:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
+
+
+def _renew_in_child() -> None:
+    """Another thread may have held it when the process was forked, and is not there to let go."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

@@ -62,6 +62,7 @@ class EmbeddedTopic:
 
     def alter(self, **changes: Any) -> None:
         """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, x string"`)."""
+        self._refuse_own()
         self._catalog.alter(self._state(), changes)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -82,6 +83,7 @@ class EmbeddedTopic:
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
         rows = repeatable(rows)
+        self._refuse_own()
         plain = expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
         began = time.monotonic()
@@ -107,6 +109,10 @@ class EmbeddedTopic:
         """After the topic was found altered: what is known of it is looked up again."""
         self._state()
 
+    def _refuse_own(self) -> None:
+        if self.name.startswith("__"):
+            raise InvalidArgument("topic", self.name, "is headrace's own: it can be read, not written or altered")
+
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
         self._catalog.check()
@@ -123,6 +129,7 @@ class EmbeddedTopic:
         """An append that is checked and encoded, but not submitted."""
         from headrace.log.embedded import append, dead_letters
 
+        self._refuse_own()
         state = self._known_state()
         return append.prepare(
             state,
