@@ -337,6 +337,8 @@ class OffsetOutOfRange(HeadraceError):
 
     def __str__(self) -> str:
         have = f"have {self.earliest}..{self.next}"
+        if self.offset < 0:
+            return f"{self.topic}/{self.partition} offset {self.offset}: offsets count from 0 ({have})."
         if self.offset < self.earliest:
             return (
                 f"{self.topic}/{self.partition} offset {self.offset} was deleted by retention "

@@ -95,8 +95,6 @@ def test_offsets_are_whole_numbers(offset: Any, log: EmbeddedLog) -> None:
             call({0: offset})
     with pytest.raises(hr.InvalidArgument, match="no partition 7"):
         topic.records({7: 0})
-    with pytest.raises(hr.InvalidArgument, match="count from 0"):
-        topic.batches(start=-1)
     assert topic.group("g").rewind("earliest") == {0: 0}
 
 
@@ -225,3 +223,12 @@ def test_a_very_long_linger(log: EmbeddedLog) -> None:
         future = producer.send({"n": 1})
         producer.flush("10 seconds")
         assert future.done()
+
+
+def test_batches_of_all_partitions(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "n int", partitions=4)
+    topic.append([{"n": n} for n in range(1000)])
+    assert sorted(pa.Table.from_batches(topic.batches()).column("n").to_pylist()) == list(range(1000))
+    with pytest.raises(hr.InvalidArgument, match="say which"):
+        topic.batches(start=0)
+    assert sum(batch.num_rows for batch in topic.batches(partition=1, start=10, stop=20)) == 10

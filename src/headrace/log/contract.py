@@ -216,7 +216,7 @@ class Topic(Protocol):
 
     def batches(
         self,
-        partition: int = 0,
+        partition: int | None = None,
         start: int | Start = "earliest",
         stop: int | None = None,
         columns: Sequence[str] | None = None,

@@ -61,8 +61,6 @@ def partition_states(engine: Engine, topic: TopicState) -> dict[int, PartitionRo
 
 
 def check_range(topic: TopicState, state: PartitionRow, offset: int) -> None:
-    if offset < 0:
-        raise InvalidArgument("offset", offset, "offsets count from 0")
     if not state.earliest <= offset <= state.next:
         raise OffsetOutOfRange(topic.name, state.partition, offset, state.earliest, state.next)
 

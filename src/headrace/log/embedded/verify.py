@@ -160,6 +160,7 @@ def _partition(
                 state.next,
             )
         if not page:
+            catalog.current(topic.id, topic.name, topic.uid)  # deleted meanwhile: TopicReplaced
             problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next))
             return
         for row in page:
@@ -189,6 +190,8 @@ def _partition(
                     problems.append(Problem(f"{count} records, the index says {row.records}", *where))
             except DamagedData as error:
                 problems.append(Problem(error.why, *where, os.path.basename(error.path), error.position))
+            except TopicReplaced:
+                raise
             except (HeadraceError, pa.ArrowException) as error:
                 problems.append(Problem(str(error), *where))
             yield row.records, row.length
