@@ -19,19 +19,22 @@ class Neighbours:
     busy: float = 0.0
     ours: float = 0.0
     at: float = 0.0
+    last: float | None = None
 
     def __post_init__(self) -> None:
         self.share()
+        self.last = None
 
     def share(self) -> float | None:
-        """The part of all processors that others used since the last call; None where the system does not tell."""
+        """The part of all processors that others used since the last call; None where the system does not tell. The
+        counters are coarse: what comes within half a second of the last call was measured with it."""
         busy, ours, at = _busy_seconds(), sum(os.times()[:4]), time.monotonic()
-        before = (self.busy, self.ours, self.at)
-        self.busy, self.ours, self.at = busy or 0.0, ours, at
-        if busy is None:
-            return None
-        others = (busy - before[0]) - (ours - before[1])
-        return min(1.0, max(0.0, others / ((at - before[2]) * (os.cpu_count() or 1))))
+        if busy is None or at - self.at < 0.5:
+            return self.last
+        others = (busy - self.busy) - (ours - self.ours)
+        self.last = min(1.0, max(0.0, others / ((at - self.at) * (os.cpu_count() or 1))))
+        self.busy, self.ours, self.at = busy, ours, at
+        return self.last
 
 
 def _busy_seconds() -> float | None:

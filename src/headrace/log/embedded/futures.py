@@ -37,6 +37,18 @@ class LazyFuture(Future[T], Generic[T]):
                     self._made = threading.Condition()
         return self._made
 
+    def done(self) -> bool:
+        return self._state in _DONE
+
+    def result(self, timeout: float | None = None) -> T:
+        if self._state == "FINISHED" and self._exception is None:  # set last, so the result is there
+            result: T = self._result
+            return result
+        return super().result(timeout)
+
+
+_DONE = frozenset({"CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED"})
+
 
 def resolve(futures: Iterable[LazyFuture[T]], outcome: T | Exception) -> None:
     """Gives all of them the result, or the error; those that were cancelled stay so."""
