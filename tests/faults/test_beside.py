@@ -97,6 +97,7 @@ def stretch(appender: Child) -> Any:
     return appender.next()
 
 
+@pytest.mark.soak  # a measurement: three busy processes on two cores leave no room for anything else
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_appends_keep_their_speed_beside_busy_consumers(rows: int, tmp_path: Path, children: Children) -> None:
     home = tmp_path / "log"
