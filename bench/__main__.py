@@ -10,13 +10,14 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 
 from bench import log_append, log_scan, log_size, log_wake, table
+from bench.neighbours import Neighbours, wait_for_quiet
 from bench.payload import payload
 from bench.settings import Run
 
@@ -41,6 +42,9 @@ def main() -> int:
         "--folder", type=Path, help="where to write, on the disk to be measured; default: the temporary one"
     )
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results", help="default: %(default)s")
+    parser.add_argument(
+        "--wait", type=float, default=0, metavar="SECONDS", help="wait so long for a quiet machine, per section"
+    )
     given = parser.parse_args()
     if unknown := set(given.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
@@ -49,13 +53,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=given.folder) as folder:
         run = Run(payload(), Path(folder), given.results, given.quick, not given.no_peers)
         for name in given.sections or SECTIONS:
+            wait_for_quiet(given.wait)
+            neighbours = Neighbours()
             for row in SECTIONS[name](run):
-                rows.append(row)
+                rows.append(replace(row, others=neighbours.share()))
                 print(f"{name}: {row.what}: {table.shown(row.ours.median)} {row.unit}", file=sys.stderr, flush=True)
     print(machine())
     print()
     print(table.text(rows))
     print()
+    print(
+        "others: the part of the processors that other programs used meanwhile (a row above a few percent says little)."
+    )
     print(f"Medians{' of one' if run.repeat == 1 else f' of {run.repeat}'}; 'ours/peer' below 1x: the peer wins.")
     found = {
         "at": datetime.now(UTC).isoformat(),

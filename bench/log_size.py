@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import Any
 
 from bench import log_scan, plot
 from bench.payload import BATCH_ROWS, DDL
@@ -18,6 +19,7 @@ from bench.table import Measured, Row
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.index import BATCHES, PARTITIONS
 from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.topic import EmbeddedTopic
 
 BINS = 50
 MEMORY_MB_MAX = 16
@@ -35,42 +37,56 @@ def size(run: Run) -> Iterator[Row]:
 
 
 def _append_cost(run: Run) -> Iterator[Row]:
-    """One batch after the other; default settings."""
+    """One batch after the other, default settings; then one here and one into an empty log, in turn."""
     count = run.size(1000, 20)
-    with run.log() as log:
+    with run.log() as log, run.log() as small:
         topic = log.create_topic("clicks", DDL, event_time="at", durability="os")
         topic.append(run.payload.batches[0])
-        seconds = []
+        seconds, processor = [], []
         for batch in run.payload.cycle(count):
-            began = perf_counter()
-            topic.append(batch)
-            seconds.append(perf_counter() - began)
+            used = process_time()
+            seconds.append(_took(topic, batch))
+            processor.append(process_time() - used)
+        fresh = small.create_topic("clicks", DDL, event_time="at", durability="os")
+        grown = _in_turn(topic, fresh, run.payload.cycle(run.size(100, 5)))
         home = log.home
-    bins = [seconds[i : i + max(1, count // BINS)] for i in range(0, count, max(1, count // BINS))]
-    plot.write(
-        run.results / "append_cost.svg",
-        "Cost of appending a 10 k-row batch (os), from the first to the last record",
-        "records in the topic",
-        "milliseconds a batch",
-        [(number + 1) * len(bins[0]) * BATCH_ROWS for number in range(len(bins))],
-        [
-            ("median of a bin", [1e3 * statistics.median(found) for found in bins]),
-            ("slowest tenth starts", [1e3 * sorted(found)[int(0.9 * len(found))] for found in bins]),
-        ],
-    )
-    tenth = max(1, count // 10)
-    what = f"append cost: last tenth of {_short(count * BATCH_ROWS)} records against the first tenth"
-    yield Row("size", what, "x", _grown(seconds[:tenth], seconds[-tenth:]), FLAT, smaller_is_better=True)
+    _plot_append_cost(run.results / "append_cost.svg", seconds, processor)
+    what = f"append a 10 k-row batch behind {_short(count * BATCH_ROWS)} records, against into an empty log, in turn"
+    yield Row("size", what, "x", grown, FLAT, smaller_is_better=True)
     rows, grown_mb = log_scan.memory(home)
     what = f"peak memory growth while scanning {_short(rows)} rows"
     yield Row("size", what, "MB", grown_mb, MEMORY_MB_MAX, smaller_is_better=True)
 
 
-def _grown(first: Sequence[float], last: Sequence[float]) -> Measured:
-    """How many times the first cost: by medians, and by what the quickest tenth takes at most (a busy neighbour
-    slows a stretch of a run down, but rarely all of it)."""
-    quick_last, quick_first = (sorted(found)[len(found) // 10] for found in (last, first))
-    return Measured(statistics.median(last) / statistics.median(first), quick_last / quick_first)
+def _took(topic: EmbeddedTopic, rows: Any) -> float:
+    began = perf_counter()
+    topic.append(rows)
+    return perf_counter() - began
+
+
+def _in_turn(large: EmbeddedTopic, small: EmbeddedTopic, data: Sequence[Any]) -> Measured:
+    """How many times as long the large one takes: by medians, and by what the quickest tenth takes at most. In turn,
+    so that a busy neighbour meets both."""
+    took = [(_took(large, rows), _took(small, rows)) for rows in data]
+    ours, base = (sorted(found) for found in zip(*took, strict=True))
+    tenth = len(took) // 10
+    return Measured(statistics.median(ours) / statistics.median(base), ours[tenth] / base[tenth])
+
+
+def _plot_append_cost(path: Path, seconds: Sequence[float], processor: Sequence[float]) -> None:
+    size = max(1, len(seconds) // BINS)
+    starts = range(0, len(seconds), size)
+    plot.write(
+        path,
+        "Cost of appending a 10 k-row batch (os), from the first to the last record",
+        "records in the topic",
+        "milliseconds a batch",
+        [(start + size) * BATCH_ROWS for start in starts],
+        [
+            ("time, median", [1e3 * statistics.median(seconds[i : i + size]) for i in starts]),
+            ("processor time, median", [1e3 * statistics.median(processor[i : i + size]) for i in starts]),
+        ],
+    )
 
 
 def _short(count: int) -> str:
@@ -84,31 +100,28 @@ def _commit_cost(run: Run) -> Row:
     """Single records are appended at several sizes of the index. Between them the index is filled quickly: its rows
     are written directly, all pointing to one frame. Only the commit is measured here, so nobody reads them."""
     steps = [0, 20_000, 100_000, 200_000, 500_000, 1_000_000] if not run.quick else [0, 1_000]
-    appends = run.size(300, 20)
-    found: list[list[float]] = []
-    with run.log() as log:
-        topic = log.create_topic("clicks", DDL, event_time="at", durability="os")
-        row = run.payload.rows[0]
-        for _ in range(appends):
+    rows = run.payload.rows[: run.size(300, 20)]
+    medians, processor = [], []
+    with run.log() as log, run.log() as small:
+        topic, fresh = (one.create_topic("clicks", DDL, event_time="at", durability="os") for one in (log, small))
+        for row in rows:
             topic.append(row)
-        for rows in steps:
-            _fill(log, rows)
-            samples = []
-            for _ in range(appends):
-                began = perf_counter()
-                topic.append(row)
-                samples.append(perf_counter() - began)
-            found.append(samples)
+        for step in steps:
+            _fill(log, step)
+            used = process_time()
+            medians.append(1e6 * statistics.median(_took(topic, row) for row in rows))
+            processor.append(1e6 * (process_time() - used) / len(rows))
+        grown = _in_turn(topic, fresh, rows)
     plot.write(
         run.results / "commit_cost.svg",
         "Cost of appending one record (os), by batch rows in the index",
         "batch rows in the index",
         "microseconds an append",
         steps,
-        [("median", [1e6 * statistics.median(samples) for samples in found])],
+        [("time, median", medians), ("processor time, mean", processor)],
     )
-    what = f"single-record append: {steps[-1]:,} batch rows in the index against none"
-    return Row("size", what, "x", _grown(found[0], found[-1]), FLAT, smaller_is_better=True)
+    what = f"append a record beside {steps[-1]:,} batch rows in the index, against into an empty log, in turn"
+    return Row("size", what, "x", grown, FLAT, smaller_is_better=True)
 
 
 def _fill(log: EmbeddedLog, rows: int) -> None:

@@ -33,6 +33,7 @@ class Row:
     target: float | None = None  # at least that much; at most, when smaller is better
     smaller_is_better: bool = False
     peers: Sequence[Peer] = field(default_factory=tuple)
+    others: float | None = None  # the part of all processors that other programs used while this was measured
 
     @property
     def reached(self) -> str:
@@ -77,7 +78,7 @@ def shown(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-HEAD = ("what", "unit", "median", "best", "target", "reached", "peer", "peer's", "ours/peer")
+HEAD = ("what", "unit", "median", "best", "target", "reached", "others", "peer", "peer's", "ours/peer")
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -86,16 +87,20 @@ def text(rows: Sequence[Row]) -> str:
     for row in rows:
         target = "" if row.target is None else f"{'<' if row.smaller_is_better else '≥'} {shown(row.target)}"
         median = row.ours.why if row.ours.median is None else shown(row.ours.median)
-        first = (row.what, row.unit, median, shown(row.ours.best), target, row.reached)
+        first = (row.what, row.unit, median, shown(row.ours.best), target, row.reached, _percent(row.others))
         shown_peers = [peer for peer in row.peers if peer.value != Measured(None)]  # the others were not asked for
         for number, peer in enumerate(shown_peers or [None]):
-            lines.append((*(first if number == 0 else ("",) * 6), *_peer(row, peer)))
+            lines.append((*(first if number == 0 else ("",) * 7), *_peer(row, peer)))
     widths = [max(len(line[i]) for line in [HEAD, *lines]) for i in range(len(HEAD))]
     rule = tuple("-" * width for width in widths)
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
         for line in [HEAD, rule, *lines]
     )
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.0f} %"
 
 
 def _peer(row: Row, peer: Peer | None) -> tuple[str, str, str]:

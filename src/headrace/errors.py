@@ -88,7 +88,7 @@ def nearest(name: str, known: list[str]) -> str:
     """` Did you mean 'clicks'?` — or nothing, when nothing is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(str(name), known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -337,6 +337,8 @@ class OffsetOutOfRange(HeadraceError):
 
     def __str__(self) -> str:
         have = f"have {self.earliest}..{self.next}"
+        if self.offset < 0:
+            return f"{self.topic}/{self.partition} offset {self.offset}: offsets count from 0 ({have})."
         if self.offset < self.earliest:
             return (
                 f"{self.topic}/{self.partition} offset {self.offset} was deleted by retention "

@@ -292,7 +292,7 @@ def _printer(topic: EmbeddedTopic, columns: tuple[str, ...] | None, meta: bool, 
     from headrace.schema import EXTRA_COLUMN
 
     columns = _checked(topic, columns)
-    extra = topic.settings.extra == "keep"
+    extra = topic.settings.extra_kept
     kept = [EXTRA_COLUMN] if extra and not columns else []
     shown = [*(columns or topic.schema.names), *kept, *(META if meta else ())]
     if kind == "json":
@@ -397,7 +397,7 @@ def _arrow_scan(
     from headrace.log.contract import META
     from headrace.schema import EXTRA_COLUMN
 
-    kept = [EXTRA_COLUMN] if topic.settings.extra == "keep" and not columns else []
+    kept = [EXTRA_COLUMN] if topic.settings.extra_kept and not columns else []
     shown = [*(columns or topic.schema.names), *kept, *(META if meta else ())]
     send = _arrow_sender(_arrow_schema(topic, shown))
 

@@ -7,7 +7,9 @@ appended at once, not when 10,000 more have come."""
 from __future__ import annotations
 
 import csv
+import math
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -335,6 +337,20 @@ def _as_text(text: str) -> str | None:
     return text or None
 
 
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError
+    return int(text)
+
+
+def _number(text: str) -> float:
+    """What looks finite must be: 1e400 is not infinity."""
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise ValueError
+    return value
+
+
 def _field_reader(column: pa.Field) -> Any:
     """Text to a value the topic takes. An empty field is null, but for strings, where it is the empty string."""
     t, arrow, name = pa.types, column.type, column.name
@@ -342,10 +358,10 @@ def _field_reader(column: pa.Field) -> Any:
     if t.is_string(arrow):
         return str
     if t.is_integer(arrow):
-        convert: Any = int
+        convert: Any = _whole_number
         what = "a whole number"
     elif t.is_floating(arrow):
-        convert, what = float, "a number"
+        convert, what = _number, "a number"
     elif t.is_boolean(arrow):
         convert, what = _boolean, "true or false"
     elif t.is_decimal(arrow) or t.is_date(arrow) or t.is_timestamp(arrow):

@@ -61,7 +61,7 @@ def columns_of(_ctx: click.Context, _parameter: click.Parameter, value: str | No
 def home() -> Path:
     """The log's directory of the command that runs now."""
     chosen = click.get_current_context().meta.get(HOME)
-    return Path(chosen or os.environ.get("HEADRACE_HOME") or ".headrace")
+    return Path(chosen or os.environ.get("HEADRACE_HOME") or ".headrace").absolute()
 
 
 def opened(*, create: bool = False) -> EmbeddedLog:

@@ -45,13 +45,19 @@ def topics() -> None:
 
 _partitions = click.option("--partitions", type=int, metavar="N", help="How many partitions; 1 unless said.")
 _retention = click.option(
-    "--retention", metavar="DURATION", help="How long records are kept ('30 days'; none: for ever)."
+    "--retention",
+    metavar="DURATION",
+    help="How long records are kept ('30 days'; none: for ever); stored, not applied yet.",
 )
 _retention_bytes = click.option(
-    "--retention-bytes", metavar="N", help="How many bytes each partition keeps (none: no limit)."
+    "--retention-bytes",
+    metavar="N",
+    help="How many bytes each partition keeps (none: no limit); stored, not applied yet.",
 )
 _cleanup = click.option(
-    "--cleanup", type=click.Choice(["delete", "compact"]), help="Delete old records, or keep the last of each key."
+    "--cleanup",
+    type=click.Choice(["delete", "compact"]),
+    help="Delete old records, or keep the last of each key; stored, not applied yet.",
 )
 _durability = click.option(
     "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives power loss, os the process."

@@ -111,7 +111,7 @@ def _plot(teller: Teller, home: str, stack: ExitStack) -> None:
         "twice (at least once)."
     )
 
-    teller.step("Rewind: the group goes back to noon, and reads again")
+    teller.step("Rewind: the group goes back to before the second load of page views, and reads again")
     offsets = group.rewind(noon)
     with group.join() as member:
         again = 0

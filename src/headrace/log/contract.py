@@ -95,7 +95,6 @@ class ProducerStats:
     sent: int = 0
     acked: int = 0
     failed: int = 0
-    duplicates: int = 0
     batches: int = 0
     dropped: int = 0
     refused: int = 0
@@ -217,7 +216,7 @@ class Topic(Protocol):
 
     def batches(
         self,
-        partition: int = 0,
+        partition: int | None = None,
         start: int | Start = "earliest",
         stop: int | None = None,
         columns: Sequence[str] | None = None,

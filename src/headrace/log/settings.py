@@ -21,6 +21,8 @@ class TopicSettings:
     max_ahead_us: int = 3_600_000_000
     forget_us: int = 604_800_000_000
     extra: str = "forbid"
+    extra_kept: bool = False
+    """Whether unknown fields ever were kept: then old records have some, whatever `extra` is now."""
     partitions_added: bool = False
     """Whether there once were fewer: then a key's records may lie in several partitions."""
 

@@ -140,6 +140,8 @@ def extra_of(row: dict[Any, Any], plan: Plan) -> str | None:
         return encode_row(unknown).decode()
     except InvalidArgument as error:
         raise Bad(f"cannot be kept as JSON: {error.why}", str(error.value)) from None
+    except Exception as error:  # a value that cannot even be looked at: pd.NaT, a time zone that raises
+        raise Bad(f"has unknown fields that cannot be kept as JSON: {error}", next(iter(unknown))) from None
 
 
 def column_of(values: list[Any], node: Node) -> pa.Array:

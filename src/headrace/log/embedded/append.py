@@ -98,11 +98,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who appends, for idempotence: the producer's name, its epoch, and its number of the first record."""
+    """Who appends, for idempotence: the producer's name, its epoch, and its number of the first record. `rejected`
+    records of the same batch that the topic could not hold are counted, too: they were dealt with."""
 
     producer: str
     epoch: int
     sequence: int
+    rejected: int = 0
 
 
 @dataclass(slots=True)
@@ -232,11 +234,11 @@ class Shared:
                 )
                 _refuse_too_large(batch, self.topic.name)
                 return batch, owners
-            except InvalidArgument:  # not about one row: let each find out on its own
-                self._refused = {number: NotSmall() for number in range(len(self._jobs))}
             except RecordRejected as error:
                 number = owners[error.row]
                 self._refused[number] = replace(error, row=error.row - owners.index(number))
+            except Exception:  # not about one row that is known: let each find out on its own
+                self._refused = {number: NotSmall() for number in range(len(self._jobs))}
 
     def apply(self, tx: Tx) -> list[Appended | HeadraceError]:
         row = current(tx, self.topic)
@@ -255,7 +257,7 @@ class Shared:
 
 def current(tx: Tx, topic: TopicState) -> TopicRow:
     row = tx.topic(topic.id)
-    if row is None or row.name is None:
+    if row is None or row.name is None or row.uid != topic.uid:
         raise TopicReplaced(topic=topic.name, topic_id=topic.uid)
     if row.revision != topic.revision:
         raise Stale()
@@ -295,17 +297,18 @@ def prepare(
     progress: Progress = None,
     stamp: Stamp | None = None,
     quarantine: Callable[[TopicState, pa.RecordBatch], Append] | None = None,
+    record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Append:
     """Checks, partitions and encodes. Raises what is wrong with the records before anything is written."""
     settings = topic.settings
     batch = rows.to_batch(data, schema, extra=settings.extra, topic=topic.name)
-    _refuse_too_large(batch, topic.name)
+    _refuse_too_large(batch, topic.name, limit=record_bytes_max)
     sent = batch.num_rows
     carried = _carried_progress(progress, sent)
     ahead: pa.RecordBatch | None = None
     if settings.event_time is not None and batch.num_rows and quarantine is not None:
         batch, ahead, carried = _split_ahead(batch, settings.event_time, now_us + settings.max_ahead_us, carried)
-    append = Append(topic, [], batch.num_rows, sent, stamp=stamp)
+    append = Append(topic, [], batch.num_rows, sent + (stamp.rejected if stamp else 0), stamp=stamp)
     if settings.versioned:
         hashes = keys.key_hashes(batch, settings.key)
         for key_hash in hashes:
@@ -315,7 +318,11 @@ def prepare(
             raise InvalidArgument(
                 "expect", expect, f"topic {topic.name!r} keeps no versions: create it with versioned=True"
             )
+        if not isinstance(expect, Mapping):
+            raise InvalidArgument("expect", expect, "must be a mapping of keys to versions")
         for key, version in expect.items():
+            if isinstance(version, bool) or not isinstance(version, int):
+                raise InvalidArgument("expect", expect, f"the version of {key!r} must be a whole number")
             append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
     if carried is not None:
         batch = _with_progress(batch, carried)
@@ -379,22 +386,22 @@ def _beyond(batch: pa.RecordBatch, event_time: str, limit_us: int) -> npt.NDArra
     return times > limit_us
 
 
-def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0) -> None:
+def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0, limit: int = RECORD_BYTES_MAX) -> None:
     """By halves: costs nothing for ordinary batches, and finds the one record that is too large."""
-    if batch.get_total_buffer_size() <= RECORD_BYTES_MAX or batch.nbytes <= RECORD_BYTES_MAX:
+    if batch.get_total_buffer_size() <= limit or batch.nbytes <= limit:
         return
     if batch.num_rows == 1:
         raise RecordTooLarge(
             topic=topic,
             row=first,
             column="",
-            why=f"{batch.nbytes} bytes; a record may have {RECORD_BYTES_MAX}. Store large things elsewhere",
+            why=f"{batch.nbytes} bytes; a record may have {limit}. Store large things elsewhere",
             size_bytes=batch.nbytes,
-            limit_bytes=RECORD_BYTES_MAX,
+            limit_bytes=limit,
         )
     half = batch.num_rows // 2
-    _refuse_too_large(batch.slice(0, half), topic, first)
-    _refuse_too_large(batch.slice(half), topic, first + half)
+    _refuse_too_large(batch.slice(0, half), topic, first, limit)
+    _refuse_too_large(batch.slice(half), topic, first + half, limit)
 
 
 def _split_ahead(

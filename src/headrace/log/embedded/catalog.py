@@ -169,7 +169,7 @@ class Catalog:
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
             old = settings_from(row.settings)
-            settings = replace(old, **{name: getattr(fresh, name) for name in _fields_of(given)})
+            settings = replace(old, **{name: getattr(fresh, name) for name in (*_fields_of(given), "extra_kept")})
             if settings.partitions < old.partitions:
                 raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}; none can go")
             if settings.partitions > old.partitions:
@@ -288,6 +288,7 @@ def settings_of(
         else:
             out[name] = value
     settings = replace(base, **out)
+    settings = replace(settings, extra_kept=settings.extra_kept or settings.extra == "keep")
     if (settings.cleanup == "compact" or settings.versioned) and not settings.key:
         what = "versioned" if settings.versioned else "cleanup"
         raise InvalidArgument(what, getattr(settings, what), "needs a key: pass key='column'")

@@ -225,12 +225,12 @@ class Committer:
     def _commit(self, waiting: list[Waiting]) -> None:
         if self.failed is not None:
             raise self.failed
-        work = _combined(waiting)
-        drafts = [draft for job, _, _ in work for draft in _joined(job.drafts())]
+        work, drafts = _drafted(_combined(waiting))
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
             if drafts:
+                self._files.check_in_place()
                 if self._files.needs_roll():
                     self._roll()
                 reach("append.encoded")
@@ -357,6 +357,19 @@ class Committer:
             raise
         self._files.adopted(fresh)
         reach("roll.adopted")
+
+
+def _drafted(work: list[Work]) -> tuple[list[Work], list[Draft]]:
+    """What can be written, and its frames. A job that cannot make its own fails alone, whatever its error."""
+    able, drafts = [], []
+    for job, futures, shared in work:
+        try:
+            drafts += _joined(job.drafts())
+            able.append((job, futures, shared))
+        except Exception as error:
+            for future in futures:
+                future.set_exception(error)
+    return able, drafts
 
 
 def _joined(drafts: list[Draft]) -> list[Draft]:

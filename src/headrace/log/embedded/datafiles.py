@@ -17,7 +17,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.errors import StorageError
+from headrace.errors import LogMissing, StorageError
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.frames import HEADER_BYTES, Body, Header, padding
@@ -116,6 +116,14 @@ class DataFiles:
                 self._ingest = None  # its tail is unknown: never write behind it again
             raise disk.translate(error, ingest.path) from error
         ingest.end = position
+
+    def check_in_place(self) -> None:
+        """What is written to a file without a name is lost with the process: better not written."""
+        ingest = self._ingest
+        if ingest is not None and os.fstat(ingest.fd).st_nlink == 0:
+            self._ingest = None
+            os.close(ingest.fd)
+            raise LogMissing(path=str(ingest.path), why="the data file was removed while open. Nothing was written")
 
     def needs_roll(self) -> bool:
         return self._ingest is None or self._ingest.end >= self.file_bytes_max

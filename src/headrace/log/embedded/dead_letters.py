@@ -14,18 +14,21 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import jsonrows, rows
-from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, UnknownTopic, WaitTimeout
 from headrace.log.contract import Appended, Origin, TopicSettings
 from headrace.log.embedded import append
-from headrace.log.embedded.append import Append
+from headrace.log.embedded.append import Append, Stale
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Job, Plain, Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import DEAD, DeadRow
 from headrace.log.embedded.reading import Reader
-from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic
 
 NAME = "__dead_letters"
+RAW_BYTES_MAX = 16 << 20
+LETTER_BYTES_MAX = 64 << 20
+"""A record of the largest size must fit as JSON text, with its reason beside it."""
 SCHEMA = (
     "reason string NOT NULL, error string, topic string, topic_id string, partition int, offset bigint, source string, "
     "died_at timestamp NOT NULL, row string, raw binary"
@@ -68,11 +71,16 @@ class _Owner:
             raise InvalidArgument(
                 "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
             )
-        prepared = target.prepare(letter.value)
-        if prepared.quarantine is not None:
-            raise InvalidArgument("letter", letter.id, f"would be quarantined again: {letter.error}")
-        done: Appended = self.engine.submit(_Replay(prepared, letter.id)).result()
-        return done
+        for _ in range(ATTEMPTS):
+            prepared = target.prepare(letter.value)
+            if prepared.quarantine is not None:
+                raise InvalidArgument("letter", letter.id, f"would be quarantined again: {letter.error}")
+            try:
+                done: Appended = self.engine.submit(_Replay(prepared, letter.id)).result()
+                return done
+            except Stale:
+                target.describe()  # learns the topic's new state
+        raise WaitTimeout(f"topic {target.name!r}, which is altered all the time", 0.0)
 
     def drop(self, letter: DeadLetter) -> None:
         self.engine.submit(Plain(lambda tx: _end(tx, letter.id), synced=True)).result()
@@ -120,7 +128,11 @@ def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, An
         if topic is not None:
             letter.setdefault("topic", topic.name)
             letter.setdefault("topic_id", topic.uid)
-    prepared = append.prepare(home, catalog.schema(home), found, now_us=0)
+        raw = letter.get("raw")
+        if raw is not None and len(raw) > RAW_BYTES_MAX:
+            letter["error"] = f"{letter.get('error')} (the first {RAW_BYTES_MAX} of {len(raw)} bytes are kept)"
+            letter["raw"] = raw[:RAW_BYTES_MAX]
+    prepared = append.prepare(home, catalog.schema(home), found, now_us=0, record_bytes_max=LETTER_BYTES_MAX)
 
     def register(tx: Tx, given: range) -> None:
         for offset in given:

@@ -4,6 +4,7 @@ never waited for before they are done; these make their condition only when some
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -36,6 +37,18 @@ class LazyFuture(Future[T], Generic[T]):
                     self._made = threading.Condition()
         return self._made
 
+    def done(self) -> bool:
+        return self._state in _DONE
+
+    def result(self, timeout: float | None = None) -> T:
+        if self._state == "FINISHED" and self._exception is None:  # set last, so the result is there
+            result: T = self._result
+            return result
+        return super().result(timeout)
+
+
+_DONE = frozenset({"CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED"})
+
 
 def resolve(futures: Iterable[LazyFuture[T]], outcome: T | Exception) -> None:
     """Gives all of them the result, or the error; those that were cancelled stay so."""
@@ -55,3 +68,12 @@ def resolve(futures: Iterable[LazyFuture[T]], outcome: T | Exception) -> None:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
+
+
+def _renew_in_child() -> None:
+    """Another thread may have held it when the process was forked, and is not there to let go."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

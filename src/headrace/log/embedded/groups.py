@@ -281,6 +281,7 @@ class EmbeddedMember:
             if self._closed:
                 return
             self._closed = True
+            self._engine.wakes.stir(self._topic.uid)  # whoever waits in a poll finds out now
             _beats(self._engine).remove(self)
             with contextlib.suppress(Closed):  # the log is closed, or the parent process's: the lease will run out
                 self._engine.check()
@@ -309,19 +310,19 @@ class EmbeddedMember:
         """The next records of the partitions this member has; waits up to `timeout` for the first. Polling says that
         what was polled before is dealt with: partitions others wait for are handed over here."""
         limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
-        if max_records < 1:
+        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
             raise InvalidArgument("max_records", max_records, "must be 1 or more")
         until = time.monotonic() + limit
-        with self._lock:
-            while True:
+        while True:
+            with self._lock:
                 self._check()
                 seen = self._engine.wakes.count(self._topic.uid)
                 self._refresh(hand_over=True)
                 found = self._fetch(max_records)
-                left = until - time.monotonic()
-                if found or left <= 0:
-                    return found
-                self._engine.wakes.wait(self._topic.uid, seen, left)
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            self._engine.wakes.wait(self._topic.uid, seen, left)  # without the lock: another thread may close or commit
 
     def _check(self) -> None:
         if self._closed:
@@ -379,23 +380,29 @@ class EmbeddedMember:
         mine = sorted(self._held)
         out: list[Record] = []
         reached: dict[int, int] = {}
+        turn, self._turn = self._turn, self._turn + 1
         for step in range(len(mine)):  # begin with another partition each time: none starves
-            partition = mine[(self._turn + step) % len(mine)]
-            begin, state = self._held[partition].position, states[partition]
-            check_range(topic, state, begin)
+            partition = mine[(turn + step) % len(mine)]
+            begin, state = self._held[partition].position, states.get(partition)
+            if state is None:
+                raise TopicReplaced(topic=topic.name, topic_id=topic.uid)
             room = max_records - len(out)
             if room <= 0:
                 break
             reader = Reader(self._engine, self._catalog, topic, partition)
-            while room > 0 and begin < state.next:  # decodes no more than is asked for
-                stop = min(state.next, begin + room)
-                found = list(reader.records(begin, stop))
-                out += found
-                room -= len(found)
-                begin = reached[partition] = stop
+            try:
+                check_range(topic, state, begin)
+                while room > 0 and begin < state.next:
+                    stop = min(state.next, begin + room)
+                    found = list(reader.records(begin, stop))
+                    out += found
+                    room -= len(found)
+                    begin = reached[partition] = stop
+            except HeadraceError:
+                if not out:  # said when there is nothing else to hand out: what is whole goes on
+                    raise
         for partition, position in reached.items():  # only now: records of a poll that failed were not handed out
             self._held[partition].position = position
-        self._turn += 1
         return out
 
     # -- committing --------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class EmbeddedProducer:
     ) -> None:
         topic.refresh()  # a closed log or a deleted topic is said now, not with the first batch
         self._engine, self._topic = engine, topic
-        self._linger = duration_us(linger, argument="linger", positive=False) / 1e6
+        self._linger = min(duration_us(linger, argument="linger", positive=False) / 1e6, threading.TIMEOUT_MAX)
         self._batch_rows = _at_least_one(batch_rows, "batch_rows")
         self._limit = _at_least_one(buffer_bytes, "buffer_bytes")
         if overload not in ("block", "buffer", "drop"):
@@ -125,7 +125,7 @@ class EmbeddedProducer:
         waiting, stats = self._waiting, self._stats
         if not waiting:
             self._oldest = time.monotonic()
-        waiting.append((row, future, size))
+        waiting.append((dict(row), future, size))  # the caller may use the dict again
         stats.sent += 1
         stats.buffered_rows += 1
         stats.buffered_bytes = buffered = stats.buffered_bytes + size
@@ -213,19 +213,20 @@ class EmbeddedProducer:
 
     def _append(self, batch: list[Waiting]) -> None:
         """Appends what can be appended; a row that cannot fails alone."""
-        left = list(batch)
-        while left:
-            stamp = None if self.id is None else Stamp(self.id, self._epoch, self.sequence)
+        left, rejected = list(batch), 0
+        while left or (rejected and self.id is not None):
+            stamp = None if self.id is None else Stamp(self.id, self._epoch, self.sequence, rejected)
             try:
                 done = self._topic.append([row for row, _, _ in left], stamp=stamp)
             except RecordRejected as error:
                 _, future, _ = left.pop(error.row)
+                rejected += 1
                 self._finish([future], _as_its_only_row(error))
             except Exception as error:
                 self._finish([future for _, future, _ in left], error)
                 return
             else:
-                self.sequence += len(left) if stamp else 0
+                self.sequence += len(left) + rejected if stamp else 0
                 self._finish([future for _, future, _ in left], done.position)
                 return
 

@@ -8,7 +8,7 @@ were checked; damage is reported with its range, and what lies behind it can be 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -43,6 +43,8 @@ READ_BYTES = 1 << 20
 
 
 def partition_state(engine: Engine, topic: TopicState, partition: int) -> PartitionRow:
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidArgument("partition", partition, "must be a whole number")
     with engine.index.reading() as db:
         row = PARTITIONS.get(db, topic.id, partition)
     if row is None:
@@ -73,7 +75,7 @@ class Reader:
         """Arrow batches of [start, stop), which must lie inside the log. `columns` may name metadata, too."""
         schema = self._catalog.schema(self._topic)
         names = list(schema.names) if columns is None else list(columns)
-        if columns is None and self._topic.settings.extra == "keep":
+        if columns is None and self._topic.settings.extra_kept:
             names.append(EXTRA_COLUMN)
         self._refuse_unknown(names, schema)
         for row, raw in self._frames(start, stop):
@@ -111,13 +113,16 @@ class Reader:
         with self._engine.index.reading() as db:
             while low < high:
                 middle = (low + high) // 2
-                row = BATCHES.select(
+                rows = BATCHES.select(
                     db,
                     "WHERE topic = ? AND partition = ? AND base <= ? ORDER BY base DESC LIMIT 1",
                     self._topic.id,
                     self._partition,
                     middle,
-                )[0]
+                )
+                if not rows:
+                    raise TopicReplaced(topic=self._topic.name, topic_id=self._topic.uid)
+                row = rows[0]
                 if row.arrived >= when_us:
                     high, found = row.base, row
                 else:
@@ -250,7 +255,11 @@ class Reader:
         if start > row.base or stop < row.next:
             low, high = (int(i) for i in np.searchsorted(offsets, [start, stop]))
         columns = [self._column(name, row, batch, written, newest, offsets) for name in names]
-        out = pa.RecordBatch.from_arrays(columns, names=list(names)) if names else batch.select([])
+        fields = [
+            newest.field(name) if name in newest.names else pa.field(name, column.type)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        out = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)) if names else batch.select([])
         return out if (low, high) == (0, batch.num_rows) else out.slice(low, high - low)
 
     def _offsets(self, row: BatchRow, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -344,8 +353,12 @@ def start_offset(
         from headrace.durations import instant_us
 
         return Reader(engine, catalog, topic, state.partition).offset_at(instant_us(start, argument=argument), state)[0]
-    if isinstance(start, bool) or not (isinstance(start, int) or hasattr(start, "get")):
+    if isinstance(start, Mapping):
+        if unknown := [number for number in start if number not in range(topic.settings.partitions)]:
+            raise InvalidArgument(argument, dict(start), f"topic {topic.name!r} has no partition {unknown[0]!r}")
+        start = start.get(state.partition, state.earliest)
+    if isinstance(start, bool) or not isinstance(start, int):
         raise InvalidArgument(argument, start, "must be 'earliest', 'latest', a time with zone, or {partition: offset}")
-    offset = start if isinstance(start, int) else start.get(state.partition, state.earliest)
+    offset = start
     check_range(topic, state, offset)
     return offset

@@ -3,6 +3,7 @@ when records are touched, not before: describing a topic stays cheap."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -62,6 +63,7 @@ class EmbeddedTopic:
 
     def alter(self, **changes: Any) -> None:
         """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, x string"`)."""
+        self._refuse_own()
         self._catalog.alter(self._state(), changes)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -82,6 +84,7 @@ class EmbeddedTopic:
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
         rows = repeatable(rows)
+        self._refuse_own()
         plain = expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
         began = time.monotonic()
@@ -107,6 +110,10 @@ class EmbeddedTopic:
         """After the topic was found altered: what is known of it is looked up again."""
         self._state()
 
+    def _refuse_own(self) -> None:
+        if self.name.startswith("__"):
+            raise InvalidArgument("topic", self.name, "is headrace's own: it can be read, not written or altered")
+
     def _known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
         self._catalog.check()
@@ -123,6 +130,7 @@ class EmbeddedTopic:
         """An append that is checked and encoded, but not submitted."""
         from headrace.log.embedded import append, dead_letters
 
+        self._refuse_own()
         state = self._known_state()
         return append.prepare(
             state,
@@ -192,20 +200,31 @@ class EmbeddedTopic:
 
     def batches(
         self,
-        partition: int = 0,
+        partition: int | None = None,
         start: int | Start = "earliest",
         stop: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Arrow record batches of [start, stop) of one partition, up to the end of now. `columns` may name metadata
-        (`hr.META`) as well. An offset below what is kept, or beyond the end, is OffsetOutOfRange."""
+        """Arrow record batches of [start, stop) of one partition, up to the end of now; without `partition`, of all
+        partitions, one after the other. `columns` may name metadata (`hr.META`) as well. An offset below what is
+        kept, or beyond the end, is OffsetOutOfRange."""
         from headrace.log.embedded.reading import Reader, partition_state, start_offset
 
         state = self._state()
-        row = partition_state(self._engine, state, partition)
-        first = start_offset(self._engine, self._catalog, state, row, start)
-        last = row.next if stop is None else min(stop, row.next)
-        return Reader(self._engine, self._catalog, state, partition).batches(first, last, columns)
+        if stop is not None and (isinstance(stop, bool) or not isinstance(stop, int)):
+            raise InvalidArgument("stop", stop, "must be an offset")
+        chosen = [partition] if partition is not None else list(range(state.settings.partitions))
+        if len(chosen) > 1 and (isinstance(start, int) or stop is not None):
+            raise InvalidArgument("partition", None, "offsets are of one partition: say which")
+        ranges = []
+        for number in chosen:
+            row = partition_state(self._engine, state, number)
+            first = start_offset(self._engine, self._catalog, state, row, start)
+            ranges.append((number, first, row.next if stop is None else min(stop, row.next)))
+        return itertools.chain.from_iterable(
+            Reader(self._engine, self._catalog, state, number).batches(first, last, columns)
+            for number, first, last in ranges
+        )
 
     def records(
         self,

@@ -40,6 +40,8 @@ class EmbeddedTransaction:
         """Checked now, appended when the block ends."""
         self._check()
         handle = self._topic(topic) if isinstance(topic, str) else topic
+        if handle._engine is not self._engine:
+            raise InvalidArgument("topic", topic, "is of another log; a transaction is within one")
         rows = repeatable(rows)
 
         def prepare() -> Append:
@@ -54,6 +56,8 @@ class EmbeddedTransaction:
         self._check()
         if not isinstance(member, EmbeddedMember):
             raise InvalidArgument("member", member, "must be what group.join() returned")
+        if member._engine is not self._engine:
+            raise InvalidArgument("member", member, "is of another log; a transaction is within one")
         self._members.append((member, member.claims()))
 
     @property

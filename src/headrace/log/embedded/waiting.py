@@ -4,6 +4,7 @@ reads the index, and whoever looks before waiting misses nothing."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 from headrace.log.embedded import disk
 
 DEBOUNCE_MS = 2
+logger = logging.getLogger("headrace.log")
+
 LOOK_ANYWAY_SECONDS = 5.0
 """Should a notification ever be lost (a full inotify queue), nobody sleeps longer than this."""
 
@@ -47,6 +50,10 @@ class Wakes:
                 self._counts[topic] = self._counts.get(topic, 0) + 1
             self._changed.notify_all()
 
+    def stir(self, topic: str) -> None:
+        """Wakes the waiters of this process only."""
+        self._notify({topic})
+
     def count(self, topic: str) -> int:
         """Take it before looking; give it to `wait` when there was nothing to see."""
         self._watch()
@@ -69,6 +76,16 @@ class Wakes:
         self._ready.wait(timeout=2)
 
     def _run(self) -> None:
+        try:
+            self._look_out()
+        except Exception as error:  # no inotify left, say: waiters then look every few seconds
+            logger.warning(
+                "changes of %s cannot be watched (%s): followers may be late by seconds", self._folder, error
+            )
+        finally:
+            self._ready.set()
+
+    def _look_out(self) -> None:
         from watchfiles import watch
 
         os.makedirs(self._folder, mode=disk.DIRECTORY_MODE, exist_ok=True)

@@ -1,0 +1,56 @@
+"""Who else uses the machine while we measure. On a shared one a row is worth as much as it was quiet: so each row says
+how much of the processors others used meanwhile, and a run may wait for quiet before each section."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+QUIET = 0.15
+LOOK_SECONDS = 2.0
+
+
+@dataclass
+class Neighbours:
+    """Processor time since the last look: all of it, and ours with our children's."""
+
+    busy: float = 0.0
+    ours: float = 0.0
+    at: float = 0.0
+    last: float | None = None
+
+    def __post_init__(self) -> None:
+        self.share()
+        self.last = None
+
+    def share(self) -> float | None:
+        """The part of all processors that others used since the last call; None where the system does not tell. The
+        counters are coarse: what comes within half a second of the last call was measured with it."""
+        busy, ours, at = _busy_seconds(), sum(os.times()[:4]), time.monotonic()
+        if busy is None or at - self.at < 0.5:
+            return self.last
+        others = (busy - self.busy) - (ours - self.ours)
+        self.last = min(1.0, max(0.0, others / ((at - self.at) * (os.cpu_count() or 1))))
+        self.busy, self.ours, self.at = busy, ours, at
+        return self.last
+
+
+def _busy_seconds() -> float | None:
+    """All processors' busy time since boot."""
+    try:
+        user, nice, system, _idle, _wait, irq, softirq, *_ = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    except (OSError, IndexError, ValueError):
+        return None
+    return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_quiet(seconds_max: float) -> None:
+    """Until others leave the machine alone for a moment, at most so long."""
+    until = time.monotonic() + seconds_max
+    while time.monotonic() < until:
+        look = Neighbours()
+        time.sleep(LOOK_SECONDS)
+        if (look.share() or 0.0) < QUIET:
+            return
