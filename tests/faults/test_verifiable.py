@@ -32,7 +32,6 @@ def run(home: Path, children: Children, seed: int, seconds: float, **how: int) -
 @pytest.mark.timeout(180)
 def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: int) -> None:
     did = run(tmp_path / "log", children, seed, 25).did
-    print(did)
     assert min(did["kill"], did["pause"], did["replaced"]) > 1, did
     assert did["fenced"] > 0, f"no zombie woke up: {did}"
     assert did["recognised"] > 0, f"no repetition was recognised: {did}"

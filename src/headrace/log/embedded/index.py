@@ -155,9 +155,10 @@ class MetaRow(NamedTuple):
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
-def row_crc(values: Sequence[Any]) -> int:
-    """crc32 of the columns as a compact JSON array, bytes as hex."""
-    return zlib.crc32(orjson.dumps(tuple(values), default=bytes.hex))
+def row_crc(table: str, values: Sequence[Any]) -> int:
+    """crc32 of the table's name and the columns as a compact JSON array, bytes as hex. The name, because a bit flipped
+    in SQLite's own catalogue can make one table show the rows of another."""
+    return zlib.crc32(orjson.dumps((table, *values), default=bytes.hex))
 
 
 class Table(Generic[Row]):
@@ -183,14 +184,14 @@ class Table(Generic[Row]):
 
     def add(self, db: sqlite3.Connection, row: Row) -> int:
         """Inserts; an existing key is an error. Returns the new id of a table that hands out ids."""
-        cursor = db.execute(self._insert, (*row, row_crc(row)))
+        cursor = db.execute(self._insert, (*row, row_crc(self.name, row)))
         made = cursor.lastrowid or 0
         if self._rowid and row[0] is None:  # the id is part of the checksum
             self.put(db, self.row._make((made, *row[1:])))  # type: ignore[attr-defined]
         return made
 
     def put(self, db: sqlite3.Connection, row: Row) -> None:
-        db.execute(self._put, (*row, row_crc(row)))
+        db.execute(self._put, (*row, row_crc(self.name, row)))
 
     def get(self, db: sqlite3.Connection, *key: Any) -> Row | None:
         found = db.execute(self._by_key, key).fetchone()
@@ -204,7 +205,7 @@ class Table(Generic[Row]):
 
     def checked(self, found: tuple[Any, ...]) -> Row:
         try:
-            whole = row_crc(found[:-1]) == found[-1]
+            whole = row_crc(self.name, found[:-1]) == found[-1]
         except (TypeError, ValueError):  # a value no row of ours has
             whole = False
         if not whole:
