@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InvalidArgument, InvalidSchema, nearest
 from headrace.schema import to_ddl, type_ddl
@@ -150,44 +151,79 @@ def _text(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str], partitions: int) -> npt.NDArray[np.int64]:
     """The partition of each row: crc32 of its key bytes, modulo `partitions`."""
-    rows = batch.num_rows
-    if partitions == 1 or not rows:
-        return np.zeros(rows, np.int64)
-    byte, _ = _tables()
-    state = np.full(rows, 0xFFFFFFFF, np.uint32)
-    for name in columns:
-        data, starts, lengths, null = _spans(_text(batch, name))
-        if len(columns) > 1:
-            framed = lengths if null is None else np.where(null, NULL_LENGTH, lengths)
-            for shift in (24, 16, 8, 0):
-                low = (state ^ (framed >> shift).astype(np.uint32)) & np.uint32(0xFF)
-                state = byte[low] ^ (state >> np.uint32(8))
-        _feed(state, data, starts, lengths)
-    crc = ~state
+    if partitions == 1 or not batch.num_rows:
+        return np.zeros(batch.num_rows, np.int64)
+    crc = _crc32(_text(batch, columns[0]) if len(columns) == 1 else _framed(batch, columns))
     if partitions & (partitions - 1) == 0:
         return (crc & np.uint32(partitions - 1)).astype(np.int64)
     return (crc % np.uint32(partitions)).astype(np.int64)
 
 
-def _spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], _I64, _I64, npt.NDArray[np.bool_] | None]:
-    """(bytes, start of each row, length of each row, which rows are null); the length of a null is 0."""
+def _framed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """The key bytes of several columns."""
+    pieces = []
+    for name in columns:
+        part = _text(batch, name).cast(pa.binary())
+        lengths = pc.binary_length(part).fill_null(-1).to_numpy(zero_copy_only=False).astype(">i4")  # -1: 0xFFFFFFFF
+        frames = pa.Array.from_buffers(pa.binary(4), len(part), [None, pa.py_buffer(lengths.tobytes())])
+        pieces += [frames.cast(pa.binary()), part.fill_null(b"")]
+    return pc.binary_join_element_wise(*pieces, b"")
+
+
+_LONG: Final = 256  # bytes; keys beyond go through zlib, one by one
+_FEW: Final = 16  # rows; fewer go through zlib, too
+
+
+def _crc32(keys: pa.Array) -> _U32:
+    """crc32 of each key, a null's as of no bytes.
+
+    The crc register, begun with 0, does not change with leading zeros: so every key is seen right-aligned, as words of
+    eight bytes whose first is filled up with zeros, and no row differs from the others. That the register begins with
+    ones adds a constant that depends on the length alone."""
+    data, ends, lengths = _spans(keys)
+    slow = np.flatnonzero(lengths > (_LONG if len(keys) >= _FEW else 0))
+    by_hand = {row: zlib.crc32(data.data[int(ends[row] - lengths[row]) : int(ends[row])]) for row in slow.tolist()}
+    lengths[slow] = 0
+    pairs, masks, begun = _tables()
+    padded = np.concatenate([np.zeros(8, np.uint8), data])  # so that a word may begin before the first key
+    words = np.ndarray((len(padded) - 7,), "<u8", padded.data, strides=(1,))  # one begins at every byte
+    state = np.zeros(len(lengths), np.uint32)
+    for behind in range((int(lengths.max(initial=0)) - 1) // 8 * 8, -1, -8):
+        having = lengths > behind
+        rows: Any = slice(None) if 2 * np.count_nonzero(having) > len(state) else np.flatnonzero(having)
+        word = words[np.maximum(ends[rows] - behind, 0)]
+        word &= masks.take(lengths[rows] - behind, mode="clip")
+        word ^= state[rows]
+        quarters = word.view("<u2").reshape(-1, 4)
+        crc = pairs[0].take(quarters[:, 3])
+        for i in (1, 2, 3):
+            crc ^= pairs[i].take(quarters[:, 3 - i])
+        state[rows] = crc
+    crcs: _U32 = ~(state ^ begun.take(lengths))
+    for row, crc in by_hand.items():
+        crcs[row] = crc
+    return crcs
+
+
+def _spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], _I64, _I64]:
+    """(bytes, end of each row, length of each row); the length of a null is 0."""
     _, offsets_buffer, data_buffer = array.buffers()
     rows = len(array)
     if offsets_buffer is None:
-        return np.empty(0, np.uint8), np.zeros(rows, np.int64), np.zeros(rows, np.int64), None
+        return np.empty(0, np.uint8), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + rows + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = np.empty(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)[begin:end]
     lengths = np.diff(offsets)
-    null = None
     if array.null_count:
-        null = array.is_null().to_numpy(zero_copy_only=False)
-        lengths[null] = 0
-    return data, offsets[:-1].copy(), lengths, null
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return data, offsets[1:] - begin, lengths
 
 
 @cache
-def _tables() -> tuple[_U32, tuple[_U32, ...]]:
-    """crc32 of one byte; and of two bytes followed by 0, 2, 4 and 6 zero bytes. Made when first needed (1 ms)."""
+def _tables() -> tuple[tuple[_U32, ...], npt.NDArray[np.uint64], _U32]:
+    """The crc of two bytes followed by 0, 2, 4 and 6 zeros; what to keep of a word that has 0..8 bytes of a key; and
+    the register after 0..256 zeros that began with ones. Made when first needed (1 ms)."""
     byte = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         byte = (byte >> np.uint32(1)) ^ (np.uint32(0xEDB88320) * (byte & np.uint32(1)))
@@ -199,68 +235,11 @@ def _tables() -> tuple[_U32, tuple[_U32, ...]]:
     pairs = [one_more(one_more(np.arange(65536, dtype=np.uint32)))]
     for _ in range(3):
         pairs.append(one_more(one_more(pairs[-1])))
-    return byte, tuple(pairs)
-
-
-_LONG: Final = 256  # bytes; keys beyond go through zlib, one by one
-_FEW: Final = 16  # rows; fewer go through zlib, too
-
-
-def _feed(state: _U32, data: npt.NDArray[np.uint8], cursor: _I64, left: _I64) -> None:
-    """Continues the crc of each row with its next `left` bytes from `cursor` on, in place: eight bytes of all rows
-    that have them at a time, then the rest by fours, twos and ones. Uses up `cursor` and `left`."""
-    if int(left.max(initial=0)) > _LONG:
-        _feed_slowly(np.flatnonzero(left > _LONG), state, data, cursor, left)
-    while True:
-        having = left >= 8
-        count = int(np.count_nonzero(having))
-        if count < _FEW:
-            _feed_slowly(np.flatnonzero(having), state, data, cursor, left)
-            break
-        _advance(state, data, cursor, left, 8, having, count)
-    for size in (4, 2, 1):
-        having = (left & size) != 0
-        count = int(np.count_nonzero(having))
-        if count:
-            _advance(state, data, cursor, left, size, having, count)
-
-
-def _feed_slowly(rows: _I64, state: _U32, data: npt.NDArray[np.uint8], cursor: _I64, left: _I64) -> None:
-    view = data.data
-    for row in rows.tolist():
-        start, stop = int(cursor[row]), int(cursor[row] + left[row])
-        state[row] = ~np.uint32(zlib.crc32(view[start:stop], int(~state[row])))
-        left[row] = 0
-
-
-def _advance(
-    state: _U32,
-    data: npt.NDArray[np.uint8],
-    cursor: _I64,
-    left: _I64,
-    size: int,
-    having: npt.NDArray[np.bool_],
-    count: int,
-) -> None:
-    """`size` bytes of the rows that have them."""
-    rows: Any = slice(None) if count == len(state) else np.flatnonzero(having)
-    byte, pairs = _tables()
-    crc, at = state[rows], cursor[rows]
-    if size == 1:
-        state[rows] = byte[(crc & np.uint32(0xFF)) ^ data[at]] ^ (crc >> np.uint32(8))
-        return  # nothing is left of a row after its last byte
-    # Every position of the bytes seen as the start of a word: rows begin where they begin.
-    words = np.ndarray((len(data) - size + 1,), f"<u{size}", data.data, strides=(1,))[at]
-    if size == 2:
-        state[rows] = pairs[0].take(words ^ crc.astype(np.uint16)) ^ (crc >> np.uint32(16))
-    else:
-        halves = (words ^ crc).view("<u2").reshape(-1, size // 2)
-        out = pairs[0].take(halves[:, -1])
-        for i in range(1, size // 2):
-            out ^= pairs[i].take(halves[:, -1 - i])
-        state[rows] = out
-    cursor[rows] += size
-    left[rows] -= size
+    masks = np.array([0, *(~0 << 8 * (8 - held) & (1 << 64) - 1 for held in range(1, 9))], np.uint64)
+    begun = [np.array([0xFFFFFFFF], np.uint32)]
+    for _ in range(_LONG):
+        begun.append(one_more(begun[-1]))
+    return tuple(pairs), masks, np.concatenate(begun)
 
 
 def split(

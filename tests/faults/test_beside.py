@@ -115,7 +115,6 @@ def stretch(appender: Child) -> Any:
     return appender.next()
 
 
-@pytest.mark.soak  # a measurement: three busy processes on two cores leave no room for anything else
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_appends_keep_their_speed_beside_busy_consumers(rows: int, tmp_path: Path, children: Children) -> None:
