@@ -5,12 +5,14 @@
     ├── InvalidSchema ─ IncompatibleSchema       a schema that cannot be read, or not adopted
     ├── RecordRejected ─ RecordTooLarge          a record the topic cannot hold
     ├── TopicExists · UnknownTopic · TopicReplaced
-    ├── UnknownGroup
+    ├── UnknownGroup · UnknownQueue
     ├── VersionConflict                          a conditional append whose condition does not hold
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
     ├── Fenced ─ ProducerFenced · MemberFenced   somebody newer has taken over
     ├── CommitBackwards                          an offset commit that would go back
+    ├── LeaseExpired                             a message that was meanwhile given to somebody else
     ├── Overloaded                               the producer's buffer is full
+    ├── TopicFull                                retention_bytes is reached, and consumers have not read it
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle is of no use any more
@@ -45,6 +47,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidName",
     "InvalidSchema",
+    "LeaseExpired",
     "LogMissing",
     "MemberFenced",
     "NotALog",
@@ -58,8 +61,10 @@ __all__ = [
     "SyncFailed",
     "TooManyFiles",
     "TopicExists",
+    "TopicFull",
     "TopicReplaced",
     "UnknownGroup",
+    "UnknownQueue",
     "UnknownTopic",
     "UnsupportedFilesystem",
     "UnsupportedFormat",
@@ -206,6 +211,16 @@ class UnknownGroup(HeadraceError, LookupError):
         return f"topic {self.topic!r} has no group {self.group!r}.{nearest(self.group, self.known)}"
 
 
+@dataclass(eq=False, repr=False)
+class UnknownQueue(HeadraceError, LookupError):
+    topic: str
+    queue: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} has no queue {self.queue!r}.{nearest(self.queue, self.known)}"
+
+
 # -- appending -------------------------------------------------------------------------------------
 
 
@@ -292,6 +307,23 @@ class MemberFenced(Fenced):
 
 
 @dataclass(eq=False, repr=False)
+class LeaseExpired(HeadraceError):
+    """An answer to a delivery that counts no more: its visibility ran out and the message went to somebody else, or it
+    was acknowledged, buried or rewound before."""
+
+    topic: str
+    queue: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition} offset {self.offset}: this delivery of queue {self.queue!r} has expired "
+            f"or was answered before. Nothing was changed; use a longer visibility or message.extend()."
+        )
+
+
+@dataclass(eq=False, repr=False)
 class CommitBackwards(HeadraceError):
     topic: str
     group: str
@@ -318,6 +350,22 @@ class Overloaded(HeadraceError):
         return (
             f"{self.topic}: {self.buffered_bytes} bytes wait already, the limit is {self.limit_bytes}. "
             f"Slow down, raise buffer_bytes, or use overload='block'."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class TopicFull(HeadraceError):
+    """The topic holds as much as `retention_bytes` allows, and `unread="keep"` protects all of it. Retriable: nothing
+    was written, and room comes when the consumers read."""
+
+    topic: str
+    held_bytes: int
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: holds {self.held_bytes} bytes of {self.limit_bytes} that registered consumers have not "
+            f"read. Nothing was written: let them catch up, raise retention_bytes, or use unread='delete'."
         )
 
 

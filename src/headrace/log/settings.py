@@ -16,6 +16,10 @@ class TopicSettings:
     retention_us: int | None = None
     retention_bytes: int | None = None
     cleanup: str = "delete"
+    unread: str = "delete"
+    """What retention does with records that a registered group or queue has not read: "delete" or "keep" them."""
+    tombstone_grace_us: int = 86_400_000_000
+    """How long compaction keeps a tombstone at least."""
     durability: str = "fsync"
     versioned: bool = False
     max_ahead_us: int = 3_600_000_000

@@ -19,10 +19,13 @@ from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import (
     BATCHES,
+    CURSORS,
+    DELIVERIES,
     GROUPS,
     MEMBERS,
     PARTITIONS,
     PRODUCERS,
+    QUEUES,
     SCHEMAS,
     SEQUENCES,
     SHARES,
@@ -147,7 +150,7 @@ class Catalog:
             assert row.id is not None
             SCHEMAS.add(tx.db, SchemaRow(row.id, 1, ddl, raw))
             for partition in range(settings.partitions):
-                PARTITIONS.add(tx.db, PartitionRow(row.id, partition, 0, 0, 0, 0, None, tx.now_us))
+                PARTITIONS.add(tx.db, _empty(row.id, partition, tx.now_us))
             return row
 
         row: TopicRow = self._engine.committer.run(apply, synced=True)
@@ -181,7 +184,7 @@ class Catalog:
                     )
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
-                    PARTITIONS.add(tx.db, PartitionRow(state.id, partition, 0, 0, 0, 0, None, tx.now_us))
+                    PARTITIONS.add(tx.db, _empty(state.id, partition, tx.now_us))
             if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
                 raise InvalidArgument(
                     "cleanup",
@@ -213,13 +216,20 @@ class Catalog:
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
             # Rows first in one go: a topic half deleted must never be seen. Its frames are reclaimed by maintenance.
-            for table in (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS):
+            for table in (CURSORS, DELIVERIES):
+                table.delete(tx.db, "WHERE queue IN (SELECT id FROM queues WHERE topic = ?)", state.id)
+            of_topic = (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS, QUEUES)
+            for table in of_topic:
                 table.delete(tx.db, "WHERE topic = ?", state.id)
             TOPICS.put(tx.db, row._replace(name=None, revision=row.revision + 1))
             tx.touched.add(row.uid)
 
         self._engine.committer.run(apply, synced=True)
         self._states.pop(state.id, None)
+
+
+def _empty(topic: int, partition: int, now_us: int) -> PartitionRow:
+    return PartitionRow(topic, partition, 0, 0, 0, 0, None, now_us, 0, 0, 0)
 
 
 def _visible(db: sqlite3.Connection) -> list[TopicRow]:
@@ -241,11 +251,17 @@ def settings_from(text: str) -> TopicSettings:
 
 
 DEFAULTS = TopicSettings()
-_DURATIONS = {"retention": "retention_us", "max_ahead": "max_ahead_us", "forget": "forget_us"}
+_DURATIONS = {
+    "retention": "retention_us",
+    "max_ahead": "max_ahead_us",
+    "forget": "forget_us",
+    "tombstone_grace": "tombstone_grace_us",
+}
 _CHOICES = {
     "cleanup": ("delete", "compact"),
     "durability": ("fsync", "os"),
     "extra": ("forbid", "ignore", "keep"),
+    "unread": ("delete", "keep"),
 }
 
 

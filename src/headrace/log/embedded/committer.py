@@ -35,6 +35,8 @@ from headrace.log.embedded.index import (
 from headrace.log.embedded.turnstile import Mark, Turnstile
 from headrace.time import UNSET, progress_after, with_floor
 
+SMALL_RECORDS, SMALL_BYTES = 10_000, 1 << 20
+"""Batches below both are small: many of them are sealed into one."""
 GATHER_SECONDS = 0.001
 JOBS_MAX = 1024
 
@@ -83,13 +85,21 @@ class Tx:
             draft.flags,
         )
         BATCHES.add(self.db, row)
-        held = {"records": state.records + row.records, "bytes": state.bytes + row.length}
+        held = {
+            "records": state.records + row.records,
+            "bytes": state.bytes + row.length,
+            "small": state.small + is_small(row),
+        }
         PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.touched.add(topic.uid)
         return row
 
     def partitions(self, topic: int) -> list[PartitionRow]:
         return PARTITIONS.select(self.db, "WHERE topic = ? ORDER BY partition", topic)
+
+
+def is_small(row: BatchRow) -> bool:
+    return row.file is not None and row.records < SMALL_RECORDS and row.length < SMALL_BYTES
 
 
 def _stored(progress_us: int) -> int | None:

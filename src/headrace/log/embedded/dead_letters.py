@@ -136,7 +136,7 @@ def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, An
 
     def register(tx: Tx, given: range) -> None:
         for offset in given:
-            DEAD.add(tx.db, DeadRow(offset, topic.id if topic else None))
+            DEAD.add(tx.db, DeadRow(offset, topic.id if topic else None, None))
 
     prepared.register = register
     return prepared

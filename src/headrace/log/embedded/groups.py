@@ -485,7 +485,7 @@ def _register(tx: Tx, topic: TopicState, group: str) -> None:
 
 def _share(db: sqlite3.Connection, topic: int, group: str, partition: int) -> ShareRow:
     found = SHARES.get(db, topic, group, partition)
-    return found or ShareRow(topic, group, partition, None, 0, None, None, 0)
+    return found or ShareRow(topic, group, partition, None, 0, None, None, 0, 0, 0, 0, 0)
 
 
 def _alive(row: MemberRow, boot: str, now: int) -> bool:

@@ -60,6 +60,9 @@ class PartitionRow(NamedTuple):
     bytes: int
     progress: int | None
     arrived: int  # of the last append; creation counts as one
+    small: int  # batches so small that sealing would join them
+    cleaned: int  # compaction has seen the records below
+    rewritten: int  # how often batches were replaced: what was read of them before may be erased since
 
 
 class FileRow(NamedTuple):
@@ -126,6 +129,10 @@ class ShareRow(NamedTuple):
     member: str | None
     wanted_by: str | None  # a live owner is asked to hand over to this member …
     wanted_until: int  # … before this moment (monotonic)
+    marked: int  # the pace: the committed offset was …
+    marked_offset: int  # … this, at that time, and …
+    before: int  # … this, a while earlier
+    before_offset: int
 
 
 class MemberRow(NamedTuple):
@@ -140,11 +147,47 @@ class MemberRow(NamedTuple):
     joined: int
 
 
+class QueueRow(NamedTuple):
+    id: int | None
+    topic: int
+    name: str
+    visibility: int  # µs
+    max_deliveries: int
+    by_key: int  # 1: one message of a key at a time, in their order
+    boot: str  # whose clock the deliveries' times are of
+    delivered: int  # counters, for ever growing
+    redelivered: int
+    acked: int
+    dead: int
+    lost: int  # messages that retention deleted before they were acknowledged
+
+
+class CursorRow(NamedTuple):
+    """How far a queue is in one partition: what lies below was delivered, and is done or in `deliveries`."""
+
+    queue: int
+    partition: int
+    next: int
+
+
+class DeliveryRow(NamedTuple):
+    """A message that is not done: with a consumer, to be delivered again, or waiting for another of its key."""
+
+    queue: int
+    partition: int
+    offset: int
+    deliveries: int
+    due: int  # when it may be delivered (again), on the monotonic clock; WAITING: when another one is done
+    lease: int  # names the delivery: an answer to an older one is refused
+    key: int | None  # 63 bits of the key's hash, where order matters
+
+
 class DeadRow(NamedTuple):
     """A dead letter that is still open; its text lies in the log, only its place is here."""
 
     offset: int
     topic: int | None
+    queue: int | None
 
 
 class MetaRow(NamedTuple):
@@ -231,6 +274,14 @@ VERSIONS = Table("versions", VersionRow, "topic, key")
 GROUPS = Table("groups", GroupRow, "topic, name")
 SHARES = Table("shares", ShareRow, "topic, group_name, partition")
 MEMBERS = Table("members", MemberRow, "topic, group_name, member")
+QUEUES = Table("queues", QueueRow, "id", rowid=True, also="CREATE UNIQUE INDEX queues_by_name ON queues (topic, name)")
+CURSORS = Table("cursors", CursorRow, "queue, partition")
+DELIVERIES = Table(
+    "deliveries",
+    DeliveryRow,
+    "queue, partition, offset",
+    also="CREATE INDEX deliveries_due ON deliveries (queue, due)",
+)
 DEAD = Table("dead", DeadRow, "offset")
 TABLES: tuple[Table[Any], ...] = (
     META,
@@ -245,6 +296,9 @@ TABLES: tuple[Table[Any], ...] = (
     GROUPS,
     SHARES,
     MEMBERS,
+    QUEUES,
+    CURSORS,
+    DELIVERIES,
     DEAD,
 )
 

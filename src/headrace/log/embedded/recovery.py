@@ -22,7 +22,7 @@ from pathlib import Path
 
 from headrace.errors import IndexBehindLog
 from headrace.log.embedded import disk
-from headrace.log.embedded.committer import Committer, Tx
+from headrace.log.embedded.committer import Committer, Tx, is_small
 from headrace.log.embedded.frames import HEADER_BYTES, JOINED, BadFrame, Header
 from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
 from headrace.log.embedded.turnstile import Mark, Turnstile
@@ -184,7 +184,11 @@ def _cut(tx: Tx, rows: list[BatchRow]) -> Cut:
     BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
     state = PARTITIONS.get(tx.db, topic, partition)
     assert state is not None
-    held = {"records": state.records - sum(b.records for b in rows), "bytes": state.bytes - sum(b.length for b in rows)}
+    held = {
+        "records": state.records - sum(b.records for b in rows),
+        "bytes": state.bytes - sum(b.length for b in rows),
+        "small": state.small - sum(is_small(b) for b in rows),
+    }
     PARTITIONS.put(tx.db, state._replace(**held))
     row = TOPICS.get(tx.db, topic)
     name = row.name if row is not None and row.name is not None else f"topic {topic}"
