@@ -33,6 +33,12 @@ KNOWN: dict[str, str] = {
     "member.handing_over": "the member was asked for partitions and is about to give them",
     "member.handed_over": "the partitions belong to the other member",
     "member.committed": "the offsets are committed; the member was not told",
+    "queue.received": "the deliveries are committed; the consumer has not got the messages",
+    "queue.acked": "the ack is committed; the consumer was not told",
+    "queue.nacked": "the message is to be delivered again, committed; the consumer was not told",
+    "queue.burying": "a message was delivered too often; its dead letter is made, nothing is written",
+    "queue.buried": "the dead letter and the end of the message are committed; nobody was told",
+    "queue.redriven": "the message is back in its queue and its letter ended, committed; nobody was told",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""
 
