@@ -267,7 +267,7 @@ FILES = Table(
     rowid=True,
     also="CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state <> 'closed'",
 )
-BATCHES = Table("batches", BatchRow, "topic, partition, base")
+BATCHES = Table("batches", BatchRow, "topic, partition, base", also="CREATE INDEX batches_by_file ON batches (file)")
 PRODUCERS = Table("producers", ProducerRow, "topic, name")
 SEQUENCES = Table("sequences", SequenceRow, "topic, producer, sequence")
 VERSIONS = Table("versions", VersionRow, "topic, key")
@@ -481,14 +481,15 @@ class Index:
         """One failed: the next is due when as much again was written."""
         self._checkpoint_at = CHECKPOINT_BYTES + self.wal_bytes()
 
-    def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
+    def checkpoint(self) -> bool:
+        """Moves the write-ahead log into the file and empties it. The caller is the committer and holds the turnstile.
         A reader in the way is not waited for: the next checkpoint, as much later again, does it."""
         with self._typed():
             self.writer.execute("PRAGMA busy_timeout=0")
             try:
                 busy = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 self._checkpoint_at = CHECKPOINT_BYTES + (self.wal_bytes() if busy else 0)
+                return not busy
             finally:
                 self.writer.execute("PRAGMA busy_timeout=60000")
 
