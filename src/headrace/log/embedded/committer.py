@@ -93,7 +93,7 @@ class Tx:
             "bytes": state.bytes + row.length,
             "small": state.small + is_small(row),
         }
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
+        PARTITIONS.change(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
         self.upkeep_due |= held["small"] >= SEAL_AT
         self.touched.add(topic.uid)
         return row
@@ -366,7 +366,7 @@ class Committer:
         last, known = (int(text) for text in row.value.split("/"))
         number = last + 1
         self._synced_known = max(self._synced_known, known)
-        META.put(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
+        META.change(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
         return number
 
     def _roll(self) -> None:

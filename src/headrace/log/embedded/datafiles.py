@@ -193,7 +193,7 @@ class DataFiles:
         """In the write transaction, last: how far files are committed and synced."""
         ingest = self._ingest
         if ingest is not None and ingest.noted != (ingest.end, ingest.synced):
-            FILES.put(db, FileRow(ingest.id, ingest.name, "ingest", ingest.end, ingest.synced))
+            FILES.change(db, FileRow(ingest.id, ingest.name, "ingest", ingest.end, ingest.synced))
         if synced:
             for row in FILES.select(db, UNSYNCED):
                 if ingest is not None and row.id == ingest.id:

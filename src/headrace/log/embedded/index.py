@@ -222,8 +222,11 @@ class Table(Generic[Row]):
         self._rowid = rowid
         self._insert = f"INSERT INTO {name} ({listed}, crc) VALUES ({marks})"
         self._put = f"INSERT OR REPLACE INTO {name} ({listed}, crc) VALUES ({marks})"
+        where = " AND ".join(f"{c} = ?" for c in self.key)
+        changed = ", ".join(f"{c} = ?" for c in (*self.columns[len(self.key) :], "crc"))
+        self._change = f"UPDATE {name} SET {changed} WHERE {where}"
         self._select = f"SELECT {listed}, crc FROM {name}"
-        self._by_key = self._select + " WHERE " + " AND ".join(f"{c} = ?" for c in self.key)
+        self._by_key = f"{self._select} WHERE {where}"
 
     def add(self, db: sqlite3.Connection, row: Row) -> int:
         """Inserts; an existing key is an error. Returns the new id of a table that hands out ids."""
@@ -235,6 +238,12 @@ class Table(Generic[Row]):
 
     def put(self, db: sqlite3.Connection, row: Row) -> None:
         db.execute(self._put, (*row, row_crc(self.name, row)))
+
+    def change(self, db: sqlite3.Connection, row: Row) -> None:
+        """Puts a row that is there: half the work."""
+        width = len(self.key)
+        done = db.execute(self._change, (*row[width:], row_crc(self.name, row), *row[:width]))
+        assert done.rowcount == 1, f"{self.name} has the row {row[:width]}"
 
     def get(self, db: sqlite3.Connection, *key: Any) -> Row | None:
         found = db.execute(self._by_key, key).fetchone()
@@ -267,7 +276,7 @@ FILES = Table(
     rowid=True,
     also="CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state <> 'closed'",
 )
-BATCHES = Table("batches", BatchRow, "topic, partition, base", also="CREATE INDEX batches_by_file ON batches (file)")
+BATCHES = Table("batches", BatchRow, "topic, partition, base")
 PRODUCERS = Table("producers", ProducerRow, "topic, name")
 SEQUENCES = Table("sequences", SequenceRow, "topic, producer, sequence")
 VERSIONS = Table("versions", VersionRow, "topic, key")
