@@ -39,6 +39,14 @@ KNOWN: dict[str, str] = {
     "queue.burying": "a message was delivered too often; its dead letter is made, nothing is written",
     "queue.buried": "the dead letter and the end of the message are committed; nobody was told",
     "queue.redriven": "the message is back in its queue and its letter ended, committed; nobody was told",
+    "swap.prepared": "the batches that take others' place are in memory; nothing is written",
+    "swap.deleted": "the old batches' rows are deleted, in a transaction that is not committed",
+    "swap.done": "the new batches have taken the old ones' place; the old frames are still in their files",
+    "retention.deleted": "the rows of old batches are deleted, in a transaction that is not committed",
+    "retention.done": "old batches are gone; their frames are still in their files",
+    "reclaim.forgotten": "the index has forgotten data files; they are still there",
+    "reclaim.unlinked": "one of these data files is unlinked",
+    "erase.wiped": "dead bytes are zero; the index's write-ahead log is not emptied, the wiping still counts as due",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""
 

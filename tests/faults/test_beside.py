@@ -22,7 +22,7 @@ SCHEMA = "who string, n int, pad string"
 STRETCH_SECONDS = 1.0
 PAIRS = 5
 ATTEMPTS = 3
-STRANGERS_MAX = 0.4
+STRANGERS_MAX = 0.2
 """Processors other programs may use while this is measured."""
 WAIT_SECONDS_MAX = 0.1
 

@@ -126,6 +126,8 @@ class ProducerStats:
     refused: int = 0
     blocked: int = 0
     blocked_seconds: float = 0.0
+    full_seconds: float = 0.0
+    """Waiting for room in a topic whose consumers have not read what it holds."""
     buffered_rows: int = 0
     buffered_bytes: int = 0
     buffered_bytes_max: int = 0
@@ -141,6 +143,70 @@ class Origin:
     source: str | None = None
     """A file and line, a flow and operator, a queue: whatever led here."""
     topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Retention deleted [start, stop) of a partition before a group or queue had read it."""
+
+    topic: str
+    partition: int
+    kind: str
+    consumer: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition}: retention deleted offsets {self.start}..{self.stop} before {self.kind} "
+            f"{self.consumer!r} had read them. Use unread='keep', or a longer retention."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AtRisk:
+    """A group that loses records in `time_to_loss` if it and its producers go on as they do."""
+
+    topic: str
+    group: str
+    time_to_loss: timedelta
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: at its pace, retention overtakes group {self.group!r} in {self.time_to_loss}. "
+            f"Speed it up, use a longer retention, or unread='keep'."
+        )
+
+
+@dataclass(slots=True)
+class Maintained:
+    """What `maintain` did, and what it could not do."""
+
+    records_deleted: int = 0
+    """By retention."""
+    records_compacted: int = 0
+    """Gone because a newer record of their key is there."""
+    batches_sealed: int = 0
+    """Fewer than before."""
+    files_removed: int = 0
+    bytes_freed: int = 0
+    overtaken: list[Overtaken] = field(default_factory=list)
+    at_risk: list[AtRisk] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Damage that was met; what it concerns is left as it is. `verify` says more."""
+    incomplete: list[str] = field(default_factory=list)
+    """What an earlier erasure still has to wipe, and why it could not."""
+
+
+@dataclass(slots=True)
+class Erased:
+    """What an erasure touched. While `incomplete` has entries, bytes may be left where they say."""
+
+    topic: str
+    records: int = 0
+    batches: int = 0
+    dead_letters: int = 0
+    incomplete: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

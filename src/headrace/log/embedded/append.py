@@ -47,6 +47,7 @@ from headrace.log.embedded.index import (
     TopicRow,
     VersionRow,
 )
+from headrace.log.embedded.retention import make_room
 from headrace.position import Position
 from headrace.schema import EXTRA_COLUMN, storage_schema
 from headrace.time import UNSET
@@ -143,6 +144,7 @@ class Append:
             actual = _version(tx, self.topic.id, key_hash)
             if actual != expected:
                 raise VersionConflict(topic=self.topic.name, key=key, expected=expected, actual=actual)
+        make_room(tx, self.topic, sum(part.draft.length for part in self.parts if part.draft))
         ranges: dict[int, range] = {}
         for part in self.parts:
             assert part.draft is not None
@@ -210,7 +212,7 @@ class Shared:
         settings = self.topic.settings
         if settings.event_time is not None and batch.num_rows:
             limit_us = time.time_ns() // 1000 + settings.max_ahead_us
-            if (_bounds(batch.column(settings.event_time))[1] or limit_us) > limit_us:
+            if (bounds(batch.column(settings.event_time))[1] or limit_us) > limit_us:
                 ahead = _beyond(batch, settings.event_time, limit_us)
                 for number in {owners[row] for row in np.flatnonzero(ahead)}:
                     self._refused[number] = NotSmall()
@@ -242,6 +244,7 @@ class Shared:
 
     def apply(self, tx: Tx) -> list[Appended | HeadraceError]:
         row = current(tx, self.topic)
+        make_room(tx, self.topic, sum(part.draft.length for part in self._parts if part.draft))
         ranges: list[dict[int, range]] = [{} for _ in self._jobs]
         for part, owners in zip(self._parts, self._owners, strict=True):
             assert part.draft is not None
@@ -327,7 +330,7 @@ def prepare(
     if carried is not None:
         batch = _with_progress(batch, carried)
     for partition, chunk in _split(batch, _assigned(batch, topic), topic):
-        for piece in _frames_of(chunk):
+        for piece in frames_of(chunk):
             append.parts.append(_part(partition, piece, settings.event_time, carried is not None))
     if ahead is not None and quarantine is not None:
         append.quarantine = quarantine(topic, ahead)
@@ -353,26 +356,26 @@ def _split(
     return [(0, batch)] if assigned is None else keys.split(batch, assigned, topic.settings.partitions)
 
 
-def _frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+def frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """The batch in pieces that fit a frame, in order."""
     if batch.num_rows <= 1 or (batch.num_rows <= FRAME_ROWS_MAX and batch.nbytes <= FRAME_BYTES_MAX):
         return [batch]
     half = batch.num_rows // 2
-    return _frames_of(batch.slice(0, half)) + _frames_of(batch.slice(half))
+    return frames_of(batch.slice(0, half)) + frames_of(batch.slice(half))
 
 
 def _part(partition: int, batch: pa.RecordBatch, event_time: str | None, carries: bool) -> Part:
     part = Part(partition, batch, None, None, flags=EXTRA if EXTRA_COLUMN in batch.schema.names else 0)
     if event_time is not None:
-        part.event_min, part.event_max = _bounds(batch.column(event_time))
+        part.event_min, part.event_max = bounds(batch.column(event_time))
     if carries:
         part.flags |= PER_ROW
-        largest = _bounds(batch.column("_progress"))[1]
+        largest = bounds(batch.column("_progress"))[1]
         part.progress_max = UNSET if largest is None else largest
     return part
 
 
-def _bounds(times: pa.Array) -> tuple[int | None, int | None]:
+def bounds(times: pa.Array) -> tuple[int | None, int | None]:
     """The smallest and the largest, in microseconds; None where there is none."""
     if len(times) == 1:
         only = times[0].value
@@ -408,7 +411,7 @@ def _split_ahead(
     batch: pa.RecordBatch, event_time: str, limit_us: int, carried: pa.Array | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, pa.Array | None]:
     """Records whose event time is beyond the limit, apart from the rest."""
-    largest = _bounds(batch.column(event_time))[1]
+    largest = bounds(batch.column(event_time))[1]
     if largest is None or largest <= limit_us:
         return batch, None, carried
     ahead = pa.array(_beyond(batch, event_time, limit_us))

@@ -42,7 +42,7 @@ def bury(
             queue = core.row_in(tx)
             if not deliveries.finish(tx, queue, list(errors), queue_core.now()):
                 raise Stale
-            QUEUES.put(tx.db, queue._replace(dead=queue.dead + dead))
+            QUEUES.change(tx.db, queue._replace(dead=queue.dead + dead))
 
         reach("queue.burying")
         try:
@@ -80,7 +80,7 @@ def end_gone(core: QueueCore, claims: Sequence[Claim]) -> None:
         still = [claim for claim in claims if deliveries.stale(tx.db, core.id, [claim]) is None]
         deliveries.finish(tx, queue, still, queue_core.now())
         lost = sum(claim.offset < earliest[claim.partition] for claim in still)
-        QUEUES.put(tx.db, queue._replace(lost=queue.lost + lost))
+        QUEUES.change(tx.db, queue._replace(lost=queue.lost + lost))
 
     core.engine.committer.run(apply, synced=False)
 

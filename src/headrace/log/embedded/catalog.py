@@ -83,9 +83,9 @@ class Catalog:
                 raise UnknownTopic(topic=name, known=[row.name or "" for row in _visible(db)])
             return self._state(rows[0])
 
-    def all(self) -> list[TopicState]:
+    def all(self, *, system: bool = False) -> list[TopicState]:
         with self._engine.index.reading() as db:
-            return [self._state(row) for row in _visible(db)]
+            return [self._state(row) for row in _visible(db, system=system)]
 
     def current(self, topic: int, name: str, uid: str) -> TopicState:
         """The topic's state now; TopicReplaced when it is no more."""
@@ -216,8 +216,8 @@ class Catalog:
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
             # Rows first in one go: a topic half deleted must never be seen. Its frames are reclaimed by maintenance.
-            for table in (CURSORS, DELIVERIES):
-                table.delete(tx.db, "WHERE queue IN (SELECT id FROM queues WHERE topic = ?)", state.id)
+            for of_queue in (CURSORS, DELIVERIES):
+                of_queue.delete(tx.db, "WHERE queue IN (SELECT id FROM queues WHERE topic = ?)", state.id)
             of_topic = (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS, QUEUES)
             for table in of_topic:
                 table.delete(tx.db, "WHERE topic = ?", state.id)
@@ -232,9 +232,9 @@ def _empty(topic: int, partition: int, now_us: int) -> PartitionRow:
     return PartitionRow(topic, partition, 0, 0, 0, 0, None, now_us, 0, 0, 0)
 
 
-def _visible(db: sqlite3.Connection) -> list[TopicRow]:
+def _visible(db: sqlite3.Connection, *, system: bool = False) -> list[TopicRow]:
     rows = TOPICS.select(db, "WHERE name IS NOT NULL ORDER BY name")
-    return [row for row in rows if not (row.name or "").startswith(SYSTEM_PREFIX)]
+    return [row for row in rows if system or not (row.name or "").startswith(SYSTEM_PREFIX)]
 
 
 # -- settings ----------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ from headrace.time import UNSET, progress_after, with_floor
 
 SMALL_RECORDS, SMALL_BYTES = 10_000, 1 << 20
 """Batches below both are small: many of them are sealed into one."""
+SEAL_AT = 1_000
+"""A partition with so many small batches is to be sealed."""
 GATHER_SECONDS = 0.001
 JOBS_MAX = 1024
 
@@ -48,6 +50,7 @@ class Tx:
         self.db = db
         self.now_us = now_us
         self.touched: set[str] = set()  # topic uids with news for readers
+        self.upkeep_due = False
 
     def topic(self, topic: int) -> TopicRow | None:
         return TOPICS.get(self.db, topic)
@@ -90,7 +93,8 @@ class Tx:
             "bytes": state.bytes + row.length,
             "small": state.small + is_small(row),
         }
-        PARTITIONS.put(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
+        PARTITIONS.change(self.db, state._replace(next=row.next, progress=_stored(after), arrived=arrived, **held))
+        self.upkeep_due |= held["small"] >= SEAL_AT
         self.touched.add(topic.uid)
         return row
 
@@ -167,7 +171,10 @@ class Committer:
         self._expected = 1  # jobs the next commit may hope for
         self._awaited = 1  # jobs for which the thread is to be woken
         self._synced_known = 0
+        self._asked: list[Future[bool]] = []  # who wants a checkpoint
         self.failed: SyncFailed | None = None
+        self.after_commit: Callable[[bool], None] = lambda _: None
+        """Told after each commit whether upkeep is due."""
 
     def submit(self, job: Job) -> Future[Any]:
         future: Future[Any] = Future()
@@ -186,6 +193,13 @@ class Committer:
         """A write of index rows only, waited for."""
         return self.submit(Plain(apply, synced=synced)).result()
 
+    def checkpoint(self) -> bool:
+        """Empties the write-ahead log, behind a commit; False when a reader was in the way."""
+        asked: Future[bool] = Future()
+        self._asked.append(asked)
+        self.run(lambda _: None, synced=True)
+        return asked.result()
+
     def close(self) -> None:
         """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
         with self._more:
@@ -200,7 +214,7 @@ class Committer:
                 with self._turnstile.writing():
                     self._files.close_ingest(self._index.begin(synced=True))
                     self._index.commit()
-                self._checkpoint()
+                self._checkpoint(wanted=True)
             except sqlite3.Error as error:
                 raise translate(error, self._index.path) from error
 
@@ -253,7 +267,7 @@ class Committer:
                 self._index.name_wal()
                 reach("append.synced")
             with self._turnstile.writing():
-                results, touched = self._transact(work, synced=synced, others=others)
+                results, tx = self._transact(work, synced=synced, others=others)
         except SyncFailed as error:
             self._stop_writing(error)
             raise
@@ -262,7 +276,8 @@ class Committer:
         except OSError as error:
             raise disk.translate(error, error.filename or self._index.path) from error
         reach("commit.unacked")
-        self._wake(touched)
+        self._wake(tx.touched)
+        due = self._index.checkpoint_due()  # looked at before the callers take the interpreter
         self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
@@ -271,11 +286,15 @@ class Committer:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
-        if self._index.checkpoint_due():
+        asked, self._asked = self._asked, []
+        if due or asked:
             reach("checkpoint.due")
-            self._checkpoint()
+            emptied = self._checkpoint(wanted=bool(asked))
+            for each in asked:
+                each.set_result(emptied)
+        self.after_commit(tx.upkeep_due)
 
-    def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], set[str]]:
+    def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], Tx]:
         index = self._index
         if not index.in_place():
             raise LogMissing(path=str(index.path), why="it was removed or replaced while open. Nothing was written")
@@ -288,7 +307,7 @@ class Committer:
             reach("commit.applied")
             if all(isinstance(result, HeadraceError) for result in results):
                 index.rollback()
-                return results, set()
+                return results, Tx(db, tx.now_us)
             number = self._number(db, synced=synced)
             self._files.note(db, synced=synced, others=others)
             index.commit()
@@ -301,20 +320,20 @@ class Committer:
             self._synced_known = number
         with contextlib.suppress(OSError):  # a second witness: what it could not be told is committed all the same
             self._turnstile.leave_mark(Mark(number, self._synced_known, self._boot))
-        return results, tx.touched
+        return results, tx
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, wanted: bool) -> bool:
         """After a commit, whose callers are answered. What is unsynced in the write-ahead log is synced before the
         turnstile is taken: others would wait for all of it."""
         try:
             self._index.sync_wal()
             with self._turnstile.writing():
-                if self._index.checkpoint_due() or self._closing:
-                    self._index.checkpoint()
+                return (wanted or self._index.checkpoint_due()) and self._index.checkpoint()
         except SyncFailed as error:
             self.failed = error
         except HeadraceError:  # a full disk, say: the write-ahead log grows until there is space
             self._index.postpone_checkpoint()
+        return False
 
     def _applied(self, job: Job, tx: Tx, *, alone: bool) -> Any:
         """The job's result, or the error that refuses it: then nothing of it stays in the transaction."""
@@ -347,7 +366,7 @@ class Committer:
         last, known = (int(text) for text in row.value.split("/"))
         number = last + 1
         self._synced_known = max(self._synced_known, known)
-        META.put(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
+        META.change(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
         return number
 
     def _roll(self) -> None:

@@ -81,6 +81,7 @@ class DataFiles:
     index: Index
     file_bytes_max: int = FILE_BYTES_MAX
     _ingest: Ingest | None = None
+    _close_early: int = -1
     _open: OrderedDict[int, _Descriptor] = field(default_factory=OrderedDict)
     _names: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,7 +127,12 @@ class DataFiles:
             raise LogMissing(path=str(ingest.path), why="the data file was removed while open. Nothing was written")
 
     def needs_roll(self) -> bool:
-        return self._ingest is None or self._ingest.end >= self.file_bytes_max
+        ingest = self._ingest
+        return ingest is None or ingest.end >= self.file_bytes_max or ingest.id == self._close_early
+
+    def close_early(self, file: int) -> None:
+        """If it is ours, the next frames go to a new file: most of this one is of no use any more."""
+        self._close_early = file
 
     def create_ingest(self) -> Ingest:
         """A new file of our own: on disk and locked before the index hears of it."""
@@ -187,7 +193,7 @@ class DataFiles:
         """In the write transaction, last: how far files are committed and synced."""
         ingest = self._ingest
         if ingest is not None and ingest.noted != (ingest.end, ingest.synced):
-            FILES.put(db, FileRow(ingest.id, ingest.name, "ingest", ingest.end, ingest.synced))
+            FILES.change(db, FileRow(ingest.id, ingest.name, "ingest", ingest.end, ingest.synced))
         if synced:
             for row in FILES.select(db, UNSYNCED):
                 if ingest is not None and row.id == ingest.id:
@@ -257,6 +263,12 @@ class DataFiles:
             while len(self._open) > OPEN_FILES_MAX:
                 self._open.popitem(last=False)
         return made
+
+    def forget(self, file: int | None) -> None:
+        """The file is gone."""
+        with self._lock:
+            self._open.pop(file or -1, None)
+            self._names.pop(file or -1, None)
 
     def close(self) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError, TopicReplaced
 from headrace.log.embedded.committer import Tx
@@ -33,7 +33,9 @@ from headrace.log.embedded.index import (
     PartitionRow,
     QueueRow,
 )
-from headrace.log.embedded.windows import Window
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.windows import Window
 
 WAITING = 1 << 62
 """Later than any time: the row waits for another one of its key."""
@@ -76,7 +78,7 @@ def current(tx: Tx, queue: int, boot: str) -> QueueRow | None:
     held = DELIVERIES.select(tx.db, "WHERE queue = ? AND due < ?", queue, WAITING)
     DELIVERIES.put_all(tx.db, [delivery._replace(due=0) for delivery in held])
     row = row._replace(boot=boot)
-    QUEUES.put(tx.db, row)
+    QUEUES.change(tx.db, row)
     return row
 
 
@@ -145,7 +147,7 @@ def take(
         raise NothingTaken(taken)
     DELIVERIES.put_all(tx.db, rows)
     delivered = len(taken.again) + sum(len(places) for _, _, places in taken.fresh)
-    QUEUES.put(
+    QUEUES.change(
         tx.db,
         queue._replace(delivered=queue.delivered + delivered, redelivered=queue.redelivered + redelivered),
     )
@@ -292,8 +294,19 @@ def rewind(tx: Tx, queue: QueueRow, offsets: Mapping[int, int], now_us: int) -> 
         DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ?", queue.id, partition)
         CURSORS.put(tx.db, CursorRow(queue.id, partition, offset))
         release(tx, queue, {row.key for row in held if row.key is not None}, now_us)
-    QUEUES.put(tx.db, queue._replace(lost=queue.lost + lost))
+    QUEUES.change(tx.db, queue._replace(lost=queue.lost + lost))
     touch(tx, queue)
+
+
+def lose(tx: Tx, topic: int, partition: int, earliest: int) -> None:
+    """Retention has deleted the records below: messages that were not done are lost, and counted."""
+    for queue in QUEUES.select(tx.db, "WHERE topic = ?", topic):
+        below = (queue.id, partition, earliest)
+        held = DELIVERIES.select(tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", *below)
+        if held:
+            DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", *below)
+            QUEUES.change(tx.db, queue._replace(lost=queue.lost + len(held)))
+            release(tx, queue, {row.key for row in held if row.key is not None}, 0)
 
 
 def forget(tx: Tx, queue: QueueRow) -> None:

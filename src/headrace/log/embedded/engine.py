@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.errors import Closed, DiskFull, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
 from headrace.log.embedded import disk, recovery
+from headrace.log.embedded.background import Background
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import Index
@@ -56,6 +57,9 @@ class Engine:
             wake=self.wakes.wake,
             clock_us=lambda: time.time_ns() // 1000,
         )
+        self.upkeep_lock = threading.Lock()
+        self.background = Background(self)
+        self.committer.after_commit = self.background.poke
         self.closed = False
         try:
             recovery.check_index_is_newest(self.index, self.data, self.turnstile, self.boot)
@@ -94,6 +98,7 @@ class Engine:
     def close(self) -> None:
         if self.closed or os.getpid() != self.pid:
             return
+        self.background.stop()
         self.closed = True
         try:
             self.committer.close()

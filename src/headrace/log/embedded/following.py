@@ -31,7 +31,7 @@ def records(
 ) -> Iterator[Record]:
     """Checks at once, reads when iterated."""
     wanted = None if key is None else keys.key_bytes(key, catalog.schema(topic), _key_columns(topic, key))
-    chosen = _partitions(topic, wanted) if partition is None else {partition}
+    chosen = partitions_of_key(topic, wanted) if partition is None else {partition}
     limit = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
     seen = engine.wakes.count(topic.uid) if follow else 0
     states = partition_states(engine, topic)
@@ -61,7 +61,7 @@ def _generate(
     while True:
         topic = catalog.current(topic.id, topic.name, topic.uid)  # its schema may have grown, its partitions too
         schema = catalog.schema(topic)
-        chosen = _partitions(topic, wanted) if partition is None else {partition}
+        chosen = partitions_of_key(topic, wanted) if partition is None else {partition}
         ends = {number: state.next for number, state in partition_states(engine, topic).items() if number in chosen}
         for number in ends:
             offsets.setdefault(number, 0)
@@ -94,7 +94,7 @@ def _key_columns(topic: TopicState, key: Any) -> tuple[str, ...]:
     return topic.settings.key
 
 
-def _partitions(topic: TopicState, wanted: bytes | None) -> set[int]:
+def partitions_of_key(topic: TopicState, wanted: bytes | None) -> set[int]:
     """Where a key's records can be: one partition, unless partitions were added since."""
     if wanted is None or topic.settings.partitions_added:
         return set(range(topic.settings.partitions))

@@ -41,6 +41,7 @@ from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import BATCHES, GROUPS, MEMBERS, PARTITIONS, SHARES, GroupRow, MemberRow, ShareRow
+from headrace.log.embedded.retention import paced, time_to_loss
 
 BEATS_PER_LEASE = 4
 
@@ -91,6 +92,13 @@ class EmbeddedGroup:
                     waited = timedelta(microseconds=max(0, now_us - rows[0].arrived))
             out[partition] = Lag(committed.get(partition), state.next, max(0, state.next - at), waited)
         return out
+
+    def time_to_loss(self) -> timedelta | None:
+        """How long until retention deletes the oldest record this group has not read, at its pace and its producers'.
+        None: not at this pace, or never."""
+        topic = self._current()
+        self._require()
+        return time_to_loss(self._engine, topic, self.name)
 
     def members(self) -> list[MemberInfo]:
         self._catalog.check()
@@ -392,12 +400,9 @@ class EmbeddedMember:
             reader = Reader(self._engine, self._catalog, topic, partition)
             try:
                 check_range(topic, state, begin)
-                while room > 0 and begin < state.next:
-                    stop = min(state.next, begin + room)
-                    found = list(reader.records(begin, stop))
-                    out += found
-                    room -= len(found)
-                    begin = reached[partition] = stop
+                found = list(reader.records(begin, state.next, room))
+                out += found
+                reached[partition] = found[-1].offset + 1 if len(found) == room else state.next
             except HeadraceError:
                 if not out:  # said when there is nothing else to hand out: what is whole goes on
                     raise
@@ -453,7 +458,9 @@ class EmbeddedMember:
             state = PARTITIONS.get(tx.db, self._topic.id, partition)
             if state is None:
                 raise TopicReplaced(topic=self._topic.name, topic_id=self._topic.uid)
-            SHARES.put(tx.db, share._replace(committed=offset))
+            SHARES.put(tx.db, paced(share, offset, tx.now_us)._replace(committed=offset))
+        if self._topic.settings.unread == "keep":  # there may be room for those who wait for it
+            tx.touched.add(self._topic.uid)
         if lost:
             raise MemberFenced(
                 self._topic.name,

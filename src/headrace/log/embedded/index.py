@@ -221,8 +221,11 @@ class Table(Generic[Row]):
         self._rowid = rowid
         self._insert = f"INSERT INTO {name} ({listed}, crc) VALUES ({marks})"
         self._put = f"INSERT OR REPLACE INTO {name} ({listed}, crc) VALUES ({marks})"
+        where = " AND ".join(f"{c} = ?" for c in self.key)
+        changed = ", ".join(f"{c} = ?" for c in (*self.columns[len(self.key) :], "crc"))
+        self._change = f"UPDATE {name} SET {changed} WHERE {where}"
         self._select = f"SELECT {listed}, crc FROM {name}"
-        self._by_key = self._select + " WHERE " + " AND ".join(f"{c} = ?" for c in self.key)
+        self._by_key = f"{self._select} WHERE {where}"
 
     def add(self, db: sqlite3.Connection, row: Row) -> int:
         """Inserts; an existing key is an error. Returns the new id of a table that hands out ids."""
@@ -238,6 +241,12 @@ class Table(Generic[Row]):
     def put_all(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
         name = self.name
         db.executemany(self._put, [(*row, row_crc(name, row)) for row in rows])
+
+    def change(self, db: sqlite3.Connection, row: Row) -> None:
+        """Puts a row that is there: half the work."""
+        width = len(self.key)
+        done = db.execute(self._change, (*row[width:], row_crc(self.name, row), *row[:width]))
+        assert done.rowcount == 1, f"{self.name} has the row {row[:width]}"
 
     def get(self, db: sqlite3.Connection, *key: Any) -> Row | None:
         found = db.execute(self._by_key, key).fetchone()
@@ -493,14 +502,15 @@ class Index:
         """One failed: the next is due when as much again was written."""
         self._checkpoint_at = CHECKPOINT_BYTES + self.wal_bytes()
 
-    def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file. The caller is the committer and holds the turnstile.
+    def checkpoint(self) -> bool:
+        """Moves the write-ahead log into the file and empties it. The caller is the committer and holds the turnstile.
         A reader in the way is not waited for: the next checkpoint, as much later again, does it."""
         with self._typed():
             self.writer.execute("PRAGMA busy_timeout=0")
             try:
                 busy = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 self._checkpoint_at = CHECKPOINT_BYTES + (self.wal_bytes() if busy else 0)
+                return not busy
             finally:
                 self.writer.execute("PRAGMA busy_timeout=60000")
 

@@ -16,7 +16,7 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Verified
+    from headrace.log.contract import Maintained, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
 
@@ -140,6 +140,14 @@ class EmbeddedLog:
 
         self._check()
         return dead_letters.listed(self._engine, self._catalog, self.topic)
+
+    def maintain(self) -> Maintained:
+        """Deletes what retention allows, compacts, seals small batches into large ones and frees disk space. Safe
+        beside readers and writers, and to interrupt. A process that writes does it by itself now and then."""
+        from headrace.log.embedded import upkeep
+
+        self._check()
+        return upkeep.maintain(self._engine, self._catalog)
 
     def verify(self) -> Verified:
         """Checks every row and every frame; changes nothing."""

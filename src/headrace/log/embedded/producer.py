@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, InvalidArgument, Overloaded, RecordRejected, WaitTimeout
+from headrace.errors import Closed, InvalidArgument, Overloaded, RecordRejected, TopicFull, WaitTimeout
 from headrace.log.contract import Overload, ProducerStats
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.committer import Tx
@@ -32,6 +32,9 @@ from headrace.position import Position
 
 if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
+
+ROOM_SECONDS = 0.25
+"""A full topic is looked at again after this long, should no consumer's commit say so before."""
 
 Waiting = tuple[Mapping[str, Any], LazyFuture[Position], int]
 
@@ -222,6 +225,12 @@ class EmbeddedProducer:
                 _, future, _ = left.pop(error.row)
                 rejected += 1
                 self._finish([future], _as_its_only_row(error))
+            except TopicFull as error:
+                if not self._waits_for_room():
+                    with self._changed:
+                        self._stats.dropped += len(left)
+                    self._finish([future for _, future, _ in left], error)
+                    return
             except Exception as error:
                 self._finish([future for _, future, _ in left], error)
                 return
@@ -229,6 +238,18 @@ class EmbeddedProducer:
                 self.sequence += len(left) + rejected if stamp else 0
                 self._finish([future for _, future, _ in left], done.position)
                 return
+
+    def _waits_for_room(self) -> bool:
+        """The topic is full of what its consumers have not read. With `drop` the rows are dropped; else they stay in
+        the buffer until there is room, and `send` meets a full buffer. A closed producer waits no longer."""
+        if self._overload == "drop" or self._closed:
+            return False
+        seen = self._engine.wakes.count(self._topic.topic_id)
+        began = time.monotonic()
+        self._engine.wakes.wait(self._topic.topic_id, seen, ROOM_SECONDS)
+        with self._changed:
+            self._stats.full_seconds += time.monotonic() - began
+        return True
 
     def _finish(self, futures: list[LazyFuture[Position]], outcome: Position | Exception) -> None:
         with self._changed:

@@ -241,7 +241,7 @@ class EmbeddedQueue:
         """Inside a write transaction; LeaseExpired refuses it."""
         queue = self._checked(tx, claims)
         deliveries.finish(tx, queue, claims, queue_core.now())
-        QUEUES.put(tx.db, queue._replace(acked=queue.acked + len(claims)))
+        QUEUES.change(tx.db, queue._replace(acked=queue.acked + len(claims)))
 
     def nack(self, messages: Iterable[Message], error: str = "", *, delay: Duration | None = None) -> None:
         """All of them failed, in one transaction: they are delivered again, after `delay`; those that were delivered
@@ -386,7 +386,7 @@ class _Acks:
         tx.db.execute("SAVEPOINT acks")
         try:
             if deliveries.finish(tx, queue, claims, queue_core.now()):
-                QUEUES.put(tx.db, queue._replace(acked=queue.acked + len(claims)))
+                QUEUES.change(tx.db, queue._replace(acked=queue.acked + len(claims)))
                 return [None] * len(self._jobs)
             tx.db.execute("ROLLBACK TO acks")
             tx.touched = touched
@@ -447,7 +447,7 @@ def opened(
             there = QUEUES.select(tx.db, "WHERE topic = ? AND name = ?", topic.id, name)
             if there:
                 _is_so(there[0], changes, order, topic)
-                QUEUES.put(tx.db, there[0]._replace(**changes))
+                QUEUES.change(tx.db, there[0]._replace(**changes))
                 return there[0]
             fresh = QueueRow(
                 *(None, topic.id, name, VISIBILITY_US, MAX_DELIVERIES, int(order == "key"), engine.boot),

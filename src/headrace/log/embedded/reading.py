@@ -3,7 +3,8 @@ checks on it. Writes nothing and takes no lock a writer could meet.
 
 Index rows are fetched a thousand at a time and their transaction ends before a batch is handed out. The rows of a
 partition touch: a hole between them is damage, never skipped. A frame is used only after its length and checksum
-were checked; damage is reported with its range, and what lies behind it can be read."""
+were checked; damage is reported with its range, and what lies behind it can be read. A frame that upkeep has replaced
+meanwhile is not damage: the row is looked up again, and its records are found where they are now."""
 
 from __future__ import annotations
 
@@ -78,18 +79,22 @@ class Reader:
         if columns is None and self._topic.settings.extra_kept:
             names.append(EXTRA_COLUMN)
         self._refuse_unknown(names, schema)
-        for row, raw in self._frames(start, stop):
-            found = self._decoded(row, raw, start, stop, names, schema)
+        for row, raw, first in self._frames(start, stop):
+            found = self._decoded(row, raw, first, stop, names, schema)
             if found.num_rows:
                 yield found
 
-    def records(self, start: int, stop: int) -> Iterator[Record]:
+    def records(self, start: int, stop: int, limit: int | None = None) -> Iterator[Record]:
+        """The records of [start, stop), at most `limit` of them."""
         schema = self._catalog.schema(self._topic)
         names = [*schema.names, EXTRA_COLUMN, "_offset", "_arrived_at", "_progress"]
         key = self._topic.settings.key
         width = len(schema.names) + 1
-        for row, raw in self._frames(start, stop):
-            batch = self._decoded(row, raw, start, stop, names, schema)
+        for row, raw, first in self._frames(start, stop):
+            batch = self._decoded(row, raw, first, stop, names, schema)
+            if limit is not None:
+                batch = batch.slice(0, limit)
+                limit -= batch.num_rows
             offsets = batch.column(width).to_pylist()
             arrived = batch.column(width + 1).cast(pa.int64()).to_pylist()
             progress = batch.column(width + 2).cast(pa.int64()).to_pylist()
@@ -104,6 +109,8 @@ class Reader:
                     _key(value, key),
                     value,
                 )
+            if limit == 0:
+                return
 
     def offset_at(self, when_us: int, state: PartitionRow) -> tuple[int, int | None]:
         """The first offset whose record arrived at `when_us` or later, and progress there. Arrival never goes back
@@ -137,18 +144,41 @@ class Reader:
                 ):
                     if came >= when_us:
                         return offset, progress
+            return self._begin_of(found.next, state)  # what came then was compacted away, or erased
         return found.base, found.progress
+
+    def _begin_of(self, offset: int, state: PartitionRow) -> tuple[int, int | None]:
+        with self._engine.index.reading() as db:
+            row = BATCHES.get(db, self._topic.id, self._partition, offset)
+        return (state.next, state.progress) if row is None else (row.base, row.progress)
+
+    def bodies(self, rows: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
+        """The checked bodies of these batches, as they are."""
+        for run in _runs(rows):
+            yield from self._load(run)
 
     # -- index rows to frames ----------------------------------------------------------------------
 
-    def _frames(self, start: int, stop: int) -> Iterator[tuple[BatchRow, memoryview]]:
-        """The checked bodies of [start, stop), in order."""
+    def _frames(self, start: int, stop: int) -> Iterator[tuple[BatchRow, memoryview, int]]:
+        """The checked bodies of [start, stop), in order, each with the first offset that is wanted of it."""
         offset = start
         while offset < stop:
             page = self._page(offset, stop)
-            for run in _runs(page):
-                yield from self._load(run)
-            offset = page[-1].next
+            try:
+                for run in _runs(page):
+                    for row, body in self._load(run):
+                        yield row, body, offset
+                        offset = row.next
+                    offset = run[-1].next
+            except DamagedData as error:
+                if not self._replaced(error.start, page):
+                    raise
+
+    def _replaced(self, base: int, page: list[BatchRow]) -> bool:
+        """Whether upkeep has put something else in the place of the batch since its row was read."""
+        with self._engine.index.reading() as db:
+            now = BATCHES.get(db, self._topic.id, self._partition, base)
+        return now not in page
 
     def _page(self, offset: int, stop: int) -> list[BatchRow]:
         with self._engine.index.reading() as db:

@@ -27,7 +27,7 @@ from headrace.log.embedded.frames import HEADER_BYTES, JOINED, BadFrame, Header
 from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
 from headrace.log.embedded.turnstile import Mark, Turnstile
 
-LEFTOVER_SECONDS = 3600.0
+LEFTOVER_SECONDS = 60.0
 """A file the index does not know is removed after this long: its process died between creating and registering it."""
 
 logger = logging.getLogger("headrace.log")
@@ -80,7 +80,6 @@ def _settled(index: Index, folder: Path, turnstile: Turnstile, committer: Commit
     rebooted = mark is None or mark.boot != boot  # the mark is never synced: a power loss may take it, too
     with index.reading() as db:
         unsettled = FILES.select(db, "WHERE synced < committed OR state <> 'closed'")
-        names = {name for (name,) in db.execute("SELECT name FROM files")}
     dead: list[tuple[FileRow, int]] = []
     for row in unsettled:
         if row.state == "closed" and not rebooted:
@@ -92,7 +91,7 @@ def _settled(index: Index, folder: Path, turnstile: Turnstile, committer: Commit
     try:
         if dead:
             cuts = committer.run(lambda tx: _settle(tx, folder, dead, rebooted), synced=True)
-        _remove_leftovers(folder, names)
+        remove_leftovers(index, folder)
     finally:
         for _, fd in dead:
             if fd >= 0:
@@ -245,12 +244,19 @@ def _frames_behind(path: Path, position: int) -> Iterator[Header]:
         os.close(fd)
 
 
-def _remove_leftovers(folder: Path, known: set[str]) -> None:
-    for name in set(os.listdir(folder)) - known:
+def remove_leftovers(index: Index, folder: Path) -> list[str]:
+    """Files the index does not know, once they are old enough not to be somebody's next one. Says which stay."""
+    found = os.listdir(folder)  # before the index: a file it does not know then was not registered before
+    with index.reading() as db:
+        known = {name for (name,) in db.execute("SELECT name FROM files")}
+    staying = []
+    for name in sorted(set(found) - known):
         path = folder / name
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                fd = _lock_of_dead(path)
-                if fd is not None and fd >= 0:
-                    path.unlink()
-                    os.close(fd)
+            fd = _lock_of_dead(path) if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS else None
+            if fd is None:
+                staying.append(f"{path}: not known, but too new to be removed. Try again in a minute")
+            elif fd >= 0:
+                path.unlink()
+                os.close(fd)
+    return staying

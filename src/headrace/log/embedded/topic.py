@@ -19,7 +19,7 @@ from headrace.log.settings import TopicDescription, TopicSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.contract import Appended, Offsets, Overload, Progress, Record, Rows, Start
+    from headrace.log.contract import Appended, Erased, Offsets, Overload, Progress, Record, Rows, Start
     from headrace.log.embedded.append import Append, Stamp
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
@@ -271,6 +271,16 @@ class EmbeddedTopic:
                 offset, progress = reader.offset_at(instant_us(at, argument="at"), row)
             out[row.partition] = Offsets(row.earliest, offset, None if progress is None else from_us(progress))
         return out
+
+    def erase(self, key: Any) -> Erased:
+        """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing
+        at them. Records of the key appended meanwhile or later are not touched."""
+        from headrace.log.embedded import erasing, upkeep
+
+        self._refuse_own()
+        state = self._state()
+        with upkeep.alone(self._engine, wait=True):
+            return erasing.erase(self._engine, self._catalog, state, key)
 
     def group(self, name: str) -> EmbeddedGroup:
         """A consumer group: its members share the partitions, its offsets are kept by the log."""

@@ -1,5 +1,5 @@
 """One writer at a time, in turn: the lock under which every write transaction and every checkpoint runs.
-Owns the file `lock` (three byte ranges and a commit mark). Does not know SQLite.
+Owns the file `lock` (four byte ranges and a commit mark). Does not know SQLite.
 
 Take the turn, take the writer's place, give up the turn: whoever waits for the place holds the turn, so
 a busy neighbour cannot overtake it. POSIX record locks end with their process, and a forked child does not
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from headrace.log.embedded import disk
 
-_TURN, _PLACE, _SETTLING, _MARK_AT = 0, 1, 2, 64
+_TURN, _PLACE, _SETTLING, _UPKEEP, _MARK_AT = 0, 1, 2, 3, 64
 _MARK = struct.Struct("<QQ48s")
 
 
@@ -59,6 +59,22 @@ class Turnstile:
             yield
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _SETTLING)
+
+    @contextlib.contextmanager
+    def upkeep(self, *, wait: bool) -> Iterator[bool]:
+        """One process at a time rewrites; False: somebody else is at it, and `wait` is not wanted."""
+        if wait:
+            self._take(_UPKEEP)
+        else:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _UPKEEP)
+            except OSError:
+                yield False
+                return
+        try:
+            yield True
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _UPKEEP)
 
     def _take(self, byte: int) -> None:
         while True:

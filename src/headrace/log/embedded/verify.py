@@ -175,7 +175,8 @@ def _partition(
                 problems.append(Problem("progress goes back", *where))
             expected, arrived, progress = row.next, row.arrived, row.progress
             if row.file is None:
-                lost.append(Problem("lost with the power", *where))
+                if not row.flags:  # else upkeep has emptied it: compacted, or erased
+                    lost.append(Problem("lost with the power", *where))
                 continue
             try:
                 count = 0

@@ -1,0 +1,65 @@
+"""Upkeep in the background: one thread of each process that writes, woken when much has come, and now and then. Owns
+when; `upkeep` knows what. Nobody waits for it, and whoever is first of all processes does it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from headrace.errors import Closed
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.engine import Engine
+
+PERIOD_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
+
+logger = logging.getLogger("headrace.log")
+
+
+class Background:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._due = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def poke(self, due: bool) -> None:
+        """After a commit; `due` when there is something to do."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._stop.is_set():
+                    self._thread = threading.Thread(target=self._run, name="headrace-upkeep", daemon=True)
+                    self._thread.start()
+        if due:
+            self._due.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._due.wait(timeout=PERIOD_SECONDS)
+            if self._stop.is_set():
+                return
+            self._due.clear()
+            try:
+                self._once()
+            except Closed:
+                return
+            except Exception as error:  # the next run tries again; nobody waits for this one
+                logger.warning("upkeep of %s: %s", self._engine.home, error)
+            self._stop.wait(PAUSE_SECONDS)
+
+    def _once(self) -> None:
+        from headrace.log.embedded import upkeep  # Arrow comes with it: not for those who only list topics
+        from headrace.log.embedded.catalog import Catalog
+
+        upkeep.in_background(self._engine, Catalog(self._engine), self._stop.is_set)
+
+    def stop(self) -> None:
+        """Lets a step that runs finish."""
+        with self._lock:
+            self._stop.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()

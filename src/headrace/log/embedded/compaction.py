@@ -1,0 +1,218 @@
+"""Compaction: of each key, the newest record stays. Owns which records go; offsets, arrival and progress of those that
+stay are untouched, so a new reader finds the full latest state, and an old one what it would have found.
+
+A tombstone is a record that has nothing but its key (and event time). The newest of a key stays until its grace is over
+and every registered group and queue has read it; then the key is gone.
+
+Memory is bounded: keys are looked at in passes of some millions, each a scan of the key columns; what stays is kept as
+offsets. The second scan rewrites only batches that lose something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import keys
+from headrace.log.embedded import swapping
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import Tx, is_small
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
+from headrace.log.embedded.reading import Reader
+from headrace.log.embedded.retention import consumers
+from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS
+from headrace.schema import EXTRA_COLUMN
+
+PASS_RECORDS = 4_000_000
+MERGE_RECORDS = 1_000_000
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Compacted:
+    records: int = 0  # that went
+    bytes: int = 0
+
+
+def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int, now_us: int) -> Compacted:
+    with engine.index.snapshot() as db:
+        state = PARTITIONS.get(db, topic.id, partition)
+        seen = min((c.offset for c in consumers(db, topic.id) if c.partition == partition), default=None)
+    if state is None or state.cleaned >= state.next:
+        return Compacted()
+    seen = state.next if seen is None else min(seen, state.next)
+    newest, tombstones = _newest(engine, catalog, topic, state, seen, now_us)
+    done = Compacted()
+    for run, stays in _runs(engine, topic, state, newest):
+        kept = [_only(batch, newest) for batch in _read(engine, catalog, topic, run, stays)]
+        swap = swapping.Swap(topic, run, swapping.replacements(topic, run, kept))
+        swapping.submit(engine, swap)
+        done.records += sum(row.records for row in run) - sum(batch.num_rows for batch in kept)
+        done.bytes += sum(row.length for row in run) - sum(new.draft.length for new in swap.new if new.draft)
+    # As long as tombstones wait for their end, the partition counts as not clean from the first of them on.
+    _note(engine, topic, partition, int(tombstones.min(initial=state.next)))
+    return done
+
+
+def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int) -> None:
+    def apply(tx: Tx) -> None:
+        state = PARTITIONS.get(tx.db, topic.id, partition)
+        if state is not None:
+            PARTITIONS.put(tx.db, state._replace(cleaned=max(cleaned, state.earliest)))
+
+    engine.committer.run(apply, synced=False)
+
+
+# -- what stays --------------------------------------------------------------------------------------
+
+
+def _newest(
+    engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, seen: int, now_us: int
+) -> tuple[Offsets, Offsets]:
+    """The offsets that stay, in order; and those of them that are tombstones."""
+    passes = -(-state.records // PASS_RECORDS) or 1
+    stay: list[Offsets] = []
+    for number in range(passes):
+        latest: pa.Table | None = None
+        gathered: list[pa.Table] = []
+        for part in _keys(engine, catalog, topic, state, number, passes):
+            gathered.append(part)
+            if sum(table.num_rows for table in gathered) >= MERGE_RECORDS:
+                latest, gathered = _merged(latest, gathered, topic.settings.key), []
+        latest = _merged(latest, gathered, topic.settings.key)
+        if latest is not None:
+            stay.append(latest.column("_offset").to_numpy())
+    newest = np.sort(np.concatenate(stay)) if stay else np.empty(0, np.int64)
+    tombstones, ended = _tombstones(engine, catalog, topic, state, newest, seen, now_us)
+    return np.setdiff1d(newest, ended, assume_unique=True), np.setdiff1d(tombstones, ended, assume_unique=True)
+
+
+def _keys(
+    engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, number: int, passes: int
+) -> Iterator[pa.Table]:
+    """Keys and offsets of one pass: those whose crc falls to it."""
+    reader = Reader(engine, catalog, topic, state.partition)
+    of_topic = topic.settings.partitions
+    for batch in reader.batches(state.earliest, state.next, [*topic.settings.key, "_offset"]):
+        if passes > 1:
+            spread = keys.partitions_of(batch, topic.settings.key, passes * of_topic) // of_topic
+            batch = batch.filter(pa.array(spread == number))
+        yield pa.Table.from_batches([batch])
+
+
+def _merged(latest: pa.Table | None, more: list[pa.Table], key: tuple[str, ...]) -> pa.Table | None:
+    tables = [*([latest] if latest is not None else []), *more]
+    if not tables:
+        return None
+    grouped = pa.concat_tables(tables).group_by(list(key), use_threads=False).aggregate([("_offset", "max")])
+    return grouped.rename_columns([*key, "_offset"])
+
+
+def _tombstones(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    state: PartitionRow,
+    newest: Offsets,
+    seen: int,
+    now_us: int,
+) -> tuple[Offsets, Offsets]:
+    """Tombstones among the newest, and those whose time is over."""
+    schema, settings = catalog.schema(topic), topic.settings
+    values = [name for name in schema.names if name not in settings.key and name != settings.event_time]
+    if settings.extra_kept:
+        values.append(EXTRA_COLUMN)
+    if not values:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    reader = Reader(engine, catalog, topic, state.partition)
+    found, ended = [], []
+    for batch in reader.batches(state.earliest, state.next, [*values, "_offset", "_arrived_at"]):
+        if any(batch.column(name).null_count == 0 for name in values):
+            continue
+        empty = pc.is_null(batch.column(values[0]))
+        for name in values[1:]:
+            empty = pc.and_(empty, pc.is_null(batch.column(name)))
+        only = batch.filter(empty)
+        offsets = only.column("_offset").to_numpy()
+        arrived = only.column("_arrived_at").cast(pa.int64()).to_numpy()
+        stays = _among(offsets, newest)
+        found.append(offsets[stays])
+        ended.append(offsets[stays & (arrived < now_us - settings.tombstone_grace_us) & (offsets < seen)])
+    nothing = [np.empty(0, np.int64)]
+    return np.concatenate(nothing + found), np.concatenate(nothing + ended)
+
+
+def _among(offsets: Offsets, known: Offsets) -> npt.NDArray[np.bool_]:
+    """Which of them are known; both in order."""
+    if not len(known):
+        return np.zeros(len(offsets), np.bool_)
+    at = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
+    found: npt.NDArray[np.bool_] = known[at] == offsets
+    return found
+
+
+# -- rewriting ---------------------------------------------------------------------------------------
+
+
+def _runs(
+    engine: Engine, topic: TopicState, state: PartitionRow, newest: Offsets
+) -> Iterator[tuple[list[BatchRow], list[int]]]:
+    """Neighbouring batches for one swap, at least one of which loses something, and how many records each keeps."""
+    run: list[BatchRow] = []
+    stays: list[int] = []
+    records = size = 0
+    for row in _rows(engine, topic, state):
+        low, high = np.searchsorted(newest, [row.base, row.next])
+        kept = int(high - low)
+        lost = row.file is None and not row.flags  # to a power loss: it stays visible as that
+        changes = not lost and (kept < row.records or is_small(row) or row.file is None)
+        if run and (
+            not changes
+            or records + kept > SWAP_RECORDS
+            or size + row.length > SWAP_BYTES * 4
+            or len(run) == SWAP_BATCHES
+        ):
+            if sum(r.records for r in run) > records:
+                yield run, stays
+            run, stays, records, size = [], [], 0, 0
+        if changes:
+            run.append(row)
+            stays.append(kept)
+            records += kept
+            size += row.length if kept else 0
+    if run and sum(r.records for r in run) > records:
+        yield run, stays
+
+
+def _rows(engine: Engine, topic: TopicState, state: PartitionRow) -> Iterator[BatchRow]:
+    offset = state.earliest
+    while offset < state.next:
+        with engine.index.reading() as db:
+            page = BATCHES.select(
+                db,
+                "WHERE topic = ? AND partition = ? AND base >= ? AND next <= ? ORDER BY base LIMIT 1000",
+                *(topic.id, state.partition, offset, state.next),
+            )
+        yield from page
+        if not page:
+            return
+        offset = page[-1].next
+
+
+def _read(
+    engine: Engine, catalog: Catalog, topic: TopicState, run: list[BatchRow], stays: list[int]
+) -> Iterator[pa.RecordBatch]:
+    """What is in the batches that keep something; the others are not even read."""
+    for row, kept in zip(run, stays, strict=True):
+        if kept:
+            yield from swapping.contents(engine, catalog, topic, [row])
+
+
+def _only(batch: pa.RecordBatch, newest: Offsets) -> pa.RecordBatch:
+    return batch.filter(pa.array(_among(batch.column("_offset").to_numpy(), newest)))

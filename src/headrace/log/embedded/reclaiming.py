@@ -1,0 +1,120 @@
+"""Reclaiming: disk space that no batch needs any more. Owns when a data file goes, and when what is left of it moves.
+
+A closed file without live batches is forgotten by the index, then unlinked; one that is mostly dead has its last
+batches moved, as they are, to this process's file. A reader that still looks for an unlinked file looks its row up
+again. Files that a live process appends to are left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import dataclass
+
+from headrace.failpoints import reach
+from headrace.log.embedded import swapping
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import Tx
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.frames import Body
+from headrace.log.embedded.index import BATCHES, FILES, TOPICS, BatchRow, FileRow
+from headrace.log.embedded.reading import Reader
+
+MOVE_BATCHES, MOVE_BYTES = 500, 8 << 20
+ROLL_BYTES = 1 << 20
+"""A process's own file, when it is mostly dead and at least this long, is closed early."""
+
+
+@dataclass(slots=True)
+class Reclaimed:
+    files: int = 0
+    bytes: int = 0
+    moved_bytes: int = 0
+
+
+def live_bytes(db: sqlite3.Connection) -> dict[int, int]:
+    """How much of each data file batches still need."""
+    return dict(db.execute("SELECT file, sum(length) FROM batches WHERE file IS NOT NULL GROUP BY file"))
+
+
+def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
+    done = Reclaimed()
+    with engine.index.snapshot() as db:
+        live = live_bytes(db)
+        files = FILES.select(db)
+    mostly_dead = [f for f in files if f.id is not None and 0 < live.get(f.id, 0) * 2 < f.committed]
+    for row in mostly_dead:
+        assert row.id is not None
+        if row.state == "closed":
+            done.moved_bytes += _move(engine, catalog, row.id)
+        elif row.committed >= ROLL_BYTES:
+            engine.files.close_early(row.id)
+    with engine.index.snapshot() as db:
+        live = live_bytes(db)
+        empty = [row for row in FILES.select(db, "WHERE state = 'closed'") if row.id not in live]
+    if empty:
+        _forget(engine, empty, done)
+    return done
+
+
+def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
+    """The row first: a file nobody knows is removed by the next opening, a row without its file would be damage."""
+
+    def apply(tx: Tx) -> None:
+        for row in empty:  # a closed file never gets another batch
+            FILES.delete(tx.db, "WHERE id = ?", row.id)
+
+    engine.committer.run(apply, synced=True)
+    reach("reclaim.forgotten")
+    for row in empty:
+        path = engine.data / row.name
+        with contextlib.suppress(OSError):
+            size = os.stat(path).st_size
+            os.unlink(path)
+            done.files += 1
+            done.bytes += size
+        engine.files.forget(row.id)
+        reach("reclaim.unlinked")
+
+
+def _move(engine: Engine, catalog: Catalog, file: int) -> int:
+    """The frames of a file, byte for byte, to where this process writes."""
+    moved = 0
+    with engine.index.reading() as db:
+        rows = BATCHES.select(db, "WHERE file = ? ORDER BY topic, partition, base", file)
+    for run in _runs(rows):
+        first = run[0]
+        with engine.index.reading() as db:
+            row = TOPICS.get(db, first.topic)
+        if row is None or row.name is None:
+            continue  # deleted meanwhile
+        topic = catalog.current(first.topic, row.name, row.uid)
+        with contextlib.suppress(swapping.Changed):  # then it has left the file anyway
+            swapping.submit(engine, swapping.Swap(topic, run, _as_they_are(engine, catalog, topic, run)))
+            moved += sum(row.length for row in run)
+    return moved
+
+
+def _runs(rows: list[BatchRow]) -> list[list[BatchRow]]:
+    """Neighbours of a partition, as many as one swap moves."""
+    out: list[list[BatchRow]] = []
+    size = 0
+    for row in rows:
+        last = out[-1][-1] if out else None
+        near = last is not None and (last.topic, last.partition, last.next) == (row.topic, row.partition, row.base)
+        if not near or len(out[-1]) >= MOVE_BATCHES or size + row.length > MOVE_BYTES:
+            out.append([])
+            size = 0
+        out[-1].append(row)
+        size += row.length
+    return out
+
+
+def _as_they_are(
+    engine: Engine, catalog: Catalog, topic: TopicState, run: list[BatchRow]
+) -> list[swapping.Replacement]:
+    reader = Reader(engine, catalog, topic, run[0].partition)
+    found = [(row, Body(body, row.records, row.body_crc)) for row, body in reader.bodies(run)]
+    if [row for row, _ in found] != run:
+        raise swapping.Changed()
+    return [swapping.Replacement(row, body) for row, body in found]

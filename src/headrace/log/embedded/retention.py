@@ -1,0 +1,292 @@
+"""Retention: old batches go, from the front of a partition. Owns what may go, whom it overtakes, and how long a
+consumer has until it does. Whole batches only; by arrival, which no producer's clock can move.
+
+Groups and queues that were ever used on a topic are known: with `unread="keep"` nothing goes that one of them has not
+read; with `unread="delete"` it goes, and whoever is overtaken is told, here and at its next read."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from headrace.errors import TopicFull
+from headrace.failpoints import reach
+from headrace.log.contract import AtRisk, Overtaken
+from headrace.log.embedded import deliveries
+from headrace.log.embedded.catalog import TopicState
+from headrace.log.embedded.committer import Tx, is_small
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import (
+    BATCHES,
+    GROUPS,
+    PARTITIONS,
+    QUEUES,
+    SHARES,
+    BatchRow,
+    PartitionRow,
+    ShareRow,
+)
+
+logger = logging.getLogger("headrace.log")
+
+STEP_BATCHES = 2_000
+"""At most this many go in one transaction: others wait while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Where one registered group or queue is in one partition: it needs the records from `offset` on."""
+
+    kind: str
+    name: str
+    partition: int
+    offset: int
+
+
+def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
+    """All of them. A group that has committed nothing in a partition needs it from its beginning."""
+    states = PARTITIONS.select(db, "WHERE topic = ?", topic)
+    out = []
+    for group in GROUPS.select(db, "WHERE topic = ?", topic):
+        shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic, group.name)
+        committed = {share.partition: share.committed for share in shares if share.committed is not None}
+        for state in states:
+            out.append(Consumer("group", group.name, state.partition, committed.get(state.partition, state.earliest)))
+    for queue in QUEUES.select(db, "WHERE topic = ?", topic):
+        cursors = dict(db.execute("SELECT partition, next FROM cursors WHERE queue = ?", (queue.id,)))
+        undone = dict(
+            db.execute("SELECT partition, min(offset) FROM deliveries WHERE queue = ? GROUP BY partition", (queue.id,))
+        )
+        for state in states:
+            at = cursors.get(state.partition, state.earliest)
+            out.append(Consumer("queue", queue.name, state.partition, min(at, undone.get(state.partition, at))))
+    return out
+
+
+@dataclass(slots=True)
+class Retained:
+    """What retention did, or would do."""
+
+    batches: int
+    records: int
+    bytes: int
+    overtaken: list[Overtaken]
+
+
+def retain(engine: Engine, topic: TopicState) -> Retained:
+    """Deletes what is due."""
+    total = Retained(0, 0, 0, [])
+    settings = topic.settings
+    if settings.retention_us is None and settings.retention_bytes is None:
+        return total
+    while True:
+        done: Retained = engine.committer.run(lambda tx: apply(tx, topic), synced=True)
+        reach("retention.done")
+        total.batches += done.batches
+        total.records += done.records
+        total.bytes += done.bytes
+        total.overtaken += done.overtaken
+        if done.batches < STEP_BATCHES:
+            return total
+
+
+def due(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -> list[BatchRow]:
+    """The batches to go, oldest first, at most a step's worth. `room`: bytes that are about to be added."""
+    settings = topic.settings
+    states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
+    fronts = {state.partition: _front(db, state, settings.unread == "keep") for state in states}
+    over = -1
+    if settings.retention_bytes is not None:
+        over = sum(state.bytes for state in states) + room - settings.retention_bytes
+    out: list[BatchRow] = []
+    while len(out) < STEP_BATCHES:
+        heads = [front[0] for front in fronts.values() if front]
+        if not heads:
+            break
+        oldest = min(heads, key=lambda row: (row.arrived, row.partition))
+        expired = settings.retention_us is not None and oldest.arrived < now_us - settings.retention_us
+        if not expired and over <= 0:
+            break
+        out.append(oldest)
+        over -= oldest.length
+        fronts[oldest.partition].pop(0)
+    return out
+
+
+def _front(db: sqlite3.Connection, state: PartitionRow, keep_unread: bool) -> list[BatchRow]:
+    stop = state.next
+    if keep_unread:
+        needed = [c.offset for c in consumers(db, state.topic) if c.partition == state.partition]
+        stop = min([stop, *needed])
+    rows = BATCHES.select(
+        db,
+        "WHERE topic = ? AND partition = ? AND next <= ? ORDER BY base LIMIT ?",
+        state.topic,
+        state.partition,
+        stop,
+        STEP_BATCHES,
+    )
+    return rows
+
+
+def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
+    """In a write transaction."""
+    done = Retained(0, 0, 0, [])
+    if (row := tx.topic(topic.id)) is None or row.name is None:
+        return done  # deleted meanwhile
+    rows = due(tx.db, topic, tx.now_us, room)
+    for partition in sorted({row.partition for row in rows}):
+        gone = [row for row in rows if row.partition == partition]
+        state = PARTITIONS.get(tx.db, topic.id, partition)
+        assert state is not None
+        earliest = gone[-1].next
+        BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base < ?", topic.id, partition, earliest)
+        reach("retention.deleted")
+        records, size = sum(row.records for row in gone), sum(row.length for row in gone)
+        held = {
+            "records": state.records - records,
+            "bytes": state.bytes - size,
+            "small": state.small - sum(map(is_small, gone)),
+            "cleaned": max(state.cleaned, earliest),
+        }
+        done.overtaken += _overtaken(tx, topic, partition, earliest)
+        PARTITIONS.put(tx.db, state._replace(earliest=earliest, **held))
+        done.batches += len(gone)
+        done.records += records
+        done.bytes += size
+    if rows:
+        tx.touched.add(topic.uid)
+    return done
+
+
+def make_room(tx: Tx, topic: TopicState, size: int) -> None:
+    """Before an append of `size` bytes, where the topic's bytes are bounded: what is oldest goes, as far as it may. An
+    append to an empty topic always fits."""
+    limit = topic.settings.retention_bytes
+    if limit is None:
+        return
+    held = _held(tx, topic)
+    if held + size <= limit:
+        return
+    for overtaken in apply(tx, topic, size).overtaken:
+        logger.warning("%s", overtaken)
+    held = _held(tx, topic)
+    if topic.settings.unread == "keep" and held and held + size > limit:
+        raise TopicFull(topic=topic.name, held_bytes=held, limit_bytes=limit)
+
+
+def _held(tx: Tx, topic: TopicState) -> int:
+    return sum(state.bytes for state in tx.partitions(topic.id))
+
+
+def _overtaken(tx: Tx, topic: TopicState, partition: int, earliest: int) -> list[Overtaken]:
+    """Who has not read what goes. A message that is not done is lost with its record, and counted."""
+    out = [
+        Overtaken(topic.name, partition, consumer.kind, consumer.name, consumer.offset, earliest)
+        for consumer in consumers(tx.db, topic.id)
+        if consumer.partition == partition and consumer.offset < earliest
+    ]
+    deliveries.lose(tx, topic.id, partition, earliest)
+    return out
+
+
+# -- how long until it overtakes somebody ------------------------------------------------------------
+
+MARK_US = 30_000_000
+"""A group's pace is taken over at least this long."""
+RATE_US = 60_000_000
+"""And its producers' over this long."""
+
+
+def paced(share: ShareRow, offset: int, now_us: int) -> ShareRow:
+    """With the commit of `offset`: now and then, a mark of how far the group is."""
+    if share.marked and now_us - share.marked < MARK_US:
+        return share
+    at = offset if share.committed is None else share.committed
+    return share._replace(before=share.marked, before_offset=share.marked_offset, marked=now_us, marked_offset=at)
+
+
+def _pace(share: ShareRow, now_us: int) -> float:
+    """Records a second, since the older mark; 0 while there is none."""
+    since, offset = (share.before, share.before_offset) if share.before else (share.marked, share.marked_offset)
+    if not since or share.committed is None or now_us - since < 1_000_000:
+        return 0.0
+    return max(0, share.committed - offset) / (now_us - since) * 1e6
+
+
+def time_to_loss(engine: Engine, topic: TopicState, group: str, now_us: int | None = None) -> timedelta | None:
+    """How long until the oldest record the group has not read is deleted, if it and its producers go on as they do.
+    None: not at this pace, or never (no retention, or unread="keep")."""
+    settings, now = topic.settings, time.time_ns() // 1000 if now_us is None else now_us
+    if settings.unread == "keep":
+        return None
+    with engine.index.snapshot() as db:
+        states = PARTITIONS.select(db, "WHERE topic = ?", topic.id)
+        shares = {
+            share.partition: share for share in SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, group)
+        }
+        left: list[float] = []
+        behind = paces = news = 0.0  # bytes: unread, read a second, and added a second
+        for state in states:
+            share = shares.get(state.partition)
+            at = state.earliest if share is None or share.committed is None else share.committed
+            unread = state.next - max(at, state.earliest)
+            pace = _pace(share, now) if share is not None else 0.0
+            each = state.bytes / state.records if state.records else 0.0
+            behind, paces = behind + unread * each, paces + pace * each
+            news += (state.next - _offset_before(db, state, now - RATE_US)) * each / RATE_US * 1e6
+            if at < state.earliest:
+                left.append(0.0)
+            elif unread and settings.retention_us is not None:
+                oldest = _row_at(db, state, at)
+                lag = (now - oldest.arrived) / 1e6 if oldest else 0.0
+                slip = 1 - pace * lag / unread  # seconds it falls behind, a second
+                if lag >= settings.retention_us / 1e6:
+                    left.append(0.0)
+                elif slip > 0:
+                    left.append((settings.retention_us / 1e6 - lag) / slip)
+    if settings.retention_bytes is not None and news > paces and behind:
+        left.append(max(0.0, settings.retention_bytes - behind) / (news - paces))
+    return timedelta(seconds=min(min(left), 10**9)) if left else None
+
+
+def _row_at(db: sqlite3.Connection, state: PartitionRow, offset: int) -> BatchRow | None:
+    found = BATCHES.select(
+        db,
+        "WHERE topic = ? AND partition = ? AND base <= ? ORDER BY base DESC LIMIT 1",
+        *(state.topic, state.partition, offset),
+    )
+    return found[0] if found else None
+
+
+def _offset_before(db: sqlite3.Connection, state: PartitionRow, when_us: int) -> int:
+    """About where the partition was then: the first batch that came later, found by halving."""
+    low, high = state.earliest, state.next
+    while low < high:
+        row = _row_at(db, state, (low + high) // 2)
+        if row is None:
+            return low
+        if row.arrived >= when_us:
+            high = row.base
+        else:
+            low = row.next
+    return low
+
+
+def at_risk(engine: Engine, topic: TopicState) -> list[AtRisk]:
+    """Groups that have less than a tenth of the retention left (an hour, where only bytes are bounded)."""
+    settings = topic.settings
+    if settings.retention_us is None and settings.retention_bytes is None:
+        return []
+    with engine.index.reading() as db:
+        names = [row.name for row in GROUPS.select(db, "WHERE topic = ?", topic.id)]
+    limit = timedelta(hours=1) if settings.retention_us is None else timedelta(microseconds=settings.retention_us / 10)
+    out = []
+    for name in names:
+        left = time_to_loss(engine, topic, name)
+        if left is not None and left < limit:
+            out.append(AtRisk(topic.name, name, left))
+    return out

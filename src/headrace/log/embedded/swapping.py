@@ -1,0 +1,169 @@
+"""Swapping batches: others take their place in one transaction, holding the same records or fewer of them. Sealing,
+compaction, erasure and the moving of frames are all this one step. Owns how the replacements look; does not know why.
+
+A replacement covers the same offsets. Its rows carry `_offset`, `_arrived_at` and `_progress`, so that rewriting never
+changes an offset or a time. The new frames are synced before the commit that makes them count, whatever the topic's
+durability; before it they do not exist, after it the old ones do not: a crash leaves exactly one of the two."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.failpoints import reach
+from headrace.log.embedded.append import bounds, frames_of
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import Job, Tx, is_small
+from headrace.log.embedded.datafiles import Draft
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.frames import EXTRA, JOINED, PER_ROW, Body
+from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, row_crc
+from headrace.log.embedded.reading import Reader
+from headrace.schema import EXTRA_COLUMN
+
+PER_ROW_NAMES = ("_offset", "_arrived_at", "_progress")
+
+
+class Changed(HeadraceError):
+    """The batches were replaced or deleted meanwhile: look again."""
+
+
+@dataclass(slots=True)
+class Replacement:
+    """A batch to be: its row, whose place is not known yet, and its bytes (none for a range without records)."""
+
+    row: BatchRow
+    body: Body | None
+    draft: Draft | None = None
+
+
+@dataclass(slots=True)
+class Swap:
+    """The job. `also` does more in the same transaction."""
+
+    topic: TopicState
+    old: Sequence[BatchRow]
+    new: list[Replacement]
+    also: Callable[[Tx], Any] | None = None
+    synced: bool = True
+    merge_key: None = None
+    _drafts: list[Draft] | None = field(default=None)
+
+    def combine(self, jobs: Sequence[Any]) -> Job:
+        raise NotImplementedError
+
+    def drafts(self) -> list[Draft]:
+        uid = bytes.fromhex(self.topic.uid)
+        for each in self.new:
+            if each.body is not None:
+                row = each.row
+                each.draft = Draft(
+                    uid, row.partition, each.body, row.schema, row.event_min, row.event_max, row.flags & ~JOINED
+                )
+        return [each.draft for each in self.new if each.draft is not None]
+
+    def apply(self, tx: Tx) -> None:
+        first, last = self.old[0], self.old[-1]
+        place = (first.topic, first.partition)
+        span = ("WHERE topic = ? AND partition = ? AND base BETWEEN ? AND ?", *place, first.base, last.base)
+        found = tx.db.execute(f"SELECT count(*), sum(crc) FROM batches {span[0]}", span[1:]).fetchone()
+        if found != (len(self.old), sum(row_crc("batches", row) for row in self.old)):
+            raise Changed()
+        BATCHES.delete(tx.db, *span)
+        reach("swap.deleted")
+        rows = [each.row if each.draft is None else _placed(each.row, each.draft) for each in self.new]
+        for row in rows:
+            BATCHES.add(tx.db, row)
+        state = PARTITIONS.get(tx.db, *place)
+        assert state is not None, "a partition whose batches were found"
+        held = {
+            "records": state.records + _total(rows, "records") - _total(self.old, "records"),
+            "bytes": state.bytes + _total(rows, "length") - _total(self.old, "length"),
+            "small": state.small + sum(map(is_small, rows)) - sum(map(is_small, self.old)),
+        }
+        PARTITIONS.put(tx.db, state._replace(rewritten=state.rewritten + 1, **held))
+        if self.also is not None:
+            self.also(tx)
+
+
+def _placed(row: BatchRow, draft: Draft) -> BatchRow:
+    return row._replace(
+        file=draft.file,
+        position=draft.position,
+        length=draft.length,
+        body_crc=draft.body.crc,
+        records=draft.body.count,
+        flags=draft.flags,
+    )
+
+
+def _total(rows: Sequence[BatchRow], column: str) -> int:
+    return sum(getattr(row, column) for row in rows)
+
+
+def submit(engine: Engine, swap: Swap) -> None:
+    """Writes and swaps; Changed when the batches are not what they were."""
+    reach("swap.prepared")
+    engine.submit(swap).result()
+    reach("swap.done")
+
+
+# -- what takes their place --------------------------------------------------------------------------
+
+
+def stored_columns(catalog: Catalog, topic: TopicState) -> list[str]:
+    """What a rewritten batch holds, in its order."""
+    extra = [EXTRA_COLUMN] if topic.settings.extra_kept else []
+    return [*catalog.schema(topic).names, *extra, *PER_ROW_NAMES]
+
+
+def contents(engine: Engine, catalog: Catalog, topic: TopicState, old: Sequence[BatchRow]) -> Iterator[pa.RecordBatch]:
+    """What the batches hold, as the newest schema has it, with every row's metadata."""
+    reader = Reader(engine, catalog, topic, old[0].partition)
+    return reader.batches(old[0].base, old[-1].next, stored_columns(catalog, topic))
+
+
+def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.RecordBatch]) -> list[Replacement]:
+    """Batches as large as frames may be, which cover what `old` covers and hold `kept`."""
+    first, last = old[0], old[-1]
+    rows = [batch for batch in kept if batch.num_rows]
+    if not rows:
+        emptied = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0)
+        return [
+            Replacement(emptied._replace(event_min=None, event_max=None, arrived=last.arrived, flags=PER_ROW), None)
+        ]
+    whole = pa.Table.from_batches(rows).combine_chunks().to_batches()
+    frames = [frame for batch in whole for frame in frames_of(batch)]
+    out: list[Replacement] = []
+    event_time = topic.settings.event_time
+    for number, frame in enumerate(frames):
+        opens, closes = number == 0, number == len(frames) - 1
+        offset, progress = frame.column("_offset")[0].as_py(), frame.column("_progress")[0].value
+        low, high = (None, None) if event_time is None else bounds(frame.column(event_time))
+        row = first._replace(
+            base=first.base if opens else offset,
+            next=last.next if closes else frames[number + 1].column("_offset")[0].as_py(),
+            schema=topic.schema_version,
+            event_min=low,
+            event_max=high,
+            progress=first.progress
+            if opens
+            else _latest(out[-1].row.progress, _covering(old, offset).progress, progress),
+            arrived=last.arrived if closes else frame.column("_arrived_at")[-1].value,
+            flags=PER_ROW | (EXTRA if EXTRA_COLUMN in frame.schema.names else 0),
+        )
+        out.append(Replacement(row, Body.of(frame)))
+    return out
+
+
+def _covering(old: Sequence[BatchRow], offset: int) -> BatchRow:
+    return old[bisect.bisect_right(old, offset, key=lambda row: row.base) - 1]
+
+
+def _latest(*progresses: int | None) -> int | None:
+    return max((p for p in progresses if p is not None), default=None)

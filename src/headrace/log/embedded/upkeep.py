@@ -1,0 +1,118 @@
+"""Upkeep: what keeps a log alive for years. Owns the order of it (retention, compaction, sealing, reclaiming), the lock
+that lets one process at a time do it, and what is worth it in the background. Does not know how any of it is done.
+
+Every step is a transaction of its own and begins by looking: whatever is interrupted goes on with the next run, and
+readers and writers go on meanwhile. Damage in one partition is reported and does not stop the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.errors import Closed, HeadraceError, TopicReplaced
+from headrace.log.contract import Maintained
+from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
+from headrace.log.embedded.catalog import Catalog, TopicState
+from headrace.log.embedded.committer import SEAL_AT
+from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.index import PARTITIONS, PartitionRow
+from headrace.log.embedded.swapping import Changed
+
+COMPACT_RECORDS = 10_000
+"""In the background a partition is compacted when so many records came since, and as many as it had kept."""
+
+logger = logging.getLogger("headrace.log")
+
+
+@contextmanager
+def alone(engine: Engine, *, wait: bool) -> Iterator[bool]:
+    """One at a time, of all processes and threads. False: somebody else is at it, and `wait` is not wanted."""
+    if not engine.upkeep_lock.acquire(blocking=wait):
+        yield False
+        return
+    try:
+        with engine.turnstile.upkeep(wait=wait) as got:
+            yield got
+    finally:
+        engine.upkeep_lock.release()
+
+
+def maintain(engine: Engine, catalog: Catalog) -> Maintained:
+    """All that can be done now."""
+    with alone(engine, wait=True):
+        return _run(engine, catalog, None)
+
+
+def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, PartitionRow], bool] | None) -> Maintained:
+    done = Maintained()
+    for topic in catalog.all(system=True):
+        try:
+            _topic(engine, catalog, topic, wanted, done)
+        except TopicReplaced:  # deleted meanwhile
+            continue
+    with _reported("disk space", done):
+        reclaimed = reclaiming.reclaim(engine, catalog)
+        done.files_removed += reclaimed.files
+        done.bytes_freed += reclaimed.bytes
+    done.incomplete += erasing.wipe_if_due(engine)
+    return done
+
+
+def _topic(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    wanted: Callable[[TopicState, PartitionRow], bool] | None,
+    done: Maintained,
+) -> None:
+    with _reported(topic.name, done):
+        retained = retention.retain(engine, topic)
+        done.records_deleted += retained.records
+        done.overtaken += retained.overtaken
+    with engine.index.reading() as db:
+        states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
+    for state in states:
+        if wanted is not None and not wanted(topic, state):
+            continue
+        with _reported(f"{topic.name}/{state.partition}", done):
+            if topic.settings.cleanup == "compact":
+                now_us = time.time_ns() // 1000
+                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us).records
+            done.batches_sealed += sealing.seal(engine, catalog, topic, state.partition)
+    done.at_risk += retention.at_risk(engine, topic)
+
+
+@contextmanager
+def _reported(what: str, done: Maintained) -> Iterator[None]:
+    """What is wrong in one place does not stop the rest."""
+    try:
+        yield
+    except Changed:  # somebody deleted or rewrote it meanwhile: the next run looks again
+        return
+    except (Closed, TopicReplaced):
+        raise
+    except HeadraceError as error:
+        done.problems.append(f"{what}: {error}")
+
+
+def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]) -> None:
+    """What is worth doing now, unless somebody else is at it; what users should know is logged."""
+
+    def wanted(topic: TopicState, state: PartitionRow) -> bool:
+        return not stopping() and _worth_it(topic, state)
+
+    with alone(engine, wait=False) as got:
+        if not got:
+            return
+        done = _run(engine, catalog, wanted)
+    for news in (*done.overtaken, *done.at_risk, *done.problems, *done.incomplete):
+        logger.warning("%s", news)
+
+
+def _worth_it(topic: TopicState, state: PartitionRow) -> bool:
+    if state.small >= SEAL_AT:
+        return True
+    dirty = state.next - state.cleaned
+    return topic.settings.cleanup == "compact" and dirty >= max(COMPACT_RECORDS, state.records // 2)
