@@ -6,11 +6,12 @@ comes back as a letter."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace import jsonrows
-from headrace.errors import InvalidArgument, WaitTimeout
+from headrace.errors import InvalidArgument, LeaseExpired, WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.embedded import deliveries, queue_core, windows
 from headrace.log.embedded.append import Append, Stale
@@ -19,11 +20,12 @@ from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.dead_letters import DeadLetter, end, letters, listed
 from headrace.log.embedded.deliveries import Claim
-from headrace.log.embedded.index import DELIVERIES, QUEUES, DeliveryRow
+from headrace.log.embedded.index import QUEUES, DeliveryRow
 from headrace.log.embedded.queue_core import ATTEMPTS, QueueCore, Rewritten
 
 ERROR_CHARACTERS = 16_384
-REDRIVE_LETTERS = 500
+BURY_MESSAGES = REDRIVE_LETTERS = 500
+"""In one transaction."""
 UNANSWERED = "it was not acknowledged within the visibility of its last delivery"
 
 
@@ -40,8 +42,7 @@ def bury(
             first(tx)
             core.check_rewritten(tx, before, {claim.partition for claim in errors})
             queue = core.row_in(tx)
-            if not deliveries.finish(tx, queue, list(errors), queue_core.now()):
-                raise Stale
+            deliveries.finish(tx, queue, errors, queue_core.now())
             QUEUES.change(tx.db, queue._replace(dead=queue.dead + dead))
 
         reach("queue.burying")
@@ -56,18 +57,23 @@ def bury(
 
 def bury_exhausted(core: QueueCore, rows: Sequence[DeliveryRow]) -> None:
     """Those whose last visibility has run out; nothing is done when one was answered or extended meanwhile."""
-    counts = {Claim(row.partition, row.offset, row.lease, row.key): row.deliveries for row in rows}
+    found = [
+        (Claim(row.partition, offset, row.lease, row.key), row.deliveries)
+        for row in rows
+        for offset in range(row.offset, row.stop)
+    ]
+    counts = dict(found[:BURY_MESSAGES])
 
     def check(tx: Tx) -> None:
         queue = core.row_in(tx)
         for claim in counts:
-            row = DELIVERIES.get(tx.db, queue.id, claim.partition, claim.offset)
-            if row is None or row.lease != claim.lease or row.due > queue_core.now():
-                raise Stale
+            for row in deliveries.holding(tx.db, queue.id, claim.partition, claim.offset, claim.offset + 1):
+                if row.due > queue_core.now():
+                    raise Stale
 
     try:
         bury(core, dict.fromkeys(counts, UNANSWERED), counts, check)
-    except Stale:
+    except (Stale, LeaseExpired):
         return
 
 
@@ -77,12 +83,12 @@ def end_gone(core: QueueCore, claims: Sequence[Claim]) -> None:
     def apply(tx: Tx) -> None:
         queue = core.row_in(tx)
         earliest = {state.partition: state.earliest for state in tx.partitions(queue.topic)}
-        still = [claim for claim in claims if deliveries.stale(tx.db, core.id, [claim]) is None]
-        deliveries.finish(tx, queue, still, queue_core.now())
-        lost = sum(claim.offset < earliest[claim.partition] for claim in still)
+        deliveries.finish(tx, queue, claims, queue_core.now())
+        lost = sum(claim.offset < earliest[claim.partition] for claim in claims)
         QUEUES.change(tx.db, queue._replace(lost=queue.lost + lost))
 
-    core.engine.committer.run(apply, synced=False)
+    with contextlib.suppress(LeaseExpired):  # retention, or somebody else, was faster
+        core.engine.committer.run(apply, synced=False)
 
 
 def _letters(
@@ -105,7 +111,7 @@ def _letters(
             "deliveries": counts[claim],
         }
         if place in found:
-            letter["row"] = jsonrows.encode_row(found[place].value).decode()
+            letter["row"] = jsonrows.encode_row(found[place][3]).decode()
         else:
             letter["error"] = f"{error} (the record cannot be read: {failed[place]})"
         out.append(letter)
@@ -182,7 +188,7 @@ def _whereabouts(core: QueueCore, found: Sequence[DeadLetter], *, missing_ok: bo
     out: dict[int, _Place] = {}
     for letter, place in places.items():
         if place in entries:
-            key = windows.hash_of(entries[place].key, core.catalog, topic) if by_key else None
+            key = windows.hash_of(entries[place][2], core.catalog, topic) if by_key else None
             out[letter] = (*place, key)
         elif not missing_ok:
             why = (

@@ -2,15 +2,16 @@
 rows of `queues`, `cursors` and `deliveries`, and what must be true of them. Knows neither Arrow nor threads; the clock
 is an argument.
 
-    a message at or behind its partition's cursor      has not been handed out; it has no row
-    a message below the cursor                         has a row until it is done (acknowledged, buried, gone)
+    a message at or behind its partition's cursor      has not been handed out; no row holds it
+    a message below the cursor                         is held by one row until it is done (acknowledged, buried, gone)
     a row with `due` in the future                     is with a consumer, who names it by the row's `lease`
     a row with `due` in the past                       is to be handed out (again); after too many times, to be buried
     a row with `due` WAITING (order="key")             waits: of the rows of a key, all but one do
 
-All of it changes in the transactions that say so, and in no other way: a crash leaves a message with its consumer
-until its visibility has run out, and nothing else. Times are of the machine's monotonic clock; when the machine was
-restarted since, everything that was with a consumer is due at once."""
+A row holds neighbours that were handed out together, and is cut when they are answered apart: a batch that is received
+and acknowledged costs two rows, whatever its size. All of it changes in the transactions that say so, and in no other
+way: a crash leaves a message with its consumer until its visibility has run out, and nothing else. Times are of the
+machine's monotonic clock; when the machine was restarted since, everything that was with a consumer is due at once."""
 
 from __future__ import annotations
 
@@ -20,11 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import HeadraceError, TopicReplaced
+from headrace.errors import HeadraceError, LeaseExpired, TopicReplaced
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.index import (
     CURSORS,
-    DEAD,
     DELIVERIES,
     PARTITIONS,
     QUEUES,
@@ -58,7 +58,7 @@ class Taken:
 
     lease: int = 0
     again: list[DeliveryRow] = field(default_factory=list)
-    fresh: list[tuple[int, Window, list[int]]] = field(default_factory=list)
+    fresh: list[tuple[int, Window, Sequence[int]]] = field(default_factory=list)
     exhausted: list[DeliveryRow] = field(default_factory=list)
     missing: bool = False  # a partition has more, but its window does not fit
 
@@ -75,14 +75,14 @@ def current(tx: Tx, queue: int, boot: str) -> QueueRow | None:
     row = QUEUES.get(tx.db, queue)
     if row is None or row.boot == boot:
         return row
-    held = DELIVERIES.select(tx.db, "WHERE queue = ? AND due < ?", queue, WAITING)
-    DELIVERIES.put_all(tx.db, [delivery._replace(due=0) for delivery in held])
+    for held in DELIVERIES.select(tx.db, "WHERE queue = ? AND due < ?", queue, WAITING):
+        DELIVERIES.change(tx.db, held._replace(due=0))
     row = row._replace(boot=boot)
     QUEUES.change(tx.db, row)
     return row
 
 
-def cursor_of(db: sqlite3.Connection, queue: int, partition: int) -> int:
+def cursor_of(db: sqlite3.Connection, queue: int | None, partition: int) -> int:
     """The next offset to hand out; a partition added since the queue was made begins at its first."""
     row = CURSORS.get(db, queue, partition)
     return row.next if row else 0
@@ -98,20 +98,12 @@ def take(
     assert queue.id is not None
     taken = Taken(lease=secrets.randbits(63) | 1)
     until = now_us + queue.visibility
-    due = DELIVERIES.select(tx.db, "WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?", queue.id, now_us, count)
-    for row in due:
-        if row.deliveries >= queue.max_deliveries:
-            taken.exhausted.append(row)
-        else:
-            taken.again.append(row._replace(deliveries=row.deliveries + 1, due=until, lease=taken.lease))
-    rows = list(taken.again)
-    redelivered = sum(row.deliveries > 1 for row in rows)
+    redelivered = _take_due(tx, queue, taken, count, until, now_us)
+    room = count - sum(row.stop - row.offset for row in taken.again)
+    new: list[DeliveryRow] = []
     moved = False
-    keys = _Keys(tx.db, queue) if queue.by_key else None
-    for partition in partitions:
-        room = count - len(taken.again) - sum(len(places) for _, _, places in taken.fresh)
-        if room <= 0:
-            break
+    keys = _Keys(tx.db, queue) if queue.by_key and room else None
+    for partition in partitions if room else ():
         state = _state(tx, queue, partition)
         cursor = cursor_of(tx.db, queue.id, partition)
         if not state.earliest <= cursor < state.next:
@@ -121,37 +113,56 @@ def take(
             taken.missing = True
             continue
         begin = window.first(cursor)
+        found: Sequence[int]
         if keys is None:
-            stop = min(begin + room, len(window.offsets))
-            places = list(range(begin, stop))
-            rows += [
-                DeliveryRow(queue.id, partition, offset, 1, until, taken.lease, None)
-                for offset in window.offsets[begin:stop].tolist()
-            ]
+            end = min(begin + room, len(window.offsets))
+            found = range(begin, end)
+            for start, stop in window.runs(begin, end):
+                new.append(DeliveryRow(queue.id, partition, start, stop, 1, until, taken.lease, None))
         else:
-            found, stop = keys.sorted_out(window, begin, room)
-            places = [place for place, waits in found if not waits]
-            for place, waits in found:
+            found, waiting, end = keys.sorted_out(window, begin, room)
+            for place in sorted([*found, *waiting]):
                 offset, key = int(window.offsets[place]), (window.hashes or [])[place]
-                delivery = (0, WAITING, 0) if waits else (1, until, taken.lease)
-                rows.append(DeliveryRow(queue.id, partition, offset, *delivery, key))
-        reached = window.stop if stop == len(window.offsets) else int(window.offsets[stop])
+                how = (0, WAITING, 0) if place in waiting else (1, until, taken.lease)
+                new.append(DeliveryRow(queue.id, partition, offset, offset + 1, *how, key))
+        reached = window.stop if end == len(window.offsets) else int(window.offsets[end])
         if reached > cursor:
             CURSORS.put(tx.db, CursorRow(queue.id, partition, reached))
             moved = True
-        if places:
-            taken.fresh.append((partition, window, places))
+        if found:
+            taken.fresh.append((partition, window, found))
+            room -= len(found)
+            if not room:
+                break
         elif reached == window.stop < state.next:
             taken.missing = True
-    if not rows and not moved:
+    if not taken.again and not moved:
         raise NothingTaken(taken)
-    DELIVERIES.put_all(tx.db, rows)
-    delivered = len(taken.again) + sum(len(places) for _, _, places in taken.fresh)
-    QUEUES.change(
-        tx.db,
-        queue._replace(delivered=queue.delivered + delivered, redelivered=queue.redelivered + redelivered),
-    )
+    DELIVERIES.add_all(tx.db, new)
+    counted = {"delivered": queue.delivered + count - room, "redelivered": queue.redelivered + redelivered}
+    QUEUES.change(tx.db, queue._replace(**counted))  # type: ignore[arg-type]
     return taken
+
+
+def _take_due(tx: Tx, queue: QueueRow, taken: Taken, count: int, until: int, now_us: int) -> int:
+    """Those to be delivered again, or at last; how many were delivered before."""
+    redelivered = 0
+    where = "WHERE queue = ? AND due <= ? ORDER BY due, partition, offset LIMIT ?"
+    for row in DELIVERIES.select(tx.db, where, queue.id, now_us, count):
+        if row.deliveries >= queue.max_deliveries:
+            taken.exhausted.append(row)
+            continue
+        part = row._replace(stop=min(row.stop, row.offset + count))
+        if part.stop < row.stop:
+            DELIVERIES.add(tx.db, row._replace(offset=part.stop))
+        part = part._replace(deliveries=row.deliveries + 1, due=until, lease=taken.lease)
+        DELIVERIES.change(tx.db, part)
+        taken.again.append(part)
+        count -= part.stop - part.offset
+        redelivered += part.stop - part.offset if row.deliveries else 0
+        if not count:
+            break
+    return redelivered
 
 
 class _Keys:
@@ -165,28 +176,28 @@ class _Keys:
         ).fetchone()
         self._room = WAITING_MAX - waiting
 
-    def sorted_out(self, window: Window, begin: int, room: int) -> tuple[list[tuple[int, bool]], int]:
-        """Places in the window with whether they wait, until `room` of them do not; and where to go on."""
+    def sorted_out(self, window: Window, begin: int, room: int) -> tuple[list[int], set[int], int]:
+        """Places in the window: `room` of those that may go, those before them that have to wait, where to go on."""
         assert window.hashes is not None
-        out: list[tuple[int, bool]] = []
+        go: list[int] = []
+        wait: set[int] = set()
         for place in range(begin, len(window.hashes)):
-            if room <= 0:
-                return out, place
             key = window.hashes[place]
-            waits = key in self._busy or self._has_rows(key)
+            waits = key in self._busy or _has_rows(self._db, self._queue, key)
+            if len(go) == room or (waits and not self._room):
+                return go, wait, place
+            self._busy.add(key)
             if waits:
-                if self._room <= 0:
-                    return out, place
+                wait.add(place)
                 self._room -= 1
             else:
-                room -= 1
-            self._busy.add(key)
-            out.append((place, waits))
-        return out, len(window.hashes)
+                go.append(place)
+        return go, wait, len(window.hashes)
 
-    def _has_rows(self, key: int) -> bool:
-        found = self._db.execute("SELECT 1 FROM deliveries WHERE queue = ? AND key = ? LIMIT 1", (self._queue, key))
-        return found.fetchone() is not None
+
+def _has_rows(db: sqlite3.Connection, queue: int | None, key: int) -> bool:
+    found = db.execute("SELECT 1 FROM deliveries WHERE queue = ? AND key = ? LIMIT 1", (queue, key))
+    return found.fetchone() is not None
 
 
 def _state(tx: Tx, queue: QueueRow, partition: int) -> PartitionRow:
@@ -199,88 +210,104 @@ def _state(tx: Tx, queue: QueueRow, partition: int) -> PartitionRow:
 # -- answers -----------------------------------------------------------------------------------------
 
 
-def stale(db: sqlite3.Connection, queue: int, claims: Iterable[Claim]) -> Claim | None:
-    """The first claim whose delivery counts no more."""
-    for claim in claims:
-        row = DELIVERIES.get(db, queue, claim.partition, claim.offset)
-        if row is None or row.lease != claim.lease:
-            return claim
-    return None
+def finish(tx: Tx, queue: QueueRow, claims: Iterable[Claim], now_us: int) -> int:
+    """The messages are done: no row holds them any more, and the next ones of their keys may go. How many there were;
+    LeaseExpired refuses all. The caller counts them, and writes the queue's row."""
+    rows = _cut(tx, queue, claims)
+    release(tx, queue, {row.key for row in rows if row.key is not None}, now_us)
+    return sum(row.stop - row.offset for row in rows)
 
 
-def finish(tx: Tx, queue: QueueRow, claims: Sequence[Claim], now_us: int) -> bool:
-    """Removes the rows, and lets the next ones of their keys go. False: some were not there; then nothing may stay.
-    The caller counts, and writes the queue's row."""
+def move(tx: Tx, queue: QueueRow, claims: Iterable[Claim], due_us: int, *, keep: bool, count: int = 0) -> None:
+    """Other times for deliveries. `keep`: they stay with their consumer; else this answer was the last. `count` is
+    added to how often they were delivered. LeaseExpired refuses all."""
+    rows = _cut(tx, queue, claims)
+    how = {"due": due_us} if keep else {"due": due_us, "lease": 0}
+    DELIVERIES.add_all(tx.db, [row._replace(deliveries=max(0, row.deliveries + count), **how) for row in rows])
+    if rows and not keep:
+        _touch(tx, queue)
+
+
+def holding(db: sqlite3.Connection, queue: int | None, partition: int, start: int, stop: int) -> list[DeliveryRow]:
+    """The rows that hold something of [start, stop), in order."""
+    return DELIVERIES.select(
+        db,
+        "WHERE queue = ?1 AND partition = ?2 AND stop > ?3 AND offset < ?4 AND offset >= coalesce((SELECT max(offset) "
+        "FROM deliveries WHERE queue = ?1 AND partition = ?2 AND offset <= ?3), ?3) ORDER BY offset",
+        queue,
+        partition,
+        start,
+        stop,
+    )
+
+
+def _cut(tx: Tx, queue: QueueRow, claims: Iterable[Claim]) -> list[DeliveryRow]:
+    """Takes what is claimed out of the rows, and returns it as rows; what lies beside it stays."""
     runs: list[list[int]] = []
-    for partition, offset, lease, _ in sorted(claims):
+    for partition, lease, offset in sorted({(claim.partition, claim.lease, claim.offset) for claim in claims}):
         last = runs[-1] if runs else None
-        if last is not None and (last[0], last[2] + 1, last[3]) == (partition, offset, lease):
-            last[2] = offset
+        if last is not None and (last[0], last[1], last[3]) == (partition, lease, offset):
+            last[3] += 1
         else:
-            runs.append([partition, offset, offset, lease])
-    # A run is of neighbours, so that the count tells whether all of them were there.
-    where = "WHERE queue = ? AND partition = ? AND offset BETWEEN ? AND ? AND lease = ?"
-    if DELIVERIES.delete_all(tx.db, where, [(queue.id, *run) for run in runs]) != len(claims):
-        return False
-    release(tx, queue, {claim.key for claim in claims if claim.key is not None}, now_us)
-    return True
+            runs.append([partition, lease, offset, offset + 1])
+    out: list[DeliveryRow] = []
+    for partition, lease, start, stop in runs:
+        at = start
+        for row in holding(tx.db, queue.id, partition, start, stop):
+            if row.offset > at or row.lease != lease:
+                break
+            at = min(row.stop, stop)
+            out.append(row._replace(offset=max(row.offset, start), stop=at))
+            if row.offset < start:
+                DELIVERIES.change(tx.db, row._replace(stop=start))
+            else:
+                DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ? AND offset = ?", *row[:3])
+            if row.stop > stop:
+                DELIVERIES.add(tx.db, row._replace(offset=stop))
+        if at < stop:
+            topic = tx.topic(queue.topic)
+            raise LeaseExpired((topic and topic.name) or "", queue.name, partition, at)
+    return out
 
 
 def release(tx: Tx, queue: QueueRow, keys: Iterable[int], now_us: int) -> None:
     """After rows of these keys went: where none is left that does not wait, the first one is due now."""
     for key in keys:
-        rows = DELIVERIES.select(
-            tx.db, "WHERE queue = ? AND key = ? AND due < ? LIMIT 1", queue.id, key, WAITING
-        ) or DELIVERIES.select(tx.db, "WHERE queue = ? AND key = ? ORDER BY partition, offset LIMIT 1", queue.id, key)
-        if rows and rows[0].due == WAITING:
-            DELIVERIES.put(tx.db, rows[0]._replace(due=now_us))
-            touch(tx, queue)
+        for row in DELIVERIES.select(
+            tx.db, "WHERE queue = ? AND key = ? ORDER BY due, partition, offset LIMIT 1", queue.id, key
+        ):
+            if row.due == WAITING:
+                DELIVERIES.change(tx.db, row._replace(due=now_us))
+                _touch(tx, queue)
 
 
-def move(tx: Tx, queue: QueueRow, claims: Sequence[Claim], due_us: int, *, keep: bool, count: int = 0) -> None:
-    """Other times for deliveries, which must not be stale. `keep`: they stay with their consumer; else the answer was
-    the last. `count` is added to how often they were delivered."""
-    rows = [row for claim in claims if (row := DELIVERIES.get(tx.db, queue.id, claim.partition, claim.offset))]
-    assert len(rows) == len(claims)
-    DELIVERIES.put_all(
-        tx.db,
-        [
-            row._replace(due=due_us, lease=row.lease if keep else 0, deliveries=max(0, row.deliveries + count))
-            for row in rows
-        ],
-    )
-    if not keep:
-        touch(tx, queue)
-
-
-def touch(tx: Tx, queue: QueueRow) -> None:
+def _touch(tx: Tx, queue: QueueRow) -> None:
     """Whoever waits for a message looks again."""
     row = tx.topic(queue.topic)
     if row is not None:
         tx.touched.add(row.uid)
 
 
-# -- beginning, putting back, setting anew -------------------------------------------------------------------
+# -- beginning, putting back, setting anew -----------------------------------------------------------
 
 
 def begin(tx: Tx, queue: QueueRow, offsets: Mapping[int, int]) -> QueueRow:
     """A new queue; the row with its id."""
     made = QUEUES.add(tx.db, queue)
-    CURSORS.put_all(tx.db, [CursorRow(made, partition, offset) for partition, offset in offsets.items()])
+    CURSORS.add_all(tx.db, [CursorRow(made, partition, offset) for partition, offset in offsets.items()])
     return queue._replace(id=made)
 
 
 def put_back(tx: Tx, queue: QueueRow, partition: int, offset: int, key: int | None, now_us: int) -> None:
-    """A message that was done is to be delivered again, as if for the first time. One that has a row, or that the
+    """A message that was done is to be delivered again, as if for the first time. One that a row holds, or that the
     cursor has yet to reach, comes anyway."""
     assert queue.id is not None
-    if offset >= cursor_of(tx.db, queue.id, partition):
+    if offset >= cursor_of(tx.db, queue.id, partition) or holding(tx.db, queue.id, partition, offset, offset + 1):
         return
-    if DELIVERIES.get(tx.db, queue.id, partition, offset) is not None:
-        return
-    waits = key is not None and DELIVERIES.select(tx.db, "WHERE queue = ? AND key = ? LIMIT 1", queue.id, key)
-    DELIVERIES.put(tx.db, DeliveryRow(queue.id, partition, offset, 0, WAITING if waits else now_us, 0, key))
-    touch(tx, queue)
+    waits = key is not None and _has_rows(tx.db, queue.id, key)
+    due_us = WAITING if waits else now_us
+    DELIVERIES.add(tx.db, DeliveryRow(queue.id, partition, offset, offset + 1, 0, due_us, 0, key))
+    _touch(tx, queue)
 
 
 def rewind(tx: Tx, queue: QueueRow, offsets: Mapping[int, int], now_us: int) -> None:
@@ -288,25 +315,28 @@ def rewind(tx: Tx, queue: QueueRow, offsets: Mapping[int, int], now_us: int) -> 
     assert queue.id is not None
     lost = 0
     for partition, offset in offsets.items():
-        state = _state(tx, queue, partition)
-        lost += max(0, state.earliest - cursor_of(tx.db, queue.id, partition))
+        lost += max(0, _state(tx, queue, partition).earliest - cursor_of(tx.db, queue.id, partition))
         held = DELIVERIES.select(tx.db, "WHERE queue = ? AND partition = ?", queue.id, partition)
         DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ?", queue.id, partition)
         CURSORS.put(tx.db, CursorRow(queue.id, partition, offset))
         release(tx, queue, {row.key for row in held if row.key is not None}, now_us)
     QUEUES.change(tx.db, queue._replace(lost=queue.lost + lost))
-    touch(tx, queue)
+    _touch(tx, queue)
 
 
 def lose(tx: Tx, topic: int, partition: int, earliest: int) -> None:
     """Retention has deleted the records below: messages that were not done are lost, and counted."""
     for queue in QUEUES.select(tx.db, "WHERE topic = ?", topic):
-        below = (queue.id, partition, earliest)
-        held = DELIVERIES.select(tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", *below)
-        if held:
-            DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", *below)
-            QUEUES.change(tx.db, queue._replace(lost=queue.lost + len(held)))
-            release(tx, queue, {row.key for row in held if row.key is not None}, 0)
+        where = "WHERE queue = ? AND partition = ? AND offset < ? ORDER BY offset"
+        held = DELIVERIES.select(tx.db, where, queue.id, partition, earliest)
+        if not held:
+            continue
+        DELIVERIES.delete(tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", queue.id, partition, earliest)
+        if held[-1].stop > earliest:
+            DELIVERIES.add(tx.db, held[-1]._replace(offset=earliest))
+        lost = sum(min(row.stop, earliest) - row.offset for row in held)
+        QUEUES.change(tx.db, queue._replace(lost=queue.lost + lost))
+        release(tx, queue, {row.key for row in held if row.key is not None}, 0)
 
 
 def forget(tx: Tx, queue: QueueRow) -> None:
@@ -314,9 +344,4 @@ def forget(tx: Tx, queue: QueueRow) -> None:
     for table in (CURSORS, DELIVERIES):
         table.delete(tx.db, "WHERE queue = ?", queue.id)
     QUEUES.delete(tx.db, "WHERE id = ?", queue.id)
-    touch(tx, queue)
-
-
-def open_letters(db: sqlite3.Connection, queue: int) -> int:
-    (count,) = db.execute(f"SELECT count(*) FROM {DEAD.name} WHERE queue = ?", (queue,)).fetchone()
-    return int(count)
+    _touch(tx, queue)

@@ -171,11 +171,13 @@ class CursorRow(NamedTuple):
 
 
 class DeliveryRow(NamedTuple):
-    """A message that is not done: with a consumer, to be delivered again, or waiting for another of its key."""
+    """Neighbouring messages that are not done: with a consumer, to be delivered again, or (then one alone) waiting for
+    another of its key."""
 
     queue: int
     partition: int
     offset: int
+    stop: int
     deliveries: int
     due: int  # when it may be delivered (again), on the monotonic clock; WAITING: when another one is done
     lease: int  # names the delivery: an answer to an older one is refused
@@ -238,9 +240,8 @@ class Table(Generic[Row]):
     def put(self, db: sqlite3.Connection, row: Row) -> None:
         db.execute(self._put, (*row, row_crc(self.name, row)))
 
-    def put_all(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        name = self.name
-        db.executemany(self._put, [(*row, row_crc(name, row)) for row in rows])
+    def add_all(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        db.executemany(self._insert, [(*row, row_crc(self.name, row)) for row in rows])
 
     def change(self, db: sqlite3.Connection, row: Row) -> None:
         """Puts a row that is there: half the work."""
@@ -257,10 +258,6 @@ class Table(Generic[Row]):
 
     def delete(self, db: sqlite3.Connection, where: str, *values: Any) -> int:
         return db.execute(f"DELETE FROM {self.name} {where}", values).rowcount
-
-    def delete_all(self, db: sqlite3.Connection, where: str, values: Sequence[Sequence[Any]]) -> int:
-        """Once for each of the values; how many rows went in all."""
-        return db.executemany(f"DELETE FROM {self.name} {where}", values).rowcount
 
     def checked(self, found: tuple[Any, ...]) -> Row:
         try:
@@ -300,7 +297,7 @@ DELIVERIES = Table(
     "queue, partition, offset",
     also=[
         "CREATE INDEX deliveries_due ON deliveries (queue, due)",
-        "CREATE INDEX deliveries_by_key ON deliveries (queue, key) WHERE key IS NOT NULL",
+        "CREATE INDEX deliveries_by_key ON deliveries (queue, key, due) WHERE key IS NOT NULL",
     ],
 )
 DEAD = Table("dead", DeadRow, "offset", also=["CREATE INDEX dead_by_queue ON dead (queue) WHERE queue IS NOT NULL"])

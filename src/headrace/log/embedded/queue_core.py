@@ -6,11 +6,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from headrace.errors import HeadraceError, LeaseExpired, UnknownQueue
+from headrace.errors import HeadraceError, UnknownQueue
 from headrace.log.embedded import deliveries
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
-from headrace.log.embedded.deliveries import Claim
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import QUEUES, QueueRow
 from headrace.log.embedded.reading import partition_states
@@ -68,6 +67,3 @@ class QueueCore:
         with self.engine.index.reading() as db:
             known = [row.name for row in QUEUES.select(db, "WHERE topic = ?", self.topic.id)]
         return UnknownQueue(self.topic.name, self.name, known)
-
-    def expired(self, claim: Claim) -> LeaseExpired:
-        return LeaseExpired(self.topic.name, self.name, claim.partition, claim.offset)

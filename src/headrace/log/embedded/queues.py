@@ -54,13 +54,19 @@ class Message:
     value: dict[str, Any]
     deliveries: int
     """How often it was handed out, this time included."""
-    _claim: Claim = field(repr=False)
+    _lease: int = field(repr=False)
+    _hash: int | None = field(repr=False)
     _queue: EmbeddedQueue = field(repr=False)
     _answered: bool = field(default=False, repr=False)
 
     @property
     def queue(self) -> str:
         return self._queue.name
+
+    @property
+    def claim(self) -> Claim:
+        """What names this delivery, inside the log."""
+        return Claim(self.partition, self.offset, self._lease, self._hash)
 
     def ack(self) -> None:
         """It is done. LeaseExpired when it was given to somebody else meanwhile."""
@@ -137,8 +143,8 @@ class EmbeddedQueue:
         now_us = WAITING - 1 if queue.boot != core.engine.boot else queue_core.now()
         with core.engine.index.snapshot() as db:
             waiting, in_flight, due = db.execute(
-                "SELECT count(*) FILTER (WHERE due = ?1), count(*) FILTER (WHERE due > ?2 AND due < ?1), "
-                "count(*) FILTER (WHERE due <= ?2) FROM deliveries WHERE queue = ?3",
+                "SELECT total(stop - offset) FILTER (WHERE due = ?1), total(stop - offset) FILTER (WHERE due > ?2 AND "
+                "due < ?1), total(stop - offset) FILTER (WHERE due <= ?2) FROM deliveries WHERE queue = ?3",
                 (WAITING, now_us, core.id),
             ).fetchone()
             first = "SELECT partition, min(offset) FROM deliveries WHERE queue = ? GROUP BY partition"
@@ -149,13 +155,13 @@ class EmbeddedQueue:
                 if at < state.next:
                     where = "WHERE topic = ? AND partition = ? AND base <= ? ORDER BY base DESC LIMIT 1"
                     oldest += [row.arrived for row in BATCHES.select(db, where, core.topic.id, number, at)]
-            dead_open = deliveries.open_letters(db, core.id)
+            (dead_open,) = db.execute("SELECT count(*) FROM dead WHERE queue = ?", (core.id,)).fetchone()
         clock_us = time.time_ns() // 1000
         return QueueStats(
             ready=sum(state.next - max(outlook.cursor(number), state.earliest) for number, state in states.items()),
-            in_flight=in_flight,
-            waiting=waiting,
-            due=due,
+            in_flight=int(in_flight),
+            waiting=int(waiting),
+            due=int(due),
             delivered=queue.delivered,
             redelivered=queue.redelivered,
             acked=queue.acked,
@@ -180,8 +186,9 @@ class EmbeddedQueue:
                 count,
             )
         out: list[Record] = []
-        for row in [row for row in due if row.offset >= outlook.states[row.partition].earliest]:
-            out += Reader(core.engine, core.catalog, topic, row.partition).records(row.offset, row.offset + 1)
+        for row in due:
+            start = max(row.offset, outlook.states[row.partition].earliest)
+            out += Reader(core.engine, core.catalog, topic, row.partition).records(start, row.stop, count - len(out))
         busy: set[int] = set()
         for number in outlook.fresh:
             reader = Reader(core.engine, core.catalog, topic, number)
@@ -213,9 +220,7 @@ class EmbeddedQueue:
             seen = wakes.count(topic.uid) if limit else 0
             handed, due = self._receiver.receive(max)
             if handed:
-                return [
-                    Message(topic.name, claim.partition, *entry, count, claim, self) for claim, entry, count in handed
-                ]
+                return [Message(topic.name, *each, self) for each in handed]
             left = until - time.monotonic()
             if left <= 0 or self._interrupted:
                 return []
@@ -237,11 +242,11 @@ class EmbeddedQueue:
             reach("queue.acked")
             answered(mine.values())
 
-    def apply_ack(self, tx: Tx, claims: Sequence[Claim]) -> None:
+    def apply_ack(self, tx: Tx, claims: Iterable[Claim]) -> None:
         """Inside a write transaction; LeaseExpired refuses it."""
-        queue = self._checked(tx, claims)
-        deliveries.finish(tx, queue, claims, queue_core.now())
-        QUEUES.change(tx.db, queue._replace(acked=queue.acked + len(claims)))
+        queue = self._core.row_in(tx)
+        count = deliveries.finish(tx, queue, claims, queue_core.now())
+        QUEUES.change(tx.db, queue._replace(acked=queue.acked + count))
 
     def nack(self, messages: Iterable[Message], error: str = "", *, delay: Duration | None = None) -> None:
         """All of them failed, in one transaction: they are delivered again, after `delay`; those that were delivered
@@ -257,7 +262,7 @@ class EmbeddedQueue:
             counts = {claim: message.deliveries for claim, message in mine.items() if message.deliveries >= most}
 
             def apply(tx: Tx, most: int = most, counts: Mapping[Claim, int] = counts) -> None:
-                queue = self._checked(tx, mine)
+                queue = self._core.row_in(tx)
                 if queue.max_deliveries != most:
                     raise Stale
                 again = [claim for claim in mine if claim not in counts]
@@ -287,8 +292,8 @@ class EmbeddedQueue:
 
     def _move(self, mine: Mapping[Claim, Message], later_us: int, *, keep: bool) -> None:
         def apply(tx: Tx) -> None:
-            queue = self._checked(tx, mine)
-            deliveries.move(tx, queue, list(mine), queue_core.now() + later_us, keep=keep, count=0 if keep else -1)
+            due_us = queue_core.now() + later_us
+            deliveries.move(tx, self._core.row_in(tx), mine, due_us, keep=keep, count=0 if keep else -1)
 
         if mine:
             self._core.engine.committer.run(apply, synced=False)
@@ -301,14 +306,8 @@ class EmbeddedQueue:
             theirs = message._queue._core if isinstance(message, Message) else None
             if theirs is None or theirs.id != core.id or theirs.engine is not core.engine:
                 raise InvalidArgument("messages", message, f"was not received from queue {self.name!r}")
-            out[message._claim] = message
+            out[message.claim] = message
         return out
-
-    def _checked(self, tx: Tx, claims: Iterable[Claim]) -> QueueRow:
-        queue = self._core.row_in(tx)
-        if (claim := deliveries.stale(tx.db, self._core.id, claims)) is not None:
-            raise self._core.expired(claim)
-        return queue
 
     # -- dead letters, and setting anew ------------------------------------------------------------
 
@@ -380,28 +379,26 @@ class _Acks:
         return []
 
     def apply(self, tx: Tx) -> list[HeadraceError | None]:
-        queue = self._jobs[0].queue._core.row_in(tx)
-        claims = [claim for job in self._jobs for claim in job.claims]
+        if len(self._jobs) == 1:
+            self._jobs[0].queue.apply_ack(tx, self._jobs[0].claims)
+            return [None]
+        if self._refusal(tx, [claim for job in self._jobs for claim in job.claims]) is None:
+            return [None] * len(self._jobs)
+        return [self._refusal(tx, job.claims) for job in self._jobs]
+
+    def _refusal(self, tx: Tx, claims: list[Claim]) -> HeadraceError | None:
+        """Why they are refused, and then nothing of them stays; None when they are done."""
         touched = set(tx.touched)
         tx.db.execute("SAVEPOINT acks")
         try:
-            if deliveries.finish(tx, queue, claims, queue_core.now()):
-                QUEUES.change(tx.db, queue._replace(acked=queue.acked + len(claims)))
-                return [None] * len(self._jobs)
+            self._jobs[0].queue.apply_ack(tx, claims)
+        except LeaseExpired as refused:
             tx.db.execute("ROLLBACK TO acks")
             tx.touched = touched
+            return refused
         finally:
             tx.db.execute("RELEASE acks")
-        return [_outcome(job, tx) for job in self._jobs]
-
-
-def _outcome(job: _Ack, tx: Tx) -> HeadraceError | None:
-    """One after the other: why it is refused, or None when it is done."""
-    try:
-        job.queue.apply_ack(tx, job.claims)
-    except LeaseExpired as refused:
-        return refused
-    return None
+        return None
 
 
 # -- opening -----------------------------------------------------------------------------------------

@@ -8,38 +8,42 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import repeat
+from typing import Any
 
 from headrace.errors import HeadraceError, OffsetOutOfRange, WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.embedded import burying, deliveries, queue_core, windows
+from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Plain, Tx
 from headrace.log.embedded.deliveries import WAITING, Claim, NothingTaken, Taken
 from headrace.log.embedded.index import CURSORS, PARTITIONS, QUEUES, PartitionRow, QueueRow
 from headrace.log.embedded.queue_core import ATTEMPTS, QueueCore
-from headrace.log.embedded.windows import Entry, Window
+from headrace.log.embedded.windows import Window
 
 WINDOW_RECORDS = 1_000
 WINDOWS_BYTES_MAX = 64 << 20
+LOOKS_SPARED = 8
+"""A receiver that gets as much as it asks for looks at the whole queue only every so many times."""
 
 
-class Handed(NamedTuple):
-    """A message, before it has methods."""
-
-    claim: Claim
-    entry: Entry
-    deliveries: int
+Handed = tuple[int, int, datetime, Any, dict[str, Any], int, int, int | None]
+"""What becomes a message: partition, offset, arrival, key, value, how often it was delivered, and what names this
+delivery: the lease, and the key's hash where order matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What a receiver sees before it takes."""
 
+    topic: TopicState
     queue: QueueRow
     cursors: dict[int, int]
     states: dict[int, PartitionRow]
     due: int | None  # the first delivery that is not waiting for another
+    age: int = 0  # how many receives ago it was so
 
     def cursor(self, partition: int) -> int:
         return self.cursors.get(partition, 0)
@@ -49,16 +53,23 @@ class Outlook:
         """Partitions with messages that were not handed out yet."""
         return [n for n, state in self.states.items() if state.earliest <= self.cursor(n) < state.next]
 
-    def overtaken(self, topic: str) -> OffsetOutOfRange | None:
+    def after(self, taken: Taken) -> Outlook | None:
+        """As it must be now, unless others were here; None when it is time to look."""
+        if self.age + 1 >= LOOKS_SPARED:
+            return None
+        reached = {number: int(window.offsets[rows[-1]]) + 1 for number, window, rows in taken.fresh}
+        return replace(self, cursors=self.cursors | reached, age=self.age + 1)
+
+    def overtaken(self) -> OffsetOutOfRange | None:
         """Retention has deleted what the queue had not handed out."""
         for number, state in self.states.items():
             if self.cursor(number) < state.earliest:
-                return OffsetOutOfRange(topic, number, self.cursor(number), state.earliest, state.next)
+                return OffsetOutOfRange(self.topic.name, number, self.cursor(number), state.earliest, state.next)
         return None
 
 
 def look(core: QueueCore) -> Outlook:
-    core.catalog.check()
+    topic = core.topic_now()
     with core.engine.index.reading() as db:
         row = QUEUES.get(db, core.id)
         cursors = CURSORS.select(db, "WHERE queue = ?", core.id)
@@ -70,7 +81,8 @@ def look(core: QueueCore) -> Outlook:
         raise core.unknown()
     if row.boot != core.engine.boot and due is not None:
         due = 0  # of another boot's clock
-    return Outlook(row, {at.partition: at.next for at in cursors}, {state.partition: state for state in states}, due)
+    next_of = {cursor.partition: cursor.next for cursor in cursors}
+    return Outlook(topic, row, next_of, {state.partition: state for state in states}, due)
 
 
 class Receiver:
@@ -79,14 +91,17 @@ class Receiver:
         self._windows: dict[int, Window] = {}
         self._keeping = threading.Lock()
         self._turn = 0
+        self._kept: Outlook | None = None
 
     def receive(self, count: int) -> tuple[list[Handed], int | None]:
         """What there is, or when something will be due. An error of a partition, or of a message, is raised when there
         is nothing else: what is whole goes on."""
         began = time.monotonic()
         for attempt in range(ATTEMPTS):
-            outlook = look(self._core)
-            problem: HeadraceError | None = outlook.overtaken(self._core.topic.name)
+            kept, self._kept = self._kept, None
+            self._core.catalog.check()
+            outlook = kept or look(self._core)
+            problem: HeadraceError | None = outlook.overtaken()
             fresh = outlook.fresh
             if fresh or (outlook.due is not None and outlook.due <= queue_core.now()):
                 first = self._turn % max(len(fresh), 1)  # begin with another partition each time: none starves
@@ -96,11 +111,15 @@ class Receiver:
                 taken = self._take(fresh, count)
                 handed, gone, unread = self._handed(taken)
                 buried = self._bury(taken, quietly=bool(handed))
+                if len(handed) == count:
+                    self._kept = outlook.after(taken)
                 if handed:
                     return handed, None
                 problem = unread or problem
                 if problem is None and (gone or buried or taken.missing):
                     continue  # there may be more behind them, or others were faster than the window
+            if kept is not None:
+                continue  # it was as old as it looked
             if problem is not None:
                 raise problem
             return [], outlook.due
@@ -110,7 +129,7 @@ class Receiver:
 
     def _load(self, outlook: Outlook, fresh: list[int], count: int, larger: int) -> HeadraceError | None:
         """Sees to it that windows hold `count` messages. Returns what is wrong with a partition."""
-        core, topic = self._core, self._core.topic_now()
+        core, topic = self._core, outlook.topic
         problem: HeadraceError | None = None
         needed = count
         for partition in fresh:
@@ -166,20 +185,21 @@ class Receiver:
         gone: list[Claim] = []
         problem: HeadraceError | None = None
         if taken.again:
-            places = [(row.partition, row.offset) for row in taken.again]
+            places = {(row.partition, at): row for row in taken.again for at in range(row.offset, row.stop)}
             found, failed = windows.read(core.engine, core.catalog, core.topic_now(), places)
-            for row, place in zip(taken.again, places, strict=True):
-                claim = Claim(*place, row.lease, row.key)
+            for place, row in places.items():
                 if place in found:
-                    out.append(Handed(claim, found[place], row.deliveries))
+                    out.append((row.partition, *found[place], row.deliveries, row.lease, row.key))
                 elif place in failed:
                     problem = failed[place]
                 else:
-                    gone.append(claim)
+                    gone.append(Claim(*place, row.lease, row.key))
         for partition, window, rows in taken.fresh:
-            keys = [window.hashes[row] for row in rows] if window.hashes else [None] * len(rows)
-            for key, entry in zip(keys, window.entries(rows), strict=True):
-                out.append(Handed(Claim(partition, entry.offset, taken.lease, key), entry, 1))
+            hashes = [window.hashes[row] for row in rows] if window.hashes else repeat(None)
+            out += [
+                (partition, *entry, 1, taken.lease, hashed)
+                for entry, hashed in zip(window.entries(rows), hashes, strict=False)
+            ]
         if gone:
             burying.end_gone(core, gone)
         return out, gone, problem

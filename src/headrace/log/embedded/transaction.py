@@ -145,5 +145,5 @@ class _Whole:
         for member, claims in self._members:
             member.apply_commit(tx, claims)
         for queue, messages in self._acks.items():
-            queue.apply_ack(tx, list(dict.fromkeys(message._claim for message in messages)))
+            queue.apply_ack(tx, [message.claim for message in messages])
         return done

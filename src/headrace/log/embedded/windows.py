@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,8 @@ SPAN = 65_536
 """Offsets a window reaches ahead at most: the rows of the largest frame."""
 
 
-class Entry(NamedTuple):
-    """A record, as a message needs it."""
-
-    offset: int
-    arrived_at: datetime
-    key: Any
-    value: dict[str, Any]
-
-
+Entry = tuple[int, datetime, Any, dict[str, Any]]
+"""A record, as a message needs it: offset, arrival, key, value."""
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -65,7 +58,17 @@ class Window:
     def nbytes(self) -> int:
         return 0 if self.batch is None else int(self.batch.nbytes)
 
-    def entries(self, rows: Sequence[int]) -> list[Entry]:
+    def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The offsets at the places [begin, end) as ranges without holes."""
+        held = self.offsets[begin:end]
+        if not len(held):
+            return []
+        if held[-1] - held[0] + 1 == len(held):
+            return [(int(held[0]), int(held[-1]) + 1)]
+        breaks = np.flatnonzero(np.diff(held) != 1)
+        return list(zip(held[[0, *(breaks + 1)]].tolist(), (held[[*breaks, -1]] + 1).tolist(), strict=True))
+
+    def entries(self, rows: Sequence[int]) -> Iterator[Entry]:
         """The records at these places, which ascend."""
         assert self.batch is not None and rows
         if rows[-1] - rows[0] + 1 == len(rows):
@@ -122,7 +125,7 @@ def read(
             for batch in Reader(engine, catalog, topic, partition).batches(inside[0], inside[-1] + 1, names):
                 held = np.flatnonzero(np.isin(np.asarray(batch.column("_offset")), inside))
                 if len(held):
-                    found |= {(partition, one.offset): one for one in _entries(batch.take(pa.array(held)), topic)}
+                    found |= {(partition, one[0]): one for one in _entries(batch.take(pa.array(held)), topic)}
         except HeadraceError as error:
             failed |= {(partition, one): error for one in inside if (partition, one) not in found}
     return found, failed
@@ -145,11 +148,11 @@ def _names(catalog: Catalog, topic: TopicState) -> list[str]:
     return [*catalog.schema(topic).names, EXTRA_COLUMN, "_offset", "_arrived_at"]
 
 
-def _entries(batch: pa.RecordBatch, topic: TopicState) -> list[Entry]:
+def _entries(batch: pa.RecordBatch, topic: TopicState) -> Iterator[Entry]:
     width = batch.num_columns - 2
     offsets, arrived = batch.column(width).to_pylist(), python_values(batch.column(width + 1))
     values = to_rows(batch.select(range(width)))
-    return list(map(Entry._make, zip(offsets, arrived, _keys(values, topic.settings.key), values, strict=True)))
+    return zip(offsets, arrived, _keys(values, topic.settings.key), values, strict=True)
 
 
 def _keys(values: list[dict[str, Any]], columns: tuple[str, ...]) -> Iterator[Any]:
