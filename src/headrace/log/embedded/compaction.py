@@ -10,7 +10,6 @@ offsets. The second scan rewrites only batches that lose something."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,30 +33,31 @@ MERGE_RECORDS = 1_000_000
 Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Compacted:
-    records: int = 0  # that went
-    bytes: int = 0
-
-
-def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int, now_us: int) -> Compacted:
+def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int, now_us: int) -> int:
+    """Returns how many records went."""
     with engine.index.snapshot() as db:
         state = PARTITIONS.get(db, topic.id, partition)
         seen = min((c.offset for c in consumers(db, topic.id) if c.partition == partition), default=None)
     if state is None or state.cleaned >= state.next:
-        return Compacted()
+        return 0
     seen = state.next if seen is None else min(seen, state.next)
     newest, tombstones = _newest(engine, catalog, topic, state, seen, now_us)
-    done = Compacted()
-    for run, stays in _runs(engine, topic, state, newest):
-        kept = [_only(batch, newest) for batch in _read(engine, catalog, topic, run, stays)]
-        swap = swapping.Swap(topic, run, swapping.replacements(topic, run, kept))
-        swapping.submit(engine, swap)
-        done.records += sum(row.records for row in run) - sum(batch.num_rows for batch in kept)
-        done.bytes += sum(row.length for row in run) - sum(new.draft.length for new in swap.new if new.draft)
+    swaps = (
+        swapping.Swap(
+            topic,
+            run,
+            swapping.replacements(
+                topic, run, [_only(batch, newest) for batch in _read(engine, catalog, topic, run, stays)]
+            ),
+        )
+        for run, stays in _runs(engine, topic, state, newest)
+    )
+    gone = 0
+    for swap in swapping.swapped(engine, swaps):
+        gone += sum(row.records for row in swap.old) - sum(new.body.count for new in swap.new if new.body)
     # As long as tombstones wait for their end, the partition counts as not clean from the first of them on.
     _note(engine, topic, partition, int(tombstones.min(initial=state.next)))
-    return done
+    return gone
 
 
 def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int) -> None:
