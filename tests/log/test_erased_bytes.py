@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.log.embedded import erasing, swapping
@@ -58,6 +59,16 @@ def test_what_retention_deletes_under_an_erasure_is_no_obstacle(
     monkeypatch.setattr(erasing.swapping, "submit", slow)
     assert topic.erase("gone-key").incomplete == []
     assert not files_with("gone-", log.home)
+
+
+def test_a_frame_holds_its_own_records_only(log: EmbeddedLog) -> None:
+    """Arrow writes slices with some bytes of what lies behind them: here, of records of other partitions and keys."""
+    topic = log.create_topic("t", "k string", key="k", partitions=2)
+    topic.append([{"k": "gone-key"}, {"k": "bob"}, {"k": "cat"}])
+    topic.append(pa.table({"k": ["ann", "gone-value"]}).slice(0, 1))
+    assert topic.erase("gone-key").records == 1
+    assert keys_of(topic) == ["bob", "cat", "ann"]
+    assert not files_with("gone", log.home)
 
 
 def test_null_is_not_the_empty_text(log: EmbeddedLog) -> None:
