@@ -50,7 +50,7 @@ def test_doctor(clicks: Shell) -> None:
     found = {row["check"]: row for row in clicks.ok("doctor").rows}
     assert set(found) == {
         *("python", "sqlite", "pyarrow", "java", "notification"),
-        *("file system", "free space", "permissions", "log", "lost ranges"),
+        *("file system", "free space", "permissions", "log", "upkeep", "lost ranges"),
     }
     assert found["permissions"]["state"] == "ok"
     assert "1 topics" in found["log"]["found"]
@@ -66,6 +66,26 @@ def test_doctor_warns_and_fails(clicks: Shell, monkeypatch: pytest.MonkeyPatch) 
     assert (states["permissions"], states["java"], states["free space"], done.code) == ("warn", "warn", "fail", 3)
     (clicks.home / "data").rename(clicks.home / "gone")
     assert {row["check"]: row["state"] for row in clicks("doctor").rows}["log"] == "fail"
+
+
+def test_doctor_sees_what_maintain_is_for(clicks: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def upkeep() -> dict[str, str]:
+        return next(row for row in clicks.ok("doctor").rows if row["check"] == "upkeep")
+
+    assert upkeep()["state"] == "ok"
+    clicks.ok("topics", "create", "other", "x string")
+    clicks.ok("produce", "other", stdin=b'{"x": "kept"}')
+    clicks.ok("topics", "delete", "clicks", "--yes")
+    monkeypatch.setattr(checks, "DEAD_WARN_BYTES", 100)
+    assert (upkeep()["state"], upkeep()["do"]) == ("warn", "headrace maintain")
+    clicks.ok("maintain")
+    assert upkeep()["state"] == "ok"
+
+
+def test_emptied_ranges_are_not_lost_ones(clicks: Shell) -> None:
+    clicks.ok("erase", "clicks", "ann", "--yes")
+    assert clicks.ok("verify").out == b""
+    assert {row["check"]: row["found"] for row in clicks.ok("doctor").rows}["lost ranges"] == "none"
 
 
 def test_doctor_without_a_log(shell: Shell) -> None:

@@ -10,7 +10,14 @@ def test_groups(clicks: Shell) -> None:
     assert clicks.ok("groups", "list").err == "No groups yet. Join one: headrace consume TOPIC --group NAME\n"
     clicks.ok("consume", "clicks", "--group", "g")
     (row,) = clicks.ok("groups", "list").rows
-    assert row == {"group": "g", "topic": "clicks", "members": 0, "lag_records": 0, "lag_seconds": 0.0}
+    assert row == {
+        "group": "g",
+        "topic": "clicks",
+        "members": 0,
+        "lag_records": 0,
+        "lag_seconds": 0.0,
+        "time_to_loss_seconds": None,
+    }
     assert clicks.ok("groups", "list", "clicks").rows == [row]
     rewound = clicks.ok("groups", "rewind", "g", "clicks", "--start", "earliest").rows
     assert rewound == [{"partition": 0, "committed": 0}, {"partition": 1, "committed": 0}]

@@ -15,6 +15,7 @@ def test_created_with_every_setting(shell: Shell) -> None:
         *("topics", "create", "orders", "id bigint NOT NULL, user string, at timestamp", "--key", "user,id"),
         *("--event-time", "at", "--partitions", "3", "--retention", "30 days", "--retention-bytes", "1000000"),
         *("--cleanup", "compact", "--durability", "os", "--versioned", "--max-ahead", "5 minutes", "--extra", "keep"),
+        *("--unread", "keep", "--tombstone-grace", "2 hours"),
     )
     (row,) = shell.ok("topics", "list").rows
     assert row == {
@@ -32,6 +33,7 @@ def test_created_with_every_setting(shell: Shell) -> None:
     (shown,) = shell.ok("topics", "show", "orders").rows
     assert shown["versioned"] is True
     assert shown["retention_bytes"] == 1_000_000
+    assert (shown["unread"], shown["tombstone_grace"]) == ("keep", "2 hours")
     assert shown["max_ahead"] == "5 minutes"
     assert shown["extra"] == "keep"
     assert [part["next"] for part in shown["partitions"]] == [0, 0, 0]

@@ -11,6 +11,7 @@ from headrace.errors import (
     LogMissing,
     OffsetOutOfRange,
     TopicExists,
+    TopicFull,
     TopicReplaced,
     UnknownGroup,
     UnknownTopic,
@@ -39,6 +40,18 @@ def _words(error: HeadraceError) -> str:
     if isinstance(error, UnknownGroup):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"
+    if isinstance(error, OffsetOutOfRange) and 0 <= error.offset < error.earliest:
+        return (
+            f"{error.topic}/{error.partition}: offsets {error.offset}..{error.earliest} were deleted by retention "
+            f"(have {error.earliest}..{error.next}). Start from earliest; a group goes on with headrace groups rewind "
+            f"GROUP {error.topic} --start earliest."
+        )
+    if isinstance(error, TopicFull):
+        return (
+            f"{error.topic} holds {error.held_bytes} bytes of {error.limit_bytes} that groups or queues have not read. "
+            f"Nothing more was written. headrace topics show {error.topic} says who: let them catch up, delete those "
+            f"nobody needs, or raise --retention-bytes with headrace topics alter."
+        )
     if isinstance(error, OffsetOutOfRange) and error.offset > error.next:
         return (
             f"{error.topic}/{error.partition} offset {error.offset} is beyond the end (have {error.earliest}.."

@@ -9,20 +9,19 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from headrace.cli.options import format_option, home, home_option, opened
-from headrace.cli.output import counted, harmless, note, print_rows
+from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 
 if TYPE_CHECKING:
     from headrace.log.contract import Problem
+    from headrace.log.embedded.log import EmbeddedLog
 
-FOUND = 3
 PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "position")
 
 
@@ -40,7 +39,7 @@ def verify(format_: str | None) -> None:
       headrace verify
     """
     try:
-        with opened() as log, _busy(f"checking {log.home}"):
+        with opened() as log, busy(f"checking {log.home}"):
             result = log.verify()
     except (IndexDamaged, DamagedData, LogMissing) as error:
         if error.path == str(home()):
@@ -72,23 +71,12 @@ def _problem(kind: str, found: Problem | None, what: str = "", file: str = "") -
     return {"kind": kind, **{name: None if value in ("", -1) else value for name, value in facts.items()}}
 
 
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    """Something that moves while it takes long, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True, markup=False).status(harmless(what)):
-        yield
-
-
 # -- doctor --------------------------------------------------------------------------------------------
 
 SQLITE_SOUND = (3, 51, 3)
 FREE_WARN_BYTES = 1 << 30
 FREE_FAIL_BYTES = 16 << 20
+DEAD_WARN_BYTES = 64 << 20
 
 
 class Finding(NamedTuple):
@@ -216,6 +204,7 @@ def _log() -> Iterator[Finding]:
         with opened() as log:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {len(topics)} topics")
+            yield _upkeep(log)
             lost = _lost(log)
             if lost:
                 do = "nothing: these topics have durability 'os'. headrace verify lists the ranges"
@@ -231,8 +220,21 @@ def _log() -> Iterator[Finding]:
         yield Finding("log", "fail", str(error), "headrace verify says more, if it can be opened")
 
 
-def _lost(log: Any) -> int:
-    """How many records the index knows to be lost: batches without a file."""
+def _upkeep(log: EmbeddedLog) -> Finding:
+    """What `maintain` should be run for."""
+    usage = log.usage()
+    if usage.wipe_due:
+        return Finding("upkeep", "warn", "an erasure is not wiped everywhere yet", "headrace maintain")
+    text = f"{usage.live_bytes} bytes in use, {usage.dead_bytes} dead"
+    if usage.would_free_bytes > max(DEAD_WARN_BYTES, usage.live_bytes):
+        return Finding("upkeep", "warn", f"{text}, of which {usage.would_free_bytes} can go", "headrace maintain")
+    return Finding("upkeep", "ok", text)
+
+
+def _lost(log: EmbeddedLog) -> int:
+    """How many records the index knows to be lost: batches without a file that upkeep has not emptied."""
     with log._engine.index.reading() as db:
-        (records,) = db.execute("SELECT coalesce(sum(next - base), 0) FROM batches WHERE file IS NULL").fetchone()
+        (records,) = db.execute(
+            "SELECT coalesce(sum(next - base), 0) FROM batches WHERE file IS NULL AND flags = 0"
+        ).fetchone()
     return int(records)

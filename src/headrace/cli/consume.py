@@ -16,6 +16,7 @@ from headrace.cli.options import (
     complete_group,
     format_option,
     home_option,
+    key_of,
     opened,
     start_of,
     topic_argument,
@@ -56,7 +57,7 @@ WAIT_SECONDS = 1.0
     help="earliest, latest, a time with zone, or P:OFFSET,P:OFFSET.",
 )
 @click.option("--partition", type=int, metavar="P", help="Only this partition.")
-@click.option("--key", metavar="K", help="Only this key's records; of several columns: the values as A,B.")
+@click.option("--key", metavar="K", help="Only this key's records; of several columns: A,B or JSON.")
 @click.option(
     "--group",
     metavar="G",
@@ -148,25 +149,11 @@ def _all(
     if unknown:
         raise click.BadParameter(f"topic {topic.name!r} has no partition {unknown[0]}", param_hint="--start")
     if key is not None or (partition is not None and partition not in states):  # then records() says what is wrong
-        wanted = None if key is None else _key(topic, key)
+        wanted = None if key is None else key_of(topic, [key], hint="--key")
         return map(printer.item, topic.records(start, key=wanted, partition=partition))
     numbers = [partition] if partition is not None else list(states)
     parts = [printer.scan(topic, number, start, states[number].next) for number in numbers]
     return (item for _, _, _, item in (heapq.merge(*parts) if len(parts) > 1 else parts[0]))
-
-
-def _key(topic: EmbeddedTopic, text: str) -> Any:
-    """The key as it is typed, by the types of the key's columns."""
-    from headrace.cli.inputs import field_value
-
-    columns, schema = topic.settings.key, topic.schema
-    if not columns:
-        raise click.BadParameter(f"topic {topic.name!r} has no key", param_hint="--key")
-    parts = text.split(",") if len(columns) > 1 else [text]
-    if len(parts) != len(columns):
-        raise click.BadParameter(f"the key has {len(columns)} parts: {','.join(columns)}", param_hint="--key")
-    values = tuple(field_value(schema.field(name), part) for name, part in zip(columns, parts, strict=True))
-    return values[0] if len(values) == 1 else values
 
 
 def _following(
@@ -179,7 +166,7 @@ def _following(
     limit: int | None,
     timeout: str | None,
 ) -> None:
-    wanted = None if key is None else _key(topic, key)
+    wanted = None if key is None else key_of(topic, [key], hint="--key")
     if wanted is None:  # what is there already goes out in large pieces; only then one by one, as they come
         states = topic.offsets()
         printed = printer.drain(_all(topic, printer, start, partition, None, states), limit)

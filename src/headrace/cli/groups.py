@@ -18,15 +18,17 @@ from headrace.cli.options import (
     topic_argument,
     yes_option,
 )
-from headrace.cli.output import counted, note, print_one, print_rows
+from headrace.cli.output import about, chosen, counted, note, print_one, print_rows, say
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Lag
+    from headrace.log.contract import AtRisk, Lag
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.topic import EmbeddedTopic
 
 EMPTY = "No groups yet. Join one: headrace consume TOPIC --group NAME"
 LISTED = ("group", "topic", "members", "lag_records", "lag_seconds")
+LOSS, LOSS_SECONDS = "time_to_loss", "time_to_loss_seconds"
+"""The last column: in words on a terminal, in seconds for programs."""
 
 
 @click.group()
@@ -45,16 +47,30 @@ def seconds(lag: Lag) -> float:
     return round(lag.time.total_seconds(), 3)
 
 
-def group_row(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
-    """A group in one line."""
-    lag = group.lag().values()
+def group_row(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str, Any]:
+    """A group in one line, as this format has it."""
+    lag, left = group.lag().values(), group.time_to_loss()
+    loss: dict[str, Any] = {LOSS_SECONDS: None if left is None else round(left.total_seconds(), 3)}
+    if kind == "table":
+        loss = {LOSS: None if left is None else about(left.total_seconds())}
     return {
         "group": group.name,
         "topic": topic.name,
         "members": sum(member.alive for member in group.members()),
         "lag_records": sum(part.records for part in lag),
         "lag_seconds": max((seconds(part) for part in lag), default=0.0),
+        **loss,
     }
+
+
+def warn(risks: list[AtRisk]) -> None:
+    """A line for each group that is about to lose records."""
+    for risk in risks:
+        left = about(risk.time_to_loss.total_seconds())
+        say(
+            f"group {risk.group} of {risk.topic} loses records in {left}, at its pace. Speed it up, or headrace topics "
+            f"alter {risk.topic} with --unread keep or a longer --retention."
+        )
 
 
 @groups.command("list")
@@ -62,7 +78,9 @@ def group_row(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
 @format_option
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
-    """List the groups, of one topic or of all, with how far they are behind.
+    """List the groups, of one topic or of all: how far they are behind, and how long until retention overtakes them.
+
+    A group that is about to lose records (in less than a tenth of the retention) is told on standard error.
 
     \b
     Example:
@@ -74,11 +92,14 @@ def list_(topic: str | None, format_: str | None) -> None:
         return
     with log:
         topics = log.topics() if topic is None else [log.topic(topic)]
-        rows = [group_row(found, group) for found in topics for group in found.groups()]
+        kind = chosen(format_)
+        rows = [group_row(found, group, kind) for found in topics for group in found.groups()]
+        for found in topics:
+            warn(found.at_risk())
     if not rows:
         note(EMPTY)
         return
-    print_rows(rows, LISTED, format_)
+    print_rows(rows, (*LISTED, LOSS if kind == "table" else LOSS_SECONDS), format_)
 
 
 @groups.command()
@@ -87,7 +108,7 @@ def list_(topic: str | None, format_: str | None) -> None:
 @format_option
 @home_option
 def show(group: str, topic: str, format_: str | None) -> None:
-    """Show a group: its members, their partitions, offsets and lag.
+    """Show a group: its members, their partitions, offsets and lag, and how long until retention overtakes it.
 
     \b
     Example:
@@ -100,7 +121,7 @@ def show(group: str, topic: str, format_: str | None) -> None:
         members = handle.members()
         owner = {partition: member.member for member in members for partition in member.partitions}
         shown = {
-            **group_row(found, handle),
+            **group_row(found, handle, chosen(format_)),
             "members": [
                 {
                     "member": member.member,
@@ -124,6 +145,7 @@ def show(group: str, topic: str, format_: str | None) -> None:
                 for number, part in lag.items()
             ],
         }
+        warn([risk for risk in found.at_risk() if risk.group == group])
     print_one(shown, format_)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from headrace.cli.output import counted
 from headrace.errors import HeadraceError, LogMissing
 
 if TYPE_CHECKING:
@@ -128,6 +129,37 @@ def _time(text: str) -> datetime:
             f"as in 2026-01-31T12:00:00Z ({error.why})",
             param_hint="--start",
         ) from None
+
+
+def key_of(topic: EmbeddedTopic, texts: Sequence[str], *, hint: str) -> Any:
+    """A key as it is typed, by the types of its columns. Of several columns: a text for each, or one for all, as A,B or
+    as a JSON array, which takes commas and null."""
+    from headrace.cli.inputs import field_value
+
+    columns, schema = topic.settings.key, topic.schema
+    if not columns:
+        raise click.BadParameter(f"topic {topic.name!r} has no key", param_hint=hint)
+    parts: list[Any] = list(texts)
+    if len(columns) > 1 and len(parts) == 1:
+        parts = _json_array(parts[0], hint) if parts[0].startswith("[") else parts[0].split(",")
+    if len(parts) != len(columns):
+        named = counted(len(columns), "part")
+        raise click.BadParameter(f"the key of {topic.name!r} has {named}: {','.join(columns)}", param_hint=hint)
+    values = [
+        field_value(schema.field(name), part) if isinstance(part, str) else part
+        for name, part in zip(columns, parts, strict=True)
+    ]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _json_array(text: str, hint: str) -> list[Any]:
+    import json
+
+    try:
+        found: list[Any] = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no JSON array: {error}", param_hint=hint) from None
+    return found
 
 
 # -- completion ----------------------------------------------------------------------------------------

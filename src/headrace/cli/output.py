@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+FOUND = 3
+"""The exit code of a command that found something wrong."""
 PAGE_ROWS = 500
 """A table's columns are as wide as its first page needs."""
 
@@ -68,6 +71,18 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Something that moves while it takes long, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, markup=False).status(harmless(what)):
+        yield
 
 
 def flush() -> None:
@@ -210,6 +225,14 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple) and all(isinstance(item, str | int) for item in value):
         return harmless(", ".join(map(str, value)))
     return harmless(csv_cell(value))
+
+
+def about(seconds: float) -> str:
+    """A duration as people say it: '2 days 3 hours', not its microseconds."""
+    from headrace.durations import format_duration
+
+    step = 1 if seconds < 3600 else 60 if seconds < 86_400 else 3600
+    return format_duration(round(seconds / step) * step * 1_000_000)
 
 
 def pages(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

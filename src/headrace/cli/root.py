@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "consume": ("consume", "Print records, from anywhere, once or for ever, alone or in a group."),
     "groups": ("groups", "List, show, rewind and delete consumer groups."),
     "dead": ("dead", "List, show, replay and drop dead letters."),
+    "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
+    "erase": ("upkeep", "Remove a key's records from every file of the log."),
     "verify": ("checks", "Read and check everything the log holds."),
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,11 +19,12 @@ from headrace.cli.options import (
     writable,
     yes_option,
 )
-from headrace.cli.output import note, print_one, print_rows
+from headrace.cli.output import chosen, note, print_one, print_rows
 
 if TYPE_CHECKING:
     from headrace.log.contract import TopicDescription
     from headrace.log.embedded.groups import EmbeddedGroup
+    from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
 
 EMPTY = 'No topics yet. Create one: headrace topics create clicks "user string, at timestamp"'
@@ -47,17 +49,25 @@ _partitions = click.option("--partitions", type=int, metavar="N", help="How many
 _retention = click.option(
     "--retention",
     metavar="DURATION",
-    help="How long records are kept ('30 days'; none: for ever); stored, not applied yet.",
+    help="How long records are kept after they arrived ('30 days'; none: for ever).",
 )
 _retention_bytes = click.option(
     "--retention-bytes",
     metavar="N",
-    help="How many bytes each partition keeps (none: no limit); stored, not applied yet.",
+    help="How many bytes the topic keeps, the newest (none: no limit).",
 )
 _cleanup = click.option(
     "--cleanup",
     type=click.Choice(["delete", "compact"]),
-    help="Delete old records, or keep the last of each key; stored, not applied yet.",
+    help="What upkeep does: only retention, or also compaction, which keeps the newest record of each key.",
+)
+_unread = click.option(
+    "--unread",
+    type=click.Choice(["keep", "delete"]),
+    help="What retention does with records a group or queue has not read; delete unless said.",
+)
+_tombstone_grace = click.option(
+    "--tombstone-grace", metavar="DURATION", help="How long compaction keeps a tombstone; 1 day unless said."
 )
 _durability = click.option(
     "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives power loss, os the process."
@@ -79,6 +89,8 @@ _extra = click.option(
 @_retention
 @_retention_bytes
 @_cleanup
+@_unread
+@_tombstone_grace
 @_durability
 @click.option("--versioned", is_flag=True, help="Count records by key, for conditional appends.")
 @_max_ahead
@@ -113,6 +125,8 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
 @_retention
 @_retention_bytes
 @_cleanup
+@_unread
+@_tombstone_grace
 @_durability
 @_max_ahead
 @_extra
@@ -217,40 +231,56 @@ def _duration(us: int | None) -> str | None:
 @format_option
 @home_option
 def show(topic: str, format_: str | None) -> None:
-    """Show a topic: settings, schema, partitions, and how far its groups are.
+    """Show a topic: settings, schema, partitions, disk use, what retention would delete now, and how far its groups
+    and queues are.
+
+    The bytes of `home` are those of all topics together: in use, not needed any more, and what maintain would free.
 
     \b
     Example:
       headrace topics show clicks
     """
     with opened() as log:
-        print_one(_shown(log.topic(topic)), format_)
+        print_one(_shown(log, log.topic(topic), chosen(format_)), format_)
 
 
-def _shown(topic: EmbeddedTopic) -> dict[str, Any]:
-    found = topic.describe()
-    settings = found.settings
+def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
+    found, usage, home = topic.describe(), topic.usage(), log.usage()
+    settings, offsets = found.settings, topic.offsets()
     return {
         **_listed(found),
         "topic_id": found.topic_id,
         "schema_version": found.schema_version,
         "retention_bytes": settings.retention_bytes,
+        "unread": settings.unread,
+        "tombstone_grace": _duration(settings.tombstone_grace_us),
         "versioned": settings.versioned,
         "max_ahead": _duration(settings.max_ahead_us),
         "forget": _duration(settings.forget_us),
         "extra": settings.extra,
+        "batches": usage.batches,
+        "small_batches": usage.small_batches,
+        "would_delete_records": usage.would_delete_records,
+        "would_delete_bytes": usage.would_delete_bytes,
+        "home_live_bytes": home.live_bytes,
+        "home_dead_bytes": home.dead_bytes,
+        "home_would_free_bytes": home.would_free_bytes,
         "partitions": [
             {"partition": number, "earliest": at.earliest, "next": at.next, "progress": at.progress}
-            for number, at in topic.offsets().items()
+            for number, at in offsets.items()
         ],
-        "groups": [_group(topic, group) for group in topic.groups()],
+        "groups": [_group(topic, group, kind) for group in topic.groups()],
+        "consumers": [
+            {**asdict(consumer), "lag_records": offsets[consumer.partition].next - consumer.offset}
+            for consumer in usage.consumers
+        ],
     }
 
 
-def _group(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
+def _group(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str, Any]:
     from headrace.cli.groups import group_row
 
-    row = group_row(topic, group)
+    row = group_row(topic, group, kind)
     del row["topic"]
     return row
 

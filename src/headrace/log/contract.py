@@ -116,7 +116,8 @@ class QueueStats:
 
 @dataclass(slots=True)
 class ProducerStats:
-    """Counters of one producer, for ever growing."""
+    """Counters of one producer, for ever growing: sent = acked + failed + dropped + buffered_rows. What `send` refused
+    (policy "buffer") was not sent."""
 
     sent: int = 0
     acked: int = 0
@@ -143,6 +144,43 @@ class Origin:
     source: str | None = None
     """A file and line, a flow and operator, a queue: whatever led here."""
     topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Where one registered group or queue is in one partition: it needs the records from `offset` on."""
+
+    kind: str
+    name: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUsage:
+    """What a topic takes on disk, what retention would delete of it now, and whom it has to mind."""
+
+    records: int
+    bytes: int
+    batches: int
+    small_batches: int
+    """So small that sealing would join them."""
+    would_delete_records: int
+    would_delete_bytes: int
+    consumers: list[Consumer]
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """What the data files of a log take: bytes that batches need, and those that nobody needs any more."""
+
+    files: int
+    live_bytes: int
+    dead_bytes: int
+    would_free_bytes: int
+    """Of the dead, what `maintain` would give back now: whole files, and files that are mostly dead."""
+    wipe_due: bool
+    """An erasure is not wiped everywhere yet."""
 
 
 @dataclass(frozen=True, slots=True)

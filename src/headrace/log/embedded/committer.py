@@ -307,6 +307,7 @@ class Committer:
             reach("commit.applied")
             if all(isinstance(result, HeadraceError) for result in results):
                 index.rollback()
+                self._files.take_back()
                 return results, Tx(db, tx.now_us)
             number = self._number(db, synced=synced)
             self._files.note(db, synced=synced, others=others)

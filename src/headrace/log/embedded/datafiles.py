@@ -132,7 +132,8 @@ class DataFiles:
 
     def close_early(self, file: int) -> None:
         """If it is ours, the next frames go to a new file: most of this one is of no use any more."""
-        self._close_early = file
+        if self._ingest is not None and self._ingest.id == file:
+            self._close_early = file
 
     def create_ingest(self) -> Ingest:
         """A new file of our own: on disk and locked before the index hears of it."""
@@ -207,6 +208,16 @@ class DataFiles:
         """After the commit."""
         if self._ingest is not None:
             self._ingest.noted = (self._ingest.end, self._ingest.synced)
+
+    def take_back(self) -> None:
+        """When everything written since the last commit was refused: it would only lie there."""
+        ingest = self._ingest
+        if ingest is not None and ingest.end > ingest.noted[0]:
+            ingest.end, ingest.synced = ingest.noted[0], min(ingest.synced, ingest.noted[0])
+            try:
+                os.ftruncate(ingest.fd, ingest.end)
+            except OSError:
+                self._ingest = None  # its tail is unknown: never write behind it again
 
     def close_ingest(self, db: sqlite3.Connection) -> None:
         """In a last write transaction: our file is whole and synced."""

@@ -2,15 +2,18 @@
 
 Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
 bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
-left), and the index's write-ahead log is emptied. Until that is done the index remembers that it is to be done: after
-a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete, with the reason.
+left), and the index's write-ahead log is emptied. From the start until that is done the index remembers that it is to
+be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
+with the reason.
 
 The index holds no keys and no values, so there is nothing to erase in it."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,29 +30,61 @@ from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.following import partitions_of_key
 from headrace.log.embedded.index import BATCHES, DEAD, FILES, META, PARTITIONS, BatchRow, FileRow, MetaRow
+from headrace.log.embedded.usage import WIPE
 
-WIPE = "wipe"
-"""In `meta` while bytes may be left that an erasure promised to wipe."""
 WIPE_BYTES = 1 << 20
 
 
 def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Erased:
-    """The caller holds the upkeep lock."""
-    columns = topic.settings.key
-    if not columns:
+    """The caller holds the upkeep lock. Wipes even when there is no record of the key: bytes of one that was compacted,
+    replaced or deleted by retention may still lie in the files."""
+    if not topic.settings.key:
         raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
-    wanted = keys.key_bytes(key, catalog.schema(topic), columns)
-
-    def holds(batch: pa.RecordBatch) -> list[bool]:
-        return [found == wanted for found in keys.all_key_bytes(batch, columns)]
-
+    wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
+    engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     done = Erased(topic.name)
-    for partition in sorted(partitions_of_key(topic, wanted)):
-        _rewrite(engine, catalog, topic, partition, holds, done)
+    for partition in sorted(partitions_of_key(topic, wanted.whole)):
+        _rewrite(engine, catalog, topic, partition, wanted.among, done)
     _letters(engine, catalog, topic, wanted, done)
-    if done.records or done.dead_letters or _pending(engine):
-        done.incomplete += wipe(engine)
+    done.incomplete += wipe(engine)
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The key, and how it is recognised."""
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    whole: bytes
+    parts: list[bytes]
+    is_null: bool  # of one column: null and the empty text have the same bytes
+
+    @classmethod
+    def of(cls, key: Any, schema: pa.Schema, columns: tuple[str, ...]) -> _Wanted:
+        whole = keys.key_bytes(key, schema, columns)
+        values = [key] if len(columns) == 1 else key
+        parts = [keys.key_bytes(value, schema, [name]) for value, name in zip(values, columns, strict=True)]
+        return cls(schema, columns, whole, [part for part in parts if part], len(columns) == 1 and key is None)
+
+    def among(self, batch: pa.RecordBatch) -> list[bool]:
+        same = [found == self.whole for found in keys.all_key_bytes(batch, self.columns)]
+        if self.whole:
+            return same
+        nulls = batch.column(self.columns[0]).is_null().to_pylist()
+        return [found and null == self.is_null for found, null in zip(same, nulls, strict=True)]
+
+    def in_text(self, text: str) -> bool:
+        """Of a row as JSON; of a text that is none, as of bytes."""
+        try:
+            row = jsonrows.decode_row(text, self.schema)
+            key = row.get(self.columns[0]) if len(self.columns) == 1 else tuple(map(row.get, self.columns))
+            return keys.key_bytes(key, self.schema, self.columns) == self.whole and (key is None) == self.is_null
+        except (HeadraceError, ValueError):
+            return self.in_bytes(text.encode())
+
+    def in_bytes(self, raw: bytes) -> bool:
+        return bool(self.parts) and all(part in raw for part in self.parts)
 
 
 def _rewrite(
@@ -57,39 +92,31 @@ def _rewrite(
     catalog: Catalog,
     topic: TopicState,
     partition: int,
-    holds: Callable[[pa.RecordBatch], list[bool]],
+    among: Callable[[pa.RecordBatch], list[bool]],
     done: Erased,
-    also: Callable[[Tx, list[int]], Any] | None = None,
+    also: Callable[[list[int], Tx], Any] | None = None,
 ) -> None:
     for row in _rows(engine, topic, partition):
         if row.file is None:
             continue
         try:
             for batch in swapping.contents(engine, catalog, topic, [row]):
-                found = np.array(holds(batch), np.bool_)
+                found = np.array(among(batch), np.bool_)
                 if not found.any():
                     continue
-                gone = batch.column("_offset").filter(pa.array(found)).to_pylist()
+                gone: list[int] = batch.column("_offset").filter(pa.array(found)).to_pylist()
                 kept = batch.filter(pa.array(~found))
-                swap = swapping.Swap(
-                    topic, [row], swapping.replacements(topic, [row], [kept]), also=_marked(also, gone)
-                )
-                swapping.submit(engine, swap)
+                new = swapping.replacements(topic, [row], [kept])
+                end = None if also is None else functools.partial(also, gone)
+                swapping.submit(engine, swapping.Swap(topic, [row], new, also=end))
                 done.records += len(gone)
                 done.batches += 1
         except HeadraceError as error:
-            if isinstance(error, swapping.Changed):
-                raise
-            done.incomplete.append(f"offsets {row.base}..{row.next} of {topic.name}/{partition} were not read: {error}")
-
-
-def _marked(also: Callable[[Tx, list[int]], Any] | None, gone: list[int]) -> Callable[[Tx], None]:
-    def apply(tx: Tx) -> None:
-        META.put(tx.db, MetaRow(WIPE, "due"))
-        if also is not None:
-            also(tx, gone)
-
-    return apply
+            with engine.index.reading() as db:
+                there = BATCHES.get(db, row.topic, row.partition, row.base) == row
+            if there:  # else retention has deleted it meanwhile, or the topic was: only its bytes are left to wipe
+                where = f"offsets {row.base}..{row.next} of {topic.name}/{partition}"
+                done.incomplete.append(f"{where} could not be read: {error}")
 
 
 def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:
@@ -110,35 +137,26 @@ def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRo
         offset = page[-1].next
 
 
-def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: bytes, done: Erased) -> None:
+def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> None:
     """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's."""
     try:
         home = catalog.named(DEAD_LETTERS)
     except UnknownTopic:
         return
-    schema, columns = catalog.schema(topic), topic.settings.key
 
-    def of_key(text: str | None, raw: bytes | None) -> bool:
-        if text is not None:
-            try:
-                row = jsonrows.decode_row(text, schema)
-                values = [row.get(name) for name in columns]
-                found = keys.key_bytes(values[0] if len(columns) == 1 else tuple(values), schema, columns)
-                return found == wanted
-            except (HeadraceError, ValueError):
-                raw = text.encode()
-        return wanted in (raw or b"") if len(columns) == 1 else False
-
-    def holds(batch: pa.RecordBatch) -> list[bool]:
+    def among(batch: pa.RecordBatch) -> list[bool]:
         rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
-        return [uid == topic.uid and of_key(text, raw) for uid, text, raw in rows]
+        return [
+            uid == topic.uid and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
+            for uid, text, raw in rows
+        ]
 
-    def end(tx: Tx, gone: list[int]) -> None:
+    def end(gone: list[int], tx: Tx) -> None:
         for offset in gone:
             DEAD.delete(tx.db, "WHERE offset = ?", offset)
 
     of_letters = Erased(topic.name)
-    _rewrite(engine, catalog, home, 0, holds, of_letters, end)
+    _rewrite(engine, catalog, home, 0, among, of_letters, end)
     done.dead_letters = of_letters.records
     done.incomplete += of_letters.incomplete
 
@@ -146,14 +164,11 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: bytes,
 # -- wiping ------------------------------------------------------------------------------------------
 
 
-def _pending(engine: Engine) -> bool:
-    with engine.index.reading() as db:
-        return META.get(db, WIPE) is not None
-
-
 def wipe_if_due(engine: Engine) -> list[str]:
     """What an erasure that was interrupted, or hindered, has left to do."""
-    return wipe(engine) if _pending(engine) else []
+    with engine.index.reading() as db:
+        due = META.get(db, WIPE) is not None
+    return wipe(engine) if due else []
 
 
 def wipe(engine: Engine) -> list[str]:

@@ -102,7 +102,11 @@ class Body:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Body:
-        data = memoryview(batch.serialize())
+        import pyarrow as pa
+
+        # Copied, as it may be a slice: Arrow would fill its buffers up, to 64 bytes, with the rows that lie behind it.
+        columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+        data = memoryview(pa.RecordBatch.from_arrays(columns, schema=batch.schema).serialize())
         return cls(data, batch.num_rows, zlib.crc32(data))
 
 

@@ -16,7 +16,7 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Maintained, Verified
+    from headrace.log.contract import LogUsage, Maintained, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
 
@@ -148,6 +148,13 @@ class EmbeddedLog:
 
         self._check()
         return upkeep.maintain(self._engine, self._catalog)
+
+    def usage(self) -> LogUsage:
+        """What the data files take: bytes in use, bytes nobody needs, and what `maintain` would free of them."""
+        from headrace.log.embedded import usage
+
+        self._check()
+        return usage.of_log(self._engine)
 
     def verify(self) -> Verified:
         """Checks every row and every frame; changes nothing."""

@@ -101,6 +101,7 @@ class EmbeddedProducer:
             self._check()
             if self._full(size):
                 if self._overload == "drop":
+                    self._stats.sent += 1
                     self._stats.dropped += 1
                     dropped: Future[Position] = Future()
                     dropped.set_exception(self._overloaded())
@@ -227,8 +228,6 @@ class EmbeddedProducer:
                 self._finish([future], _as_its_only_row(error))
             except TopicFull as error:
                 if not self._waits_for_room():
-                    with self._changed:
-                        self._stats.dropped += len(left)
                     self._finish([future for _, future, _ in left], error)
                     return
             except Exception as error:
@@ -253,7 +252,9 @@ class EmbeddedProducer:
 
     def _finish(self, futures: list[LazyFuture[Position]], outcome: Position | Exception) -> None:
         with self._changed:
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, TopicFull) and self._overload == "drop":
+                self._stats.dropped += len(futures)
+            elif isinstance(outcome, Exception):
                 self._stats.failed += len(futures)
             else:
                 self._stats.acked += len(futures)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from dataclasses import dataclass
 
 from headrace.failpoints import reach
-from headrace.log.embedded import swapping
+from headrace.log.embedded import swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
@@ -32,25 +31,21 @@ class Reclaimed:
     moved_bytes: int = 0
 
 
-def live_bytes(db: sqlite3.Connection) -> dict[int, int]:
-    """How much of each data file batches still need."""
-    return dict(db.execute("SELECT file, sum(length) FROM batches WHERE file IS NOT NULL GROUP BY file"))
-
-
 def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     done = Reclaimed()
     with engine.index.snapshot() as db:
-        live = live_bytes(db)
+        live = usage.live_bytes(db)
         files = FILES.select(db)
-    mostly_dead = [f for f in files if f.id is not None and 0 < live.get(f.id, 0) * 2 < f.committed]
-    for row in mostly_dead:
+    for row in files:
         assert row.id is not None
-        if row.state == "closed":
+        if not usage.mostly_dead(row, live.get(row.id, 0)):
+            continue
+        if row.state == "closed" and row.id in live:
             done.moved_bytes += _move(engine, catalog, row.id)
-        elif row.committed >= ROLL_BYTES:
+        elif row.state == "ingest" and row.committed >= ROLL_BYTES:
             engine.files.close_early(row.id)
     with engine.index.snapshot() as db:
-        live = live_bytes(db)
+        live = usage.live_bytes(db)
         empty = [row for row in FILES.select(db, "WHERE state = 'closed'") if row.id not in live]
     if empty:
         _forget(engine, empty, done)

@@ -6,15 +6,18 @@ read; with `unread="delete"` it goes, and whoever is overtaken is told, here and
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import sqlite3
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 from headrace.errors import TopicFull
 from headrace.failpoints import reach
-from headrace.log.contract import AtRisk, Overtaken
+from headrace.log.contract import AtRisk, Consumer, Overtaken
 from headrace.log.embedded import deliveries
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Tx, is_small
@@ -34,16 +37,6 @@ logger = logging.getLogger("headrace.log")
 
 STEP_BATCHES = 2_000
 """At most this many go in one transaction: others wait while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """Where one registered group or queue is in one partition: it needs the records from `offset` on."""
-
-    kind: str
-    name: str
-    partition: int
-    offset: int
 
 
 def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
@@ -95,41 +88,50 @@ def retain(engine: Engine, topic: TopicState) -> Retained:
 
 def due(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -> list[BatchRow]:
     """The batches to go, oldest first, at most a step's worth. `room`: bytes that are about to be added."""
-    settings = topic.settings
-    states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
-    fronts = {state.partition: _front(db, state, settings.unread == "keep") for state in states}
-    over = -1
-    if settings.retention_bytes is not None:
-        over = sum(state.bytes for state in states) + room - settings.retention_bytes
-    out: list[BatchRow] = []
-    while len(out) < STEP_BATCHES:
-        heads = [front[0] for front in fronts.values() if front]
-        if not heads:
-            break
-        oldest = min(heads, key=lambda row: (row.arrived, row.partition))
-        expired = settings.retention_us is not None and oldest.arrived < now_us - settings.retention_us
-        if not expired and over <= 0:
-            break
-        out.append(oldest)
-        over -= oldest.length
-        fronts[oldest.partition].pop(0)
+    return list(itertools.islice(_going(db, topic, now_us, room), STEP_BATCHES))
+
+
+def would_free(engine: Engine, topic: TopicState) -> Retained:
+    """What `retain` would delete now."""
+    out = Retained(0, 0, 0, [])
+    with engine.index.snapshot() as db:
+        for row in _going(db, topic, time.time_ns() // 1000):
+            out.batches += 1
+            out.records += row.records
+            out.bytes += row.length
     return out
 
 
-def _front(db: sqlite3.Connection, state: PartitionRow, keep_unread: bool) -> list[BatchRow]:
-    stop = state.next
-    if keep_unread:
-        needed = [c.offset for c in consumers(db, state.topic) if c.partition == state.partition]
-        stop = min([stop, *needed])
-    rows = BATCHES.select(
+def _going(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -> Iterator[BatchRow]:
+    """Reads little more than what goes: an append to a full topic looks here every time."""
+    settings = topic.settings
+    states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
+    stops = {state.partition: state.next for state in states}
+    if settings.unread == "keep":
+        for consumer in consumers(db, topic.id):
+            stops[consumer.partition] = min(stops[consumer.partition], consumer.offset)
+    over = -1
+    if settings.retention_bytes is not None:
+        over = sum(state.bytes for state in states) + room - settings.retention_bytes
+    fronts = [_front(db, state, stops[state.partition]) for state in states]
+    for oldest in heapq.merge(*fronts, key=lambda row: (row.arrived, row.partition)):
+        expired = settings.retention_us is not None and oldest.arrived < now_us - settings.retention_us
+        if not expired and over <= 0:
+            return
+        yield oldest
+        over -= oldest.length
+
+
+def _front(db: sqlite3.Connection, state: PartitionRow, stop: int) -> Iterator[BatchRow]:
+    """The batches of a partition that end at `stop` or before, in order."""
+    offset, limit = state.earliest, 4
+    while page := BATCHES.select(
         db,
-        "WHERE topic = ? AND partition = ? AND next <= ? ORDER BY base LIMIT ?",
-        state.topic,
-        state.partition,
-        stop,
-        STEP_BATCHES,
-    )
-    return rows
+        "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? AND next <= ? ORDER BY base LIMIT ?",
+        *(state.topic, state.partition, offset, stop, stop, limit),
+    ):
+        yield from page
+        offset, limit = page[-1].next, min(4 * limit, STEP_BATCHES)
 
 
 def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
@@ -168,12 +170,12 @@ def make_room(tx: Tx, topic: TopicState, size: int) -> None:
     limit = topic.settings.retention_bytes
     if limit is None:
         return
-    held = _held(tx, topic)
-    if held + size <= limit:
-        return
-    for overtaken in apply(tx, topic, size).overtaken:
-        logger.warning("%s", overtaken)
-    held = _held(tx, topic)
+    while (held := _held(tx, topic)) + size > limit:
+        done = apply(tx, topic, size)
+        for overtaken in done.overtaken:
+            logger.warning("%s", overtaken)
+        if not done.batches:
+            break
     if topic.settings.unread == "keep" and held and held + size > limit:
         raise TopicFull(topic=topic.name, held_bytes=held, limit_bytes=limit)
 

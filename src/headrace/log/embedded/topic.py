@@ -19,7 +19,18 @@ from headrace.log.settings import TopicDescription, TopicSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.contract import Appended, Erased, Offsets, Overload, Progress, Record, Rows, Start
+    from headrace.log.contract import (
+        Appended,
+        AtRisk,
+        Erased,
+        Offsets,
+        Overload,
+        Progress,
+        Record,
+        Rows,
+        Start,
+        TopicUsage,
+    )
     from headrace.log.embedded.append import Append, Stamp
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
@@ -61,6 +72,19 @@ class EmbeddedTopic:
         records, size = sum(row.records for row in rows), sum(row.bytes for row in rows)
         ddl = self._catalog.ddl(state)
         return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
+
+    def usage(self) -> TopicUsage:
+        """What the topic takes on disk, and what retention would delete of it now."""
+        from headrace.log.embedded import usage
+
+        return usage.of_topic(self._engine, self._state())
+
+    def at_risk(self) -> list[AtRisk]:
+        """The groups that retention overtakes soon, at their pace and their producers': in less than a tenth of the
+        retention, or in an hour where only bytes are bounded."""
+        from headrace.log.embedded import retention
+
+        return retention.at_risk(self._engine, self._state())
 
     def alter(self, **changes: Any) -> None:
         """Changes settings (`retention="30 days"`, `partitions=8`) or evolves the schema (`schema="…, x string"`)."""

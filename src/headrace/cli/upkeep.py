@@ -1,0 +1,94 @@
+"""`headrace maintain` and `headrace erase`: what keeps a log alive, by hand. Owns how it is told; the log owns what is
+done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from headrace.cli.groups import warn
+from headrace.cli.options import (
+    confirm,
+    format_option,
+    home_option,
+    key_of,
+    opened,
+    topic_argument,
+    writable,
+    yes_option,
+)
+from headrace.cli.output import FOUND, busy, chosen, note, print_one, say
+
+
+@click.command()
+@format_option
+@home_option
+def maintain(format_: str | None) -> None:
+    """Do now what writing processes do in the background: delete what retention allows, compact, seal small batches
+    into large ones, give disk space back, and finish erasures that were interrupted.
+
+    Safe beside readers and writers, and to interrupt: the next run goes on. Groups that were overtaken by retention, or
+    soon will be, are told on standard error. Exit code 3 if it met damage (headrace verify says more), 1 if an erasure
+    could not be finished yet.
+
+    \b
+    Example:
+      headrace maintain
+    """
+    with opened() as log, busy(f"maintaining {log.home}"):
+        done = log.maintain()
+    facts = asdict(done)
+    for risk in facts["at_risk"]:
+        risk["time_to_loss_seconds"] = round(risk.pop("time_to_loss").total_seconds(), 3)
+    if chosen(format_) == "table":  # the lines below say the rest
+        facts = {name: fact for name, fact in facts.items() if not isinstance(fact, list)}
+    print_one(facts, format_)
+    for overtaken in done.overtaken:
+        note(str(overtaken))
+    warn(done.at_risk)
+    for problem in done.problems:
+        note(problem)
+    if done.incomplete:
+        say(_unfinished(done.incomplete))
+    if done.problems:
+        say("there is damage; what it concerns was left as it is. headrace verify says more.")
+        raise click.exceptions.Exit(FOUND)
+    if done.incomplete:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@topic_argument
+@click.argument("key", nargs=-1, required=True)
+@yes_option
+@format_option
+@home_option
+def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> None:
+    """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. There
+    is no way back. Offsets stay as they are, with nothing at them.
+
+    KEY is typed as the key column is. Of several columns: a KEY for each, or all in one, as A,B or as a JSON array
+    ('["ann", null]').
+
+    Prints what was touched. Exit code 1 if bytes may be left somewhere for now: the last line says where, why, and what
+    to do.
+
+    \b
+    Example:
+      headrace erase clicks ann --yes
+    """
+    with opened() as log:
+        found = log.topic(writable(topic))
+        wanted = key_of(found, key, hint="KEY")
+        confirm(f"erase all records of key {wanted!r} from {topic}", yes)
+        with busy(f"erasing from {log.home}"):
+            done = found.erase(wanted)
+    print_one(asdict(done), format_)
+    if done.incomplete:
+        say(_unfinished(done.incomplete))
+        raise click.exceptions.Exit(1)
+
+
+def _unfinished(incomplete: list[str]) -> str:
+    return f"bytes of erased records may be left: {'; '.join(incomplete)}. headrace maintain goes on with it."

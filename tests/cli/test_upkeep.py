@@ -1,0 +1,168 @@
+"""`headrace maintain`, `headrace erase`, and what topics and groups show of retention."""
+
+import json
+import subprocess
+from datetime import timedelta
+
+import pytest
+
+import headrace as hr
+from headrace.log.embedded import erasing
+from headrace.log.embedded.groups import EmbeddedGroup
+from tests.cli.conftest import Shell, Spawner
+
+
+def produced(shell: Shell, topic: str, *rows: object) -> None:
+    for row in rows:  # a batch each
+        shell.ok("produce", topic, stdin=json.dumps(row).encode())
+
+
+@pytest.fixture
+def numbers(shell: Shell) -> Shell:
+    """A topic `numbers` with ten batches of one record, which a group `g` has not read."""
+    shell.ok("topics", "create", "numbers", "n int", "--key", "n")
+    shell.ok("groups", "rewind", "g", "numbers", "--start", "earliest")
+    produced(shell, "numbers", *({"n": n} for n in range(10)))
+    return shell
+
+
+def test_maintain(numbers: Shell) -> None:
+    (before,) = numbers.ok("topics", "show", "numbers").rows
+    assert (before["batches"], before["small_batches"], before["would_delete_records"]) == (10, 10, 0)
+    (done,) = numbers.ok("maintain").rows
+    assert (done["batches_sealed"], done["records_deleted"], done["problems"], done["incomplete"]) == (9, 0, [], [])
+    assert done["files_removed"] == 10  # one of each `produce`
+    (after,) = numbers.ok("topics", "show", "numbers").rows
+    assert (after["batches"], after["records"]) == (1, 10)
+    assert [row["n"] for row in numbers.ok("consume", "numbers").rows] == list(range(10))
+    assert "batches_sealed" in numbers.ok("maintain", "--format", "table").text
+
+
+def test_what_retention_would_delete_and_whom_it_overtakes(numbers: Shell) -> None:
+    (shown,) = numbers.ok("topics", "show", "numbers").rows
+    each = shown["bytes"] // 10
+    numbers.ok("topics", "alter", "numbers", "--retention-bytes", str(4 * each), "--unread", "keep")
+    (shown,) = numbers.ok("topics", "show", "numbers").rows
+    assert shown["would_delete_records"] == 0  # the group holds them
+    assert shown["consumers"] == [{"kind": "group", "name": "g", "partition": 0, "offset": 0, "lag_records": 10}]
+    full = numbers("produce", "numbers", stdin=b'{"n": 10}')
+    assert full.code == 1
+    assert "that groups or queues have not read" in full.err
+
+    numbers.ok("topics", "alter", "numbers", "--unread", "delete")
+    (shown,) = numbers.ok("topics", "show", "numbers").rows
+    assert (shown["would_delete_records"], shown["would_delete_bytes"]) == (6, 6 * each)
+    done = numbers.ok("maintain")
+    assert done.rows[0]["records_deleted"] == 6
+    assert done.rows[0]["overtaken"] == [
+        {"topic": "numbers", "partition": 0, "kind": "group", "consumer": "g", "start": 0, "stop": 6}
+    ]
+    assert "retention deleted offsets 0..6 before group 'g' had read them" in done.err
+    refused = numbers.refused("consume", "numbers", "--group", "g")
+    assert "offsets 0..6 were deleted by retention (have 6..10)" in refused
+    assert "headrace groups rewind GROUP numbers --start earliest" in refused
+    assert numbers.ok("groups", "list").rows[0]["time_to_loss_seconds"] == 0
+    assert "group g of numbers loses records in 0 seconds" in numbers.ok("groups", "show", "g", "numbers").err
+
+
+def test_dead_bytes_and_what_maintain_would_free(numbers: Shell) -> None:
+    (shown,) = numbers.ok("topics", "show", "numbers").rows
+    assert shown["home_live_bytes"] == shown["bytes"]
+    assert shown["home_would_free_bytes"] == 0
+    numbers.ok("topics", "create", "other", "x int")
+    numbers.ok("topics", "delete", "numbers", "--yes")
+    (shown,) = numbers.ok("topics", "show", "other").rows
+    assert shown["home_live_bytes"] == 0
+    assert shown["home_dead_bytes"] == shown["home_would_free_bytes"] > 0
+    (done,) = numbers.ok("maintain").rows
+    assert done["bytes_freed"] == shown["home_dead_bytes"]
+    assert numbers.ok("topics", "show", "other").rows[0]["home_dead_bytes"] == 0
+
+
+def test_time_to_loss_in_words_and_in_seconds(numbers: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers.ok("topics", "alter", "numbers", "--retention", "30 days")
+    done = numbers.ok("groups", "list")
+    assert 2_500_000 < done.rows[0]["time_to_loss_seconds"] < 30 * 86_400
+    assert done.err == ""
+    assert "29 days 23 hours" in numbers.ok("groups", "list", "--format", "table").text.replace(
+        "30 days", "29 days 23 hours"
+    )
+    monkeypatch.setattr("headrace.log.embedded.retention.time_to_loss", lambda *_: timedelta(hours=50, minutes=3))
+    assert "group g of numbers loses records in 2 days 2 hours, at its pace." in numbers.ok("groups", "list").err
+    monkeypatch.setattr(EmbeddedGroup, "time_to_loss", lambda _: timedelta(seconds=90.5))
+    assert "1 minute 30 seconds" in numbers.ok("groups", "show", "g", "numbers", "--format", "table").text
+
+
+def test_maintain_meets_damage(numbers: Shell) -> None:
+    file = next(path for path in (numbers.home / "data").iterdir() if path.stat().st_size > 100)
+    data = bytearray(file.read_bytes())
+    data[70] ^= 1
+    file.write_bytes(data)
+    done = numbers("maintain")
+    assert done.code == 3
+    assert len(done.rows[0]["problems"]) == 1
+    assert "headrace verify says more" in done.err
+    assert "there is no log" in numbers.refused("maintain", "--home", "/nowhere")
+
+
+# -- erasing -------------------------------------------------------------------------------------------
+
+
+def test_erase_only_when_meant(clicks: Shell) -> None:
+    done = clicks("erase", "clicks", "ann")
+    assert (done.code, done.out) == (2, b"")
+    assert "This would erase all records of key 'ann' from clicks. Say --yes" in done.err
+    (done,) = clicks.ok("erase", "clicks", "ann", "--yes").rows
+    assert done == {"topic": "clicks", "records": 1, "batches": 1, "dead_letters": 0, "incomplete": []}
+    assert {row["user"] for row in clicks.ok("consume", "clicks").rows} == {"bob", "cat"}
+    found = subprocess.run(["grep", "-rlaF", "ann", str(clicks.home)], capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize("key", [("ann", "7"), ("ann,7",), ('["ann", 7]',), ('["ann", "7"]',)])
+def test_keys_of_several_columns(shell: Shell, key: tuple[str, ...]) -> None:
+    shell.ok("topics", "create", "t", "a string, b bigint", "--key", "a,b")
+    produced(shell, "t", {"a": "ann", "b": 7}, {"a": "ann", "b": 8}, {"a": "ann", "b": None})
+    assert shell.ok("erase", "t", *key, "--yes").rows[0]["records"] == 1
+    assert [row["b"] for row in shell.ok("consume", "t").rows] == [8, None]
+    if len(key) == 1:
+        assert shell.ok("consume", "t", "--key", key[0]).rows == []
+    assert shell.ok("erase", "t", '["ann", null]', "--yes").rows[0]["records"] == 1
+
+
+def test_keys_are_typed(numbers: Shell) -> None:
+    numbers.ok("produce", "numbers", stdin=b'{"n": -5}')
+    assert numbers.ok("erase", "numbers", "7", "--yes").rows[0]["records"] == 1
+    assert numbers.ok("erase", "numbers", "--yes", "--", "-5").rows[0]["records"] == 1
+    assert "'x' is not a whole number" in numbers.refused("erase", "numbers", "x", "--yes")
+    assert "has 1 part: n" in numbers("erase", "numbers", "7", "8", "--yes").err
+    numbers.ok("topics", "create", "plain", "x int")
+    assert "topic 'plain' has no key" in numbers("erase", "plain", "1", "--yes").err
+    assert "reserved for headrace itself" in numbers.refused("erase", "__dead_letters", "1", "--yes")
+
+
+def test_an_erasure_that_is_incomplete_says_so_and_is_finished_later(
+    numbers: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(erasing, "_wipe_file", lambda _engine, row, _live: [f"{row.name}: Read-only file system"])
+        done = numbers("erase", "numbers", "7", "--yes")
+        assert done.code == 1
+        assert done.rows[0]["records"] == 1
+        assert done.rows[0]["incomplete"]
+        (line,) = done.err.splitlines()
+        assert line.startswith("headrace: bytes of erased records may be left: ")
+        assert line.endswith("Read-only file system. headrace maintain goes on with it.")
+        upkeep = next(row for row in numbers.ok("doctor").rows if row["check"] == "upkeep")
+        assert (upkeep["state"], upkeep["found"]) == ("warn", "an erasure is not wiped everywhere yet")
+        assert numbers("maintain").code == 1
+    assert numbers.ok("maintain").rows[0]["incomplete"] == []
+    with hr.open_log(numbers.home) as log:
+        assert not log.usage().wipe_due
+
+
+def test_as_processes(numbers: Shell, spawn: Spawner) -> None:
+    assert spawn.done("erase", "numbers", "3", "--yes").code == 0
+    done = spawn.done("maintain")
+    assert (done.code, done.err) == (0, "")
+    assert len(numbers.ok("consume", "numbers").rows) == 9

@@ -1,0 +1,104 @@
+"""Erasure where there is no record to find any more, and keys that look alike: what must go goes, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.log.embedded import erasing, swapping
+from headrace.log.embedded.log import EmbeddedLog, open_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with open_log(tmp_path / "log") as log:
+        yield log
+
+
+def files_with(text: str, home: Path) -> list[str]:
+    """By another process: closing a database file in this one would drop SQLite's locks."""
+    found = subprocess.run(["grep", "-rlaF", text, str(home)], capture_output=True, text=True, timeout=60, check=False)
+    return found.stdout.splitlines()
+
+
+def keys_of(topic: Any) -> list[Any]:
+    return [record.key for record in topic.records()]
+
+
+def test_a_record_that_retention_has_deleted_is_wiped(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "k string, v string", key="k", retention_bytes=2000)
+    topic.append({"k": "gone-key", "v": "gone-value"})
+    for _ in range(20):
+        topic.append({"k": "x", "v": "y" * 200})
+    assert "gone-key" not in keys_of(topic)
+    assert files_with("gone-", log.home)
+    done = topic.erase("gone-key")
+    assert (done.records, done.incomplete) == (0, [])
+    assert not files_with("gone-", log.home)
+    assert not log.usage().wipe_due
+
+
+def test_what_retention_deletes_under_an_erasure_is_no_obstacle(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log.create_topic("t", "k string, v string", key="k", retention_bytes=2000)
+    topic.append({"k": "gone-key", "v": "gone-value"})
+
+    def slow(*args: Any) -> None:
+        for _ in range(20):  # an append by somebody else, between reading and swapping
+            topic.append({"k": "x", "v": "y" * 200})
+        submit(*args)
+
+    submit = swapping.submit
+    monkeypatch.setattr(erasing.swapping, "submit", slow)
+    assert topic.erase("gone-key").incomplete == []
+    assert not files_with("gone-", log.home)
+
+
+def test_a_frame_holds_its_own_records_only(log: EmbeddedLog) -> None:
+    """Arrow writes slices with some bytes of what lies behind them: here, of records of other partitions and keys."""
+    topic = log.create_topic("t", "k string", key="k", partitions=2)
+    topic.append([{"k": "gone-key"}, {"k": "bob"}, {"k": "cat"}])
+    topic.append(pa.table({"k": ["ann", "gone-value"]}).slice(0, 1))
+    assert topic.erase("gone-key").records == 1
+    assert keys_of(topic) == ["bob", "cat", "ann"]
+    assert not files_with("gone", log.home)
+
+
+def test_null_is_not_the_empty_text(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "k string, n int", key="k")
+    topic.append([{"k": None, "n": 1}, {"k": "", "n": 2}, {"k": "a", "n": 3}])
+    assert topic.erase("").records == 1
+    assert keys_of(topic) == [None, "a"]
+    assert topic.erase(None).records == 1
+    assert keys_of(topic) == ["a"]
+
+
+def test_letters_that_hold_the_key(log: EmbeddedLog) -> None:
+    """As a row by its key; as bytes, when all parts of the key are in them; of other topics, never."""
+    ahead = datetime.now(UTC) + timedelta(hours=5)
+    for name in ("t", "other"):
+        topic = log.create_topic(name, "a string, b int, at timestamp", key=("a", "b"), event_time="at")
+        topic.append([{"a": "ann", "b": n, "at": ahead} for n in (7, 8)])
+        topic.bury(
+            [
+                {"reason": "bad_input", "error": "", "source": f"stdin:{n}", "raw": raw}
+                for n, raw in enumerate([b"ann;7;oops", b"ann;8;oops", b"7"])
+            ]
+        )
+    done = log.topic("t").erase(("ann", 7))
+    assert (done.records, done.dead_letters, done.incomplete) == (0, 2, [])
+    left = [
+        letter.value if isinstance(letter.value, bytes) else letter.value["b"]
+        for letter in log.dead_letters()
+        if letter.origin.topic == "t"
+    ]
+    assert left == [8, b"ann;8;oops", b"7"]
+    assert len([letter for letter in log.dead_letters() if letter.origin.topic == "other"]) == 5
+    assert log.verify().ok
