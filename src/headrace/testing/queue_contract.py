@@ -314,7 +314,7 @@ class Receiving(QueueSetting):
         (rejected,) = queue.receive()
         rejected.nack()
         peeked = queue.peek(5)
-        assert [(record.partition, record.offset) for record in peeked][0] == (rejected.partition, rejected.offset)
+        assert (peeked[0].partition, peeked[0].offset) == (rejected.partition, rejected.offset)
         assert len(peeked) == 5
         assert len(queue.peek(100)) == 40
         assert queue.stats().ready == 39
