@@ -3,20 +3,23 @@ and a model that must agree, whatever is done in whatever order."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.errors import DamagedData, LeaseExpired
 from headrace.log.embedded import deliveries, queue_core, receiving
@@ -439,10 +442,23 @@ class QueueMachine(RuleBasedStateMachine):
         assert (stats.acked, stats.dead, stats.dead_open) == (self.model.acked, self.model.died, len(self.model.dead))
 
 
-TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=40, stateful_step_count=30)
+SETTINGS = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
-class TestQueueMachineForLong(QueueMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=1_000, stateful_step_count=100)
-    pytestmark = (pytest.mark.soak, pytest.mark.timeout(0))
+def test_queues_agree_with_their_model() -> None:
+    run_state_machine_as_test(QueueMachine, settings=SETTINGS)
+
+
+@pytest.mark.soak
+def test_queues_agree_with_their_model_for_long(soak_seconds: float, seed: int) -> None:
+    until = time.monotonic() + soak_seconds
+    for turn in itertools.count():
+        if time.monotonic() >= until:
+            break
+        fresh = hypothesis.seed(seed + turn)(type("QueueMachine", (QueueMachine,), {}))
+        run_state_machine_as_test(fresh, settings=settings(SETTINGS, max_examples=20, stateful_step_count=150))
