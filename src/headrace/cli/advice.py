@@ -14,6 +14,7 @@ from headrace.errors import (
     TopicFull,
     TopicReplaced,
     UnknownGroup,
+    UnknownQueue,
     UnknownTopic,
 )
 
@@ -37,7 +38,7 @@ def _words(error: HeadraceError) -> str:
         return f"topic {error.topic!r} was deleted meanwhile (or deleted and created again). Run the command again."
     if isinstance(error, UnknownTopic) and not error.known:
         return f"there is no topic {error.topic!r}, and no other. Create it: {CREATE.format(error.topic)}"
-    if isinstance(error, UnknownGroup):
+    if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"
     if isinstance(error, OffsetOutOfRange) and 0 <= error.offset < error.earliest:

@@ -99,7 +99,8 @@ def show(id_: int, format_: str | None) -> None:
     with opened() as log:
         (letter,) = _chosen(log, (id_,), None)
         origin = letter.origin
-        print_one({**_row(letter), "partition": origin.partition, "offset": origin.offset}, format_)
+        where = {"partition": origin.partition, "offset": origin.offset, "deliveries": letter.deliveries}
+        print_one({**_row(letter), **where}, format_)
 
 
 @dead.command()
@@ -110,6 +111,7 @@ def show(id_: int, format_: str | None) -> None:
 def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
     """Append dead letters to the topic they were meant for; each is appended and ended at once, or neither.
 
+    A queue's letter goes back into its queue, and is not appended again; for all of a queue: headrace queue redrive.
     Bytes that are no record cannot be replayed: correct them, produce them, then drop the letter.
 
     \b

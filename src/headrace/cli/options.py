@@ -195,5 +195,15 @@ def complete_group(ctx: click.Context, _parameter: click.Parameter, incomplete: 
     return _names(ctx, find, incomplete)
 
 
+def complete_queue(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The queues of the topic that was typed already."""
+
+    def find(log: EmbeddedLog) -> list[str]:
+        return [queue.name for queue in log.topic(ctx.params["topic"]).queues()] if ctx.params.get("topic") else []
+
+    return _names(ctx, find, incomplete)
+
+
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 group_argument = click.argument("group", shell_complete=complete_group)
+queue_argument = click.argument("queue", shell_complete=complete_queue)

@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "produce": ("produce", "Append records from files or standard input."),
     "consume": ("consume", "Print records, from anywhere, once or for ever, alone or in a group."),
     "groups": ("groups", "List, show, rewind and delete consumer groups."),
+    "queue": ("queue", "List, show, peek into, redrive, rewind and delete queues."),
+    "work": ("work", "Run a function on the messages of a queue."),
     "dead": ("dead", "List, show, replay and drop dead letters."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
     "erase": ("upkeep", "Remove a key's records from every file of the log."),

@@ -6,8 +6,9 @@ imports it.
 
 import pytest
 
-pytest.register_assert_rewrite("headrace.testing.log_contract")
+pytest.register_assert_rewrite("headrace.testing.log_contract", "headrace.testing.queue_contract")
 
 from headrace.testing.log_contract import LogContract  # noqa: E402  (after the line above, so that asserts explain)
+from headrace.testing.queue_contract import QueueContract  # noqa: E402
 
-__all__ = ["LogContract"]
+__all__ = ["LogContract", "QueueContract"]

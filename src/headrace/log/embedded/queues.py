@@ -57,7 +57,8 @@ class Message:
     _lease: int = field(repr=False)
     _hash: int | None = field(repr=False)
     _queue: EmbeddedQueue = field(repr=False)
-    _answered: bool = field(default=False, repr=False)
+    answered: bool = field(default=False, repr=False)
+    """Whether this delivery was acknowledged, rejected or given back, by this very object."""
 
     @property
     def queue(self) -> str:
@@ -86,7 +87,7 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._answered:
+        if self.answered:
             return
         if error is None:
             self.ack()
@@ -103,10 +104,10 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def answered(messages: Iterable[Message]) -> None:
+def mark_answered(messages: Iterable[Message]) -> None:
     """Their answers are committed: a `with` block around one has nothing left to do."""
     for message in messages:
-        message._answered = True
+        message.answered = True
 
 
 class EmbeddedQueue:
@@ -240,7 +241,7 @@ class EmbeddedQueue:
         if mine:
             self._core.engine.submit(_Ack(self, list(mine))).result()
             reach("queue.acked")
-            answered(mine.values())
+            mark_answered(mine.values())
 
     def apply_ack(self, tx: Tx, claims: Iterable[Claim]) -> None:
         """Inside a write transaction; LeaseExpired refuses it."""
@@ -276,7 +277,7 @@ class EmbeddedQueue:
                     reach("queue.nacked")
             except Stale:
                 continue
-            answered(mine.values())
+            mark_answered(mine.values())
             return
         raise WaitTimeout(f"queue {self.name!r}, which is altered all the time", 0.0)
 
@@ -288,7 +289,7 @@ class EmbeddedQueue:
         """They were not begun: somebody else gets them at once, and this delivery does not count."""
         mine = self._mine(messages)
         self._move(mine, 0, keep=False)
-        answered(mine.values())
+        mark_answered(mine.values())
 
     def _move(self, mine: Mapping[Claim, Message], later_us: int, *, keep: bool) -> None:
         def apply(tx: Tx) -> None:
@@ -492,4 +493,4 @@ def _whole_number(argument: str, value: Any, most: int = 1 << 31) -> int:
     return value
 
 
-__all__ = ["EmbeddedQueue", "Message", "Order", "answered", "opened", "replay", "said"]
+__all__ = ["EmbeddedQueue", "Message", "Order", "mark_answered", "opened", "replay", "said"]

@@ -15,7 +15,7 @@ from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.groups import Claims, EmbeddedMember
-from headrace.log.embedded.queues import EmbeddedQueue, Message, answered
+from headrace.log.embedded.queues import EmbeddedQueue, Message, mark_answered
 from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
 from headrace.position import Position
 
@@ -112,7 +112,7 @@ class EmbeddedTransaction:
             for member, claims in self._members:
                 member.committed(claims)
             for messages in self._acks.values():
-                answered(messages)
+                mark_answered(messages)
             return
         raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
 
