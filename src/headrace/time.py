@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    _I64 = npt.NDArray[np.int64]
+
 UNSET = -(2**63)
 """No progress yet: below every event time. As a stored value it is null."""
 
@@ -23,15 +25,15 @@ def progress_after(before_us: int, event_max_us: int | None, arrived_us: int) ->
     return max(before_us, min(event_max_us, arrived_us))
 
 
-def progress_of_rows(before_us: int, events_us: npt.NDArray[np.int64], arrived_us: int) -> npt.NDArray[np.int64]:
-    """Each row's progress: what is before the batch, and the rows above it. Untimed rows are `UNSET`."""
+def progress_of_rows(before_us: _I64, events_us: _I64, arrived_us: _I64) -> _I64:
+    """Each row's progress: what is before its batch, and the rows above it. Untimed rows are `UNSET`. The rows may be
+    of several batches in a row: what is before a batch is not less than what the rows of the one above it make it."""
     import numpy as np
 
-    out = np.empty(len(events_us), dtype=np.int64)
-    if len(events_us):
-        out[0] = before_us
-        np.maximum.accumulate(np.minimum(events_us[:-1], arrived_us), out=out[1:])
-        np.maximum(out[1:], before_us, out=out[1:])
+    out = before_us.copy()
+    if len(out) > 1:
+        above = np.maximum.accumulate(np.minimum(events_us[:-1], arrived_us[:-1]))
+        np.maximum(out[1:], above, out=out[1:])
     return out
 
 

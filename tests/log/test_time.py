@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,11 @@ from headrace.time import UNSET, progress_after, progress_of_rows, with_floor
 times = st.integers(-(10**15), 10**15)
 events = st.lists(st.none() | times, max_size=20)
 befores = st.just(UNSET) | times
+
+
+def of_rows(before: int, array: npt.NDArray[np.int64], arrived: int) -> list[int]:
+    """Rows of one batch."""
+    return progress_of_rows(np.full(len(array), before), array, np.full(len(array), arrived)).tolist()
 
 
 def definition(before: int, event_times: list[int | None], arrived: int) -> list[int]:
@@ -24,7 +30,7 @@ def definition(before: int, event_times: list[int | None], arrived: int) -> list
 def test_rows_and_batches_follow_the_definition(before: int, event_times: list[int | None], arrived: int) -> None:
     expected = definition(before, event_times, arrived)
     array = np.array([UNSET if t is None else t for t in event_times], dtype=np.int64)
-    assert progress_of_rows(before, array, arrived).tolist() == expected[:-1]
+    assert of_rows(before, array, arrived) == expected[:-1]
     timed = [t for t in event_times if t is not None]
     assert progress_after(before, max(timed) if timed else None, arrived) == expected[-1]
 
@@ -32,26 +38,29 @@ def test_rows_and_batches_follow_the_definition(before: int, event_times: list[i
 @given(befores, events, times, st.integers(0, 20))
 def test_where_a_batch_is_cut_means_nothing(before: int, event_times: list[int | None], arrived: int, cut: int) -> None:
     def rows(first: int, part: list[int | None]) -> list[int]:
-        return progress_of_rows(first, np.array([UNSET if t is None else t for t in part], np.int64), arrived).tolist()
+        return of_rows(first, np.array([UNSET if t is None else t for t in part], np.int64), arrived)
 
     head, tail = event_times[:cut], event_times[cut:]
     timed = [t for t in head if t is not None]
     between = progress_after(before, max(timed) if timed else None, arrived)
     assert rows(before, head) + rows(between, tail) == rows(before, event_times)
+    both = np.array([before] * len(head) + [between] * len(tail), np.int64)
+    array = np.array([UNSET if t is None else t for t in event_times], np.int64)
+    assert progress_of_rows(both, array, np.full(len(array), arrived)).tolist() == rows(before, event_times)
 
 
 def test_no_clock_in_the_future_makes_others_late() -> None:
     assert progress_after(50, event_max_us=1_000, arrived_us=100) == 100  # min(1000, 100)
-    assert progress_of_rows(50, np.array([1_000, 60]), 100).tolist() == [50, 100]
+    assert of_rows(50, np.array([1_000, 60]), 100) == [50, 100]
 
 
 def test_untimed_rows_move_nothing() -> None:
     assert progress_after(50, None, 100) == 50
-    assert progress_of_rows(UNSET, np.array([UNSET, UNSET]), 100).tolist() == [UNSET, UNSET]
+    assert of_rows(UNSET, np.array([UNSET, UNSET]), 100) == [UNSET, UNSET]
 
 
 def test_no_rows() -> None:
-    assert progress_of_rows(5, np.array([], dtype=np.int64), 100).tolist() == []
+    assert of_rows(5, np.array([], dtype=np.int64), 100) == []
 
 
 def test_the_floor() -> None:

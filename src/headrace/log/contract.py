@@ -88,6 +88,32 @@ class MemberInfo:
     alive: bool
 
 
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Where a queue's messages are now, and counters that only grow. Offsets without a record (compacted, erased) count
+    as ready until the queue has passed them."""
+
+    ready: int
+    """Not handed out yet."""
+    in_flight: int
+    """With a consumer."""
+    waiting: int
+    """Waiting for another message of their key (order="key")."""
+    due: int
+    """To be handed out again: rejected, or not answered in time."""
+    delivered: int
+    redelivered: int
+    acked: int
+    dead: int
+    """Became dead letters, ever …"""
+    dead_open: int
+    """… and still are."""
+    lost: int
+    """Deleted by retention before they were acknowledged."""
+    oldest: timedelta
+    """Age of the oldest message that is not done; zero when all are."""
+
+
 @dataclass(slots=True)
 class ProducerStats:
     """Counters of one producer, for ever growing: sent = acked + failed + dropped + buffered_rows. What `send` refused

@@ -4,8 +4,8 @@ stay are untouched, so a new reader finds the full latest state, and an old one 
 A tombstone is a record that has nothing but its key (and event time). The newest of a key stays until its grace is over
 and every registered group and queue has read it; then the key is gone.
 
-Memory is bounded: keys are looked at in passes of some millions, each a scan of the key columns; what stays is kept as
-offsets. The second scan rewrites only batches that lose something."""
+Memory is bounded: when there are more than some millions of keys they are looked at in several passes, each a scan of
+the key columns; what stays is kept as offsets. A last scan rewrites only batches that lose something."""
 
 from __future__ import annotations
 
@@ -28,36 +28,37 @@ from headrace.log.embedded.retention import consumers
 from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS
 from headrace.schema import EXTRA_COLUMN
 
-PASS_RECORDS = 4_000_000
-MERGE_RECORDS = 1_000_000
+PASS_KEYS, PASSES_MAX = 4_000_000, 1024
+MERGE_RECORDS = 2_000_000
 
 Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Compacted:
-    records: int = 0  # that went
-    bytes: int = 0
-
-
-def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int, now_us: int) -> Compacted:
+def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int, now_us: int) -> int:
+    """Returns how many records went."""
     with engine.index.snapshot() as db:
         state = PARTITIONS.get(db, topic.id, partition)
         seen = min((c.offset for c in consumers(db, topic.id) if c.partition == partition), default=None)
     if state is None or state.cleaned >= state.next:
-        return Compacted()
+        return 0
     seen = state.next if seen is None else min(seen, state.next)
     newest, tombstones = _newest(engine, catalog, topic, state, seen, now_us)
-    done = Compacted()
-    for run, stays in _runs(engine, topic, state, newest):
-        kept = [_only(batch, newest) for batch in _read(engine, catalog, topic, run, stays)]
-        swap = swapping.Swap(topic, run, swapping.replacements(topic, run, kept))
-        swapping.submit(engine, swap)
-        done.records += sum(row.records for row in run) - sum(batch.num_rows for batch in kept)
-        done.bytes += sum(row.length for row in run) - sum(new.draft.length for new in swap.new if new.draft)
+    swaps = (
+        swapping.Swap(
+            topic,
+            run,
+            swapping.replacements(
+                topic, run, [_only(batch, newest) for batch in _read(engine, catalog, topic, run, stays)]
+            ),
+        )
+        for run, stays in _runs(engine, topic, state, newest)
+    )
+    gone = 0
+    for swap in swapping.swapped(engine, swaps):
+        gone += sum(row.records for row in swap.old) - sum(new.body.count for new in swap.new if new.body)
     # As long as tombstones wait for their end, the partition counts as not clean from the first of them on.
     _note(engine, topic, partition, int(tombstones.min(initial=state.next)))
-    return done
+    return gone
 
 
 def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int) -> None:
@@ -72,80 +73,95 @@ def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int) -> No
 # -- what stays --------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Tombstones:
+    """All that were met: their offsets, and when they came."""
+
+    offsets: list[Offsets]
+    arrived: list[Offsets]
+
+
 def _newest(
     engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, seen: int, now_us: int
 ) -> tuple[Offsets, Offsets]:
     """The offsets that stay, in order; and those of them that are tombstones."""
-    passes = -(-state.records // PASS_RECORDS) or 1
-    stay: list[Offsets] = []
+    nothing = np.empty(0, np.int64)
+    passes, stay = 1, None
+    while stay is None:  # too many keys for so few passes
+        tombstones = _Tombstones([nothing], [nothing])
+        stay = _latest(engine, catalog, topic, state, passes, tombstones)
+        passes *= 2
+    newest = np.sort(stay)
+    offsets, arrived = np.concatenate(tombstones.offsets), np.concatenate(tombstones.arrived)
+    last = _among(offsets, newest)
+    over = last & (arrived < now_us - topic.settings.tombstone_grace_us) & (offsets < seen)
+    return np.setdiff1d(newest, offsets[over], assume_unique=True), offsets[last & ~over]
+
+
+def _latest(
+    engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, passes: int, tombstones: _Tombstones
+) -> Offsets | None:
+    """The newest offset of every key; None when a pass has more keys than it may."""
+    stay = [np.empty(0, np.int64)]
     for number in range(passes):
         latest: pa.Table | None = None
         gathered: list[pa.Table] = []
-        for part in _keys(engine, catalog, topic, state, number, passes):
+        for part in _keys(engine, catalog, topic, state, number, passes, tombstones):
             gathered.append(part)
             if sum(table.num_rows for table in gathered) >= MERGE_RECORDS:
                 latest, gathered = _merged(latest, gathered, topic.settings.key), []
-        latest = _merged(latest, gathered, topic.settings.key)
+                if latest.num_rows > PASS_KEYS and passes < PASSES_MAX:
+                    return None
+        if gathered:
+            latest = _merged(latest, gathered, topic.settings.key)
         if latest is not None:
             stay.append(latest.column("_offset").to_numpy())
-    newest = np.sort(np.concatenate(stay)) if stay else np.empty(0, np.int64)
-    tombstones, ended = _tombstones(engine, catalog, topic, state, newest, seen, now_us)
-    return np.setdiff1d(newest, ended, assume_unique=True), np.setdiff1d(tombstones, ended, assume_unique=True)
+    return np.concatenate(stay)
 
 
 def _keys(
-    engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, number: int, passes: int
-) -> Iterator[pa.Table]:
-    """Keys and offsets of one pass: those whose crc falls to it."""
-    reader = Reader(engine, catalog, topic, state.partition)
-    of_topic = topic.settings.partitions
-    for batch in reader.batches(state.earliest, state.next, [*topic.settings.key, "_offset"]):
-        if passes > 1:
-            spread = keys.partitions_of(batch, topic.settings.key, passes * of_topic) // of_topic
-            batch = batch.filter(pa.array(spread == number))
-        yield pa.Table.from_batches([batch])
-
-
-def _merged(latest: pa.Table | None, more: list[pa.Table], key: tuple[str, ...]) -> pa.Table | None:
-    tables = [*([latest] if latest is not None else []), *more]
-    if not tables:
-        return None
-    grouped = pa.concat_tables(tables).group_by(list(key), use_threads=False).aggregate([("_offset", "max")])
-    return grouped.rename_columns([*key, "_offset"])
-
-
-def _tombstones(
     engine: Engine,
     catalog: Catalog,
     topic: TopicState,
     state: PartitionRow,
-    newest: Offsets,
-    seen: int,
-    now_us: int,
-) -> tuple[Offsets, Offsets]:
-    """Tombstones among the newest, and those whose time is over."""
-    schema, settings = catalog.schema(topic), topic.settings
-    values = [name for name in schema.names if name not in settings.key and name != settings.event_time]
-    if settings.extra_kept:
-        values.append(EXTRA_COLUMN)
-    if not values:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+    number: int,
+    passes: int,
+    tombstones: _Tombstones,
+) -> Iterator[pa.Table]:
+    """Keys and offsets of one pass, those whose crc falls to it; tombstones are found on the way of the first."""
+    key, of_topic = topic.settings.key, topic.settings.partitions
+    values = _values(catalog, topic) if number == 0 else []
     reader = Reader(engine, catalog, topic, state.partition)
-    found, ended = [], []
-    for batch in reader.batches(state.earliest, state.next, [*values, "_offset", "_arrived_at"]):
-        if any(batch.column(name).null_count == 0 for name in values):
-            continue
-        empty = pc.is_null(batch.column(values[0]))
-        for name in values[1:]:
-            empty = pc.and_(empty, pc.is_null(batch.column(name)))
-        only = batch.filter(empty)
-        offsets = only.column("_offset").to_numpy()
-        arrived = only.column("_arrived_at").cast(pa.int64()).to_numpy()
-        stays = _among(offsets, newest)
-        found.append(offsets[stays])
-        ended.append(offsets[stays & (arrived < now_us - settings.tombstone_grace_us) & (offsets < seen)])
-    nothing = [np.empty(0, np.int64)]
-    return np.concatenate(nothing + found), np.concatenate(nothing + ended)
+    for batch in reader.batches(state.earliest, state.next, [*key, "_offset", *values, "_arrived_at"]):
+        if values and all(batch.column(name).null_count for name in values):
+            _find_tombstones(batch, values, tombstones)
+        batch = batch.select([*key, "_offset"])
+        if passes > 1:
+            spread = keys.partitions_of(batch, key, passes * of_topic) // of_topic
+            batch = batch.filter(pa.array(spread == number))
+        yield pa.Table.from_batches([batch])
+
+
+def _values(catalog: Catalog, topic: TopicState) -> list[str]:
+    """The columns a tombstone has nothing in."""
+    settings = topic.settings
+    names = [name for name in catalog.schema(topic).names if name not in settings.key and name != settings.event_time]
+    return [*names, EXTRA_COLUMN] if settings.extra_kept and names else names
+
+
+def _find_tombstones(batch: pa.RecordBatch, values: list[str], tombstones: _Tombstones) -> None:
+    empty = pc.is_null(batch.column(values[0]))
+    for name in values[1:]:
+        empty = pc.and_(empty, pc.is_null(batch.column(name)))
+    found = batch.filter(empty)
+    tombstones.offsets.append(found.column("_offset").to_numpy())
+    tombstones.arrived.append(found.column("_arrived_at").view(pa.int64()).to_numpy())
+
+
+def _merged(latest: pa.Table | None, more: list[pa.Table], key: tuple[str, ...]) -> pa.Table:
+    tables = [*([latest] if latest is not None else []), *more]
+    grouped = pa.concat_tables(tables).group_by(list(key), use_threads=False).aggregate([("_offset", "max")])
+    return grouped.rename_columns([*key, "_offset"])
 
 
 def _among(offsets: Offsets, known: Offsets) -> npt.NDArray[np.bool_]:

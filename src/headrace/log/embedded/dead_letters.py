@@ -2,7 +2,8 @@
 for the whole product: quarantined events, poison input, failed deliveries. Owns the topic `__dead_letters` and the
 list of those still open. The texts lie in the log, never in the index.
 
-A letter is replayed or dropped once: the append of a replay and the letter's end are one transaction."""
+A letter is replayed or dropped once: the append of a replay and the letter's end are one transaction. A queue's letter
+is not appended again: its message goes back into that queue."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ LETTER_BYTES_MAX = 64 << 20
 """A record of the largest size must fit as JSON text, with its reason beside it."""
 SCHEMA = (
     "reason string NOT NULL, error string, topic string, topic_id string, partition int, offset bigint, source string, "
-    "died_at timestamp NOT NULL, row string, raw binary"
+    "deliveries int, died_at timestamp NOT NULL, row string, raw binary"
 )
 
 
@@ -46,10 +47,14 @@ class DeadLetter:
     origin: Origin
     died_at: datetime
     value: dict[str, Any] | bytes
+    deliveries: int | None
+    """How often a queue had delivered it."""
+    _queue: int | None = field(repr=False, compare=False)
     _owner: _Owner = field(repr=False, compare=False)
 
     def replay(self) -> Appended:
-        """Appends the row to the topic it was meant for, and ends the letter: both or neither."""
+        """Appends the row to the topic it was meant for, or puts a queue's message back into its queue, and ends the
+        letter: both or neither."""
         return self._owner.replay(self)
 
     def drop(self) -> None:
@@ -60,13 +65,19 @@ class DeadLetter:
 @dataclass(frozen=True, slots=True)
 class _Owner:
     engine: Engine
-    topic: Callable[[str], EmbeddedTopic]
+    catalog: Catalog
+    topic: Callable[[str], EmbeddedTopic] | None
 
     def replay(self, letter: DeadLetter) -> Appended:
         origin = letter.origin
+        assert self.topic is not None
         target = None if origin.topic is None else self.topic(origin.topic)
         if target is not None and origin.topic is not None and target.topic_id != origin.topic_id:
             raise TopicReplaced(topic=origin.topic, topic_id=origin.topic_id or "")
+        if target is not None and letter._queue is not None:
+            from headrace.log.embedded import queues
+
+            return queues.replay(letter._queue, letter, self.engine, self.catalog, target._state())
         if target is None or isinstance(letter.value, bytes):
             raise InvalidArgument(
                 "letter", letter.id, "is not a row of a topic: correct it, append it, then drop the letter"
@@ -83,7 +94,7 @@ class _Owner:
         raise WaitTimeout(f"topic {target.name!r}, which is altered all the time", 0.0)
 
     def drop(self, letter: DeadLetter) -> None:
-        self.engine.submit(Plain(lambda tx: _end(tx, letter.id), synced=True)).result()
+        self.engine.submit(Plain(lambda tx: end(tx, letter.id), synced=True)).result()
 
 
 class _Replay:
@@ -100,13 +111,17 @@ class _Replay:
         return self._append.drafts()
 
     def apply(self, tx: Tx) -> Appended:
-        _end(tx, self._letter)
+        end(tx, self._letter)
         return self._append.apply(tx)
 
 
-def _end(tx: Tx, letter: int) -> None:
+def end(tx: Tx, letter: int, *, missing_ok: bool = False) -> bool:
+    """Inside a write transaction: the letter is open no more. Whether it was."""
     if DEAD.delete(tx.db, "WHERE offset = ?", letter) == 0:
+        if missing_ok:
+            return False
         raise InvalidArgument("letter", letter, "was replayed or dropped already")
+    return True
 
 
 # -- writing letters ---------------------------------------------------------------------------------
@@ -119,8 +134,10 @@ def _home(catalog: Catalog) -> TopicState:
         return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
 
 
-def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]]) -> Append:
-    """An append of dead letters, to be submitted or made part of another append."""
+def letters(
+    catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]], *, queue: int | None = None
+) -> Append:
+    """An append of dead letters, to be submitted or made part of another append. `queue`: whose messages they were."""
     home = _home(catalog)
     now = datetime.now(UTC)
     for letter in found:
@@ -136,7 +153,7 @@ def letters(catalog: Catalog, topic: TopicState | None, found: list[dict[str, An
 
     def register(tx: Tx, given: range) -> None:
         for offset in given:
-            DEAD.add(tx.db, DeadRow(offset, topic.id if topic else None, None))
+            DEAD.add(tx.db, DeadRow(offset, topic.id if topic else None, queue))
 
     prepared.register = register
     return prepared
@@ -162,17 +179,21 @@ def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> A
 # -- reading letters ---------------------------------------------------------------------------------
 
 
-def listed(engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopic]) -> Iterator[DeadLetter]:
+def listed(
+    engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopic] | None, *, queue: int | None = None
+) -> Iterator[DeadLetter]:
+    """The letters that are open; with `queue`, its own. `topic` opens one by its name, for those who replay letters."""
     with engine.index.reading() as db:
-        open_letters = [row.offset for row in DEAD.select(db, "ORDER BY offset")]
+        rows = DEAD.select(db, "ORDER BY offset") if queue is None else DEAD.select(db, "WHERE queue = ?", queue)
+    open_letters = {row.offset: row.queue for row in sorted(rows)}
     if not open_letters:
         return
     home = _home(catalog)
     reader = Reader(engine, catalog, home, 0)
-    owner = _Owner(engine, topic)
-    for first, stop in _stretches(open_letters):
+    owner = _Owner(engine, catalog, topic)
+    for first, stop in _stretches(list(open_letters)):
         for record in reader.records(first, stop):
-            yield _letter(record.offset, record.value, catalog, owner)
+            yield _letter(record.offset, record.value, open_letters[record.offset], catalog, owner)
 
 
 def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
@@ -186,10 +207,18 @@ def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
     yield first, previous + 1
 
 
-def _letter(offset: int, value: dict[str, Any], catalog: Catalog, owner: _Owner) -> DeadLetter:
+def _letter(offset: int, value: dict[str, Any], queue: int | None, catalog: Catalog, owner: _Owner) -> DeadLetter:
     origin = Origin(value["topic"], value["partition"], value["offset"], value["source"], value["topic_id"])
     return DeadLetter(
-        offset, value["reason"], value["error"] or "", origin, value["died_at"], _value(value, catalog), owner
+        offset,
+        value["reason"],
+        value["error"] or "",
+        origin,
+        value["died_at"],
+        _value(value, catalog),
+        value["deliveries"],
+        queue,
+        owner,
     )
 
 
@@ -207,4 +236,4 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 
 
-__all__ = ["NAME", "DeadLetter", "letters", "listed", "quarantined"]
+__all__ = ["NAME", "DeadLetter", "end", "letters", "listed", "quarantined"]

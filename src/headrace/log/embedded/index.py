@@ -171,11 +171,13 @@ class CursorRow(NamedTuple):
 
 
 class DeliveryRow(NamedTuple):
-    """A message that is not done: with a consumer, to be delivered again, or waiting for another of its key."""
+    """Neighbouring messages that are not done: with a consumer, to be delivered again, or (then one alone) waiting for
+    another of its key."""
 
     queue: int
     partition: int
     offset: int
+    stop: int
     deliveries: int
     due: int  # when it may be delivered (again), on the monotonic clock; WAITING: when another one is done
     lease: int  # names the delivery: an answer to an older one is refused
@@ -207,7 +209,7 @@ def row_crc(table: str, values: Sequence[Any]) -> int:
 class Table(Generic[Row]):
     """One kind of row. SQL is made here and nowhere else; a row that fails its checksum never leaves."""
 
-    def __init__(self, name: str, row: type[Row], key: str, *, rowid: bool = False, also: str = "") -> None:
+    def __init__(self, name: str, row: type[Row], key: str, *, rowid: bool = False, also: Sequence[str] = ()) -> None:
         self.name, self.row, self.key = name, row, key.split(", ")
         self.columns: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
         listed = ", ".join(self.columns)
@@ -217,8 +219,7 @@ class Table(Generic[Row]):
         tail = "" if rowid else f", PRIMARY KEY ({key})"
         columns = ", ".join(filter(None, [primary, *rest]))
         self.create = [f"CREATE TABLE {name} ({columns}, crc{tail}){'' if rowid else ' WITHOUT ROWID'}"]
-        if also:
-            self.create.append(also)
+        self.create += also
         self._rowid = rowid
         self._insert = f"INSERT INTO {name} ({listed}, crc) VALUES ({marks})"
         self._put = f"INSERT OR REPLACE INTO {name} ({listed}, crc) VALUES ({marks})"
@@ -238,6 +239,9 @@ class Table(Generic[Row]):
 
     def put(self, db: sqlite3.Connection, row: Row) -> None:
         db.execute(self._put, (*row, row_crc(self.name, row)))
+
+    def add_all(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        db.executemany(self._insert, [(*row, row_crc(self.name, row)) for row in rows])
 
     def change(self, db: sqlite3.Connection, row: Row) -> None:
         """Puts a row that is there: half the work."""
@@ -266,7 +270,7 @@ class Table(Generic[Row]):
 
 
 META = Table("meta", MetaRow, "name")
-TOPICS = Table("topics", TopicRow, "id", rowid=True, also="CREATE UNIQUE INDEX topics_by_name ON topics (name)")
+TOPICS = Table("topics", TopicRow, "id", rowid=True, also=["CREATE UNIQUE INDEX topics_by_name ON topics (name)"])
 SCHEMAS = Table("schemas", SchemaRow, "topic, version")
 PARTITIONS = Table("partitions", PartitionRow, "topic, partition")
 FILES = Table(
@@ -274,7 +278,7 @@ FILES = Table(
     FileRow,
     "id",
     rowid=True,
-    also="CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state <> 'closed'",
+    also=["CREATE INDEX files_unsettled ON files (id) WHERE synced < committed OR state <> 'closed'"],
 )
 BATCHES = Table("batches", BatchRow, "topic, partition, base")
 PRODUCERS = Table("producers", ProducerRow, "topic, name")
@@ -283,15 +287,20 @@ VERSIONS = Table("versions", VersionRow, "topic, key")
 GROUPS = Table("groups", GroupRow, "topic, name")
 SHARES = Table("shares", ShareRow, "topic, group_name, partition")
 MEMBERS = Table("members", MemberRow, "topic, group_name, member")
-QUEUES = Table("queues", QueueRow, "id", rowid=True, also="CREATE UNIQUE INDEX queues_by_name ON queues (topic, name)")
+QUEUES = Table(
+    "queues", QueueRow, "id", rowid=True, also=["CREATE UNIQUE INDEX queues_by_name ON queues (topic, name)"]
+)
 CURSORS = Table("cursors", CursorRow, "queue, partition")
 DELIVERIES = Table(
     "deliveries",
     DeliveryRow,
     "queue, partition, offset",
-    also="CREATE INDEX deliveries_due ON deliveries (queue, due)",
+    also=[
+        "CREATE INDEX deliveries_due ON deliveries (queue, due)",
+        "CREATE INDEX deliveries_by_key ON deliveries (queue, key, due) WHERE key IS NOT NULL",
+    ],
 )
-DEAD = Table("dead", DeadRow, "offset")
+DEAD = Table("dead", DeadRow, "offset", also=["CREATE INDEX dead_by_queue ON dead (queue) WHERE queue IS NOT NULL"])
 TABLES: tuple[Table[Any], ...] = (
     META,
     TOPICS,

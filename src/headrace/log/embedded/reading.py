@@ -38,6 +38,7 @@ from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, Partition
 from headrace.schema import EXTRA_COLUMN, read_as
 from headrace.time import UNSET, progress_of_rows
 
+Frame = tuple[BatchRow, memoryview]
 INDEX_ROWS = 1000
 READ_BYTES = 1 << 20
 """Small neighbours in a file are read together up to this much."""
@@ -79,8 +80,8 @@ class Reader:
         if columns is None and self._topic.settings.extra_kept:
             names.append(EXTRA_COLUMN)
         self._refuse_unknown(names, schema)
-        for row, raw, first in self._frames(start, stop):
-            found = self._decoded(row, raw, first, stop, names, schema)
+        for frames, first in self._frames(start, stop):
+            found = self._decoded(frames, first, stop, names, schema)
             if found.num_rows:
                 yield found
 
@@ -90,14 +91,14 @@ class Reader:
         names = [*schema.names, EXTRA_COLUMN, "_offset", "_arrived_at", "_progress"]
         key = self._topic.settings.key
         width = len(schema.names) + 1
-        for row, raw, first in self._frames(start, stop):
-            batch = self._decoded(row, raw, first, stop, names, schema)
+        for frames, first in self._frames(start, stop):
+            batch = self._decoded(frames, first, stop, names, schema)
             if limit is not None:
                 batch = batch.slice(0, limit)
                 limit -= batch.num_rows
             offsets = batch.column(width).to_pylist()
-            arrived = batch.column(width + 1).cast(pa.int64()).to_pylist()
-            progress = batch.column(width + 2).cast(pa.int64()).to_pylist()
+            arrived = batch.column(width + 1).view(pa.int64()).to_pylist()
+            progress = batch.column(width + 2).view(pa.int64()).to_pylist()
             values = rows_module.to_rows(batch.select(range(width)))
             for offset, came, p, value in zip(offsets, arrived, progress, values, strict=True):
                 yield Record(
@@ -140,7 +141,7 @@ class Reader:
             names = ["_offset", "_arrived_at", "_progress"]
             for batch in self.batches(found.base, found.next, names):
                 for offset, came, progress in zip(
-                    *(batch.column(i).cast(pa.int64()).to_pylist() for i in range(3)), strict=True
+                    *(batch.column(i).view(pa.int64()).to_pylist() for i in range(3)), strict=True
                 ):
                     if came >= when_us:
                         return offset, progress
@@ -152,27 +153,34 @@ class Reader:
             row = BATCHES.get(db, self._topic.id, self._partition, offset)
         return (state.next, state.progress) if row is None else (row.base, row.progress)
 
-    def bodies(self, rows: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
+    def bodies(self, rows: list[BatchRow]) -> Iterator[Frame]:
         """The checked bodies of these batches, as they are."""
         for run in _runs(rows):
             yield from self._load(run)
 
     # -- index rows to frames ----------------------------------------------------------------------
 
-    def _frames(self, start: int, stop: int) -> Iterator[tuple[BatchRow, memoryview, int]]:
-        """The checked bodies of [start, stop), in order, each with the first offset that is wanted of it."""
+    def _frames(self, start: int, stop: int) -> Iterator[tuple[list[Frame], int]]:
+        """The checked frames of [start, stop), in order, small ones of a kind together, each time with the first offset
+        that is wanted of them."""
         offset = start
         while offset < stop:
             page = self._page(offset, stop)
-            try:
-                for run in _runs(page):
-                    for row, body in self._load(run):
-                        yield row, body, offset
-                        offset = row.next
-                    offset = run[-1].next
-            except DamagedData as error:
-                if not self._replaced(error.start, page):
-                    raise
+            damaged: DamagedData | None = None
+            for rows in _portions(page):
+                loaded: list[Frame] = []
+                try:
+                    loaded.extend(self.bodies(rows))
+                except DamagedData as error:  # what lies before it is whole
+                    damaged = error
+                for frames in _alike(loaded):
+                    yield frames, offset
+                    offset = frames[-1][0].next
+                if damaged is not None:
+                    break
+                offset = rows[-1].next
+            if damaged is not None and not self._replaced(damaged.start, page):
+                raise damaged
 
     def _replaced(self, base: int, page: list[BatchRow]) -> bool:
         """Whether upkeep has put something else in the place of the batch since its row was read."""
@@ -210,7 +218,7 @@ class Reader:
             why=f"{self._topic.name}/{self._partition}: no batch at offset {expected}, but offsets up to {state.next}",
         )
 
-    def _load(self, run: list[BatchRow]) -> Iterator[tuple[BatchRow, memoryview]]:
+    def _load(self, run: list[BatchRow]) -> Iterator[Frame]:
         """Frames that lie behind each other in one file, read at once, each checked on its own."""
         first = run[0]
         if first.file is None:
@@ -268,23 +276,19 @@ class Reader:
     # -- frames to columns -------------------------------------------------------------------------
 
     def _decoded(
-        self, row: BatchRow, body: memoryview, start: int, stop: int, names: Sequence[str], newest: pa.Schema
+        self, frames: list[Frame], start: int, stop: int, names: Sequence[str], newest: pa.Schema
     ) -> pa.RecordBatch:
         """The named columns of the rows inside [start, stop), as the newest schema has them."""
-        written = self._catalog.schema(self._topic, row.schema)
-        stored = stored_schema(written, row.flags)
-        try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(body), stored)
-            batch.validate()
-        except (pa.ArrowException, OSError) as error:
-            raise self._damaged(row, f"not an Arrow batch of this schema: {error}") from error
-        if batch.num_rows != row.records:
-            raise self._damaged(row, f"{batch.num_rows} records where {row.records} should be")
+        rows = [row for row, _ in frames]
+        written = self._catalog.schema(self._topic, rows[0].schema)
+        stored = stored_schema(written, rows[0].flags)
+        parsed = [self._parsed(row, body, stored) for row, body in frames]
+        batch = parsed[0] if len(parsed) == 1 else pa.concat_batches(parsed)
         low, high = 0, batch.num_rows
-        offsets = self._offsets(row, batch)
-        if start > row.base or stop < row.next:
+        offsets = _offsets(rows, batch)
+        if start > rows[0].base or stop < rows[-1].next:
             low, high = (int(i) for i in np.searchsorted(offsets, [start, stop]))
-        columns = [self._column(name, row, batch, written, newest, offsets) for name in names]
+        columns = [self._column(name, rows, batch, written, newest, offsets) for name in names]
         fields = [
             newest.field(name) if name in newest.names else pa.field(name, column.type)
             for name, column in zip(names, columns, strict=True)
@@ -292,17 +296,20 @@ class Reader:
         out = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)) if names else batch.select([])
         return out if (low, high) == (0, batch.num_rows) else out.slice(low, high - low)
 
-    def _offsets(self, row: BatchRow, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        if row.flags & PER_ROW:
-            column = batch.column("_offset")
-            if column.null_count == 0:
-                return np.asarray(column)
-        return np.arange(row.base, row.base + batch.num_rows, dtype=np.int64)
+    def _parsed(self, row: BatchRow, body: memoryview, stored: pa.Schema) -> pa.RecordBatch:
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), stored)
+            batch.validate()
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(row, f"not an Arrow batch of this schema: {error}") from error
+        if batch.num_rows != row.records:
+            raise self._damaged(row, f"{batch.num_rows} records where {row.records} should be")
+        return batch
 
     def _column(
         self,
         name: str,
-        row: BatchRow,
+        rows: list[BatchRow],
         batch: pa.RecordBatch,
         written: pa.Schema,
         newest: pa.Schema,
@@ -315,30 +322,30 @@ class Reader:
                 return column
             return read_as(batch.select([name]), pa.schema([newest.field(name)])).column(0)
         if name == EXTRA_COLUMN:
-            return batch.column(EXTRA_COLUMN) if row.flags & EXTRA else pa.nulls(count, pa.string())
+            return batch.column(EXTRA_COLUMN) if rows[0].flags & EXTRA else pa.nulls(count, pa.string())
         if name == "_partition":
             return pa.array(np.full(count, self._partition, dtype=np.int32))
         if name == "_offset":
             return pa.array(offsets)
         if name == "_arrived_at":
-            if row.flags & PER_ROW and batch.column(name).null_count == 0:
+            if rows[0].flags & PER_ROW and batch.column(name).null_count == 0:
                 return batch.column(name)
-            return pa.array(np.full(count, row.arrived, dtype=np.int64)).cast(INSTANT)
+            return pa.array(_each([row.arrived for row in rows], rows)).view(INSTANT)
         if name == "_progress":
-            return self._progress(row, batch)
+            return self._progress(rows, batch)
         return pa.nulls(count, newest.field(name).type)  # added to the schema since
 
-    def _progress(self, row: BatchRow, batch: pa.RecordBatch) -> pa.Array:
-        if row.flags & PER_ROW:
+    def _progress(self, rows: list[BatchRow], batch: pa.RecordBatch) -> pa.Array:
+        if rows[0].flags & PER_ROW:
             return batch.column("_progress")
-        before = UNSET if row.progress is None else row.progress
+        values = _each([UNSET if row.progress is None else row.progress for row in rows], rows)
         event_time = self._topic.settings.event_time
-        if event_time is None:
-            values = np.full(batch.num_rows, before, dtype=np.int64)
-        else:
-            events = batch.column(event_time).cast(pa.int64()).fill_null(UNSET)
-            values = progress_of_rows(before, np.asarray(events), row.arrived)
-        return pa.array(values, mask=values == UNSET).cast(INSTANT)
+        if event_time is not None:
+            events = batch.column(event_time).view(pa.int64())
+            timed = events.fill_null(UNSET) if events.null_count else events
+            values = progress_of_rows(values, np.asarray(timed), _each([row.arrived for row in rows], rows))
+        unset = values == UNSET
+        return pa.array(values, mask=unset if unset.any() else None).view(INSTANT)
 
     def _refuse_unknown(self, names: Sequence[str], schema: pa.Schema) -> None:
         for name in names:
@@ -347,6 +354,48 @@ class Reader:
                 raise InvalidArgument(
                     "columns", name, f"topic {self._topic.name!r} has no such column.{nearest(name, known)}"
                 )
+
+
+def _each(values: list[int], rows: list[BatchRow]) -> npt.NDArray[np.int64]:
+    """Each batch's value, for each of its records."""
+    return np.repeat(np.array(values, np.int64), [row.records for row in rows])
+
+
+def _offsets(rows: list[BatchRow], batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    if rows[0].flags & PER_ROW:
+        column = batch.column("_offset")
+        if column.null_count == 0:
+            return np.asarray(column)
+    return np.arange(rows[0].base, rows[0].base + batch.num_rows, dtype=np.int64)
+
+
+def _portions(page: list[BatchRow]) -> Iterator[list[BatchRow]]:
+    """What is read before it is handed out: one batch, or several small ones."""
+    portion: list[BatchRow] = []
+    length = 0
+    for row in page:
+        if portion and length + row.length > READ_BYTES:
+            yield portion
+            portion, length = [], 0
+        portion.append(row)
+        length += row.length
+    if portion:
+        yield portion
+
+
+def _alike(frames: list[Frame]) -> Iterator[list[Frame]]:
+    """Neighbours whose bodies can be joined: of one schema, dense, with no metadata of their own."""
+    alike: list[Frame] = []
+    for row, body in frames:
+        if alike:
+            last = alike[-1][0]
+            same = (last.schema, last.flags & EXTRA, last.next) == (row.schema, row.flags & EXTRA, row.base)
+            if not same or (last.flags | row.flags) & PER_ROW:
+                yield alike
+                alike = []
+        alike.append((row, body))
+    if alike:
+        yield alike
 
 
 def _runs(page: list[BatchRow]) -> Iterator[list[BatchRow]]:

@@ -18,12 +18,12 @@ from datetime import timedelta
 from headrace.errors import TopicFull
 from headrace.failpoints import reach
 from headrace.log.contract import AtRisk, Consumer, Overtaken
+from headrace.log.embedded import deliveries
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Tx, is_small
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import (
     BATCHES,
-    DELIVERIES,
     GROUPS,
     PARTITIONS,
     QUEUES,
@@ -204,12 +204,7 @@ def _overtaken(tx: Tx, topic: TopicState, partition: int, earliest: int) -> list
         for consumer in consumers(tx.db, topic.id)
         if consumer.partition == partition and consumer.offset < earliest
     ]
-    for queue in QUEUES.select(tx.db, "WHERE topic = ?", topic.id):
-        lost = DELIVERIES.delete(
-            tx.db, "WHERE queue = ? AND partition = ? AND offset < ?", queue.id, partition, earliest
-        )
-        if lost:
-            QUEUES.put(tx.db, queue._replace(lost=queue.lost + lost))
+    deliveries.lose(tx, topic.id, partition, earliest)
     return out
 
 

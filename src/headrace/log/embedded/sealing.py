@@ -19,13 +19,14 @@ SWAP_RECORDS, SWAP_BYTES, SWAP_BATCHES = 50_000, 8 << 20, 2_000
 
 def seal(engine: Engine, catalog: Catalog, topic: TopicState, partition: int) -> int:
     """Joins neighbours that are small. Returns how many batches are fewer."""
-    fewer = 0
-    for run in _runs(_small(engine, topic, partition)):
-        kept = list(swapping.contents(engine, catalog, topic, run))
-        swap = swapping.Swap(topic, run, swapping.replacements(topic, run, kept))
-        swapping.submit(engine, swap)
-        fewer += len(run) - len(swap.new)
-    return fewer
+    runs = _runs(_small(engine, topic, partition))
+    swaps = (
+        swapping.Swap(
+            topic, run, swapping.replacements(topic, run, list(swapping.contents(engine, catalog, topic, run)))
+        )
+        for run in runs
+    )
+    return sum(len(swap.old) - len(swap.new) for swap in swapping.swapped(engine, swaps))
 
 
 def _small(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:

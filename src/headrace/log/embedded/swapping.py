@@ -8,7 +8,9 @@ durability; before it they do not exist, after it the old ones do not: a crash l
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,11 +108,25 @@ def _total(rows: Sequence[BatchRow], column: str) -> int:
     return sum(getattr(row, column) for row in rows)
 
 
+def swapped(engine: Engine, swaps: Iterable[Swap]) -> Iterator[Swap]:
+    """Writes and commits them in order; while one is written the next is prepared. Changed when its batches are not
+    what they were."""
+    waiting: tuple[Swap, Future[Any]] | None = None
+    for swap in itertools.chain(swaps, [None]):
+        begun = None
+        if swap is not None:
+            reach("swap.prepared")
+            begun = swap, engine.submit(swap)
+        if waiting is not None:
+            waiting[1].result()
+            reach("swap.done")
+            yield waiting[0]
+        waiting = begun
+
+
 def submit(engine: Engine, swap: Swap) -> None:
-    """Writes and swaps; Changed when the batches are not what they were."""
-    reach("swap.prepared")
-    engine.submit(swap).result()
-    reach("swap.done")
+    for _ in swapped(engine, [swap]):
+        pass
 
 
 # -- what takes their place --------------------------------------------------------------------------

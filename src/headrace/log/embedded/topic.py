@@ -13,7 +13,7 @@ from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.index import GROUPS, PARTITIONS, VERSIONS
+from headrace.log.embedded.index import GROUPS, PARTITIONS, QUEUES, VERSIONS
 from headrace.log.settings import TopicDescription, TopicSettings
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.append import Append, Stamp
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
+    from headrace.log.embedded.queues import EmbeddedQueue, Order
 
 ATTEMPTS = 100
 """How often an append is prepared anew when the topic is altered under it."""
@@ -319,6 +320,46 @@ class EmbeddedTopic:
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.group(row.name) for row in rows]
+
+    def queue(
+        self,
+        name: str,
+        *,
+        visibility: Duration | None = None,
+        max_deliveries: int | None = None,
+        order: Order | None = None,
+        start: Start = "earliest",
+        create: bool = True,
+    ) -> EmbeddedQueue:
+        """A queue: its messages go to consumers one by one. Made if there is none, unless `create=False`
+        (UnknownQueue), to begin at `start`.
+
+        `visibility` (30 seconds): how long a message stays with a consumer that does not answer. `max_deliveries` (5):
+        then it is a dead letter. `order="key"`: one message of a key at a time, in their order; fixed when the queue is
+        made. What is not given stays as it is."""
+        from headrace.log.embedded import queues
+        from headrace.names import check_name
+
+        check_name(name, argument="queue")
+        self._refuse_own()
+        return queues.opened(
+            self._engine,
+            self._catalog,
+            self._state(),
+            name,
+            visibility=visibility,
+            max_deliveries=max_deliveries,
+            order=order,
+            start=start,
+            create=create,
+        )
+
+    def queues(self) -> list[EmbeddedQueue]:
+        """The queues of this topic, by name."""
+        state = self._state()
+        with self._engine.index.reading() as db:
+            rows = QUEUES.select(db, "WHERE topic = ? ORDER BY name", state.id)
+        return [self.queue(row.name, create=False) for row in rows]
 
 
 def repeatable(rows: Rows) -> Rows:

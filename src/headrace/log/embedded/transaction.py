@@ -1,5 +1,5 @@
-"""Transactions: appends to any topics and offsets of any member, all or nothing. Owns what was asked for until
-the block ends; then it is one job of the committer, so one SQLite transaction. An unfinished transaction leaves
+"""Transactions: appends to any topics, offsets of any member and acks of any queue, all or nothing. Owns what was
+asked for until the block ends; then it is one job of the committer, so one SQLite transaction. An unfinished one leaves
 nothing behind: there is nothing to abort after a crash, and nothing readers could see or wait for."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.groups import Claims, EmbeddedMember
+from headrace.log.embedded.queues import EmbeddedQueue, Message, answered
 from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
 from headrace.position import Position
 
@@ -26,6 +27,7 @@ class EmbeddedTransaction:
         self._handles: list[EmbeddedTopic] = []
         self._appends: list[Append] = []
         self._members: list[tuple[EmbeddedMember, Claims]] = []
+        self._acks: dict[EmbeddedQueue, list[Message]] = {}
         self._open = True
         self._results: list[Appended] | None = None
 
@@ -60,6 +62,17 @@ class EmbeddedTransaction:
             raise InvalidArgument("member", member, "is of another log; a transaction is within one")
         self._members.append((member, member.claims()))
 
+    def ack(self, *messages: Message) -> None:
+        """The messages' acks become part of the transaction; LeaseExpired refuses all."""
+        self._check()
+        for message in messages:
+            if not isinstance(message, Message):
+                raise InvalidArgument("message", message, "must be what queue.receive() returned")
+            queue = message._queue
+            if queue._core.engine is not self._engine:
+                raise InvalidArgument("message", message, "is of another log; a transaction is within one")
+            self._acks.setdefault(queue, []).append(message)
+
     @property
     def position(self) -> Position:
         """How far the log was written, once the block has ended."""
@@ -90,7 +103,7 @@ class EmbeddedTransaction:
         began = time.monotonic()
         for _ in range(ATTEMPTS):
             try:
-                self._results = self._engine.submit(_Whole(self._appends, self._members)).result()
+                self._results = self._engine.submit(_Whole(self._appends, self._members, self._acks)).result()
             except Stale:
                 for handle in self._handles:  # each refreshes what its own log knows of the topic
                     handle.refresh()
@@ -98,6 +111,8 @@ class EmbeddedTransaction:
                 continue
             for member, claims in self._members:
                 member.committed(claims)
+            for messages in self._acks.values():
+                answered(messages)
             return
         raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
 
@@ -107,11 +122,17 @@ class _Whole:
 
     merge_key = None
 
-    def __init__(self, appends: list[Append], members: list[tuple[EmbeddedMember, Claims]]) -> None:
-        self._appends, self._members = appends, members
-        # Offsets must not outlive the records written for them, whatever the topics' durability: a power loss may keep
-        # the index and take unsynced frames.
-        self.synced = any(a.synced for a in appends) or any(member.synced or appends for member, _ in members)
+    def __init__(
+        self,
+        appends: list[Append],
+        members: list[tuple[EmbeddedMember, Claims]],
+        acks: Mapping[EmbeddedQueue, list[Message]],
+    ) -> None:
+        self._appends, self._members, self._acks = appends, members, acks
+        # Offsets and acks must not outlive the records written for them, whatever the topics' durability: a power loss
+        # may keep the index and take unsynced frames.
+        consumers = [*(member.synced for member, _ in members), *(queue.synced for queue in acks)]
+        self.synced = any(done.synced for done in appends) or any(synced or appends for synced in consumers)
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -123,4 +144,6 @@ class _Whole:
         done = [append.apply(tx) for append in self._appends]
         for member, claims in self._members:
             member.apply_commit(tx, claims)
+        for queue, messages in self._acks.items():
+            queue.apply_ack(tx, [message.claim for message in messages])
         return done

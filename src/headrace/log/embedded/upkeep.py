@@ -79,7 +79,7 @@ def _topic(
         with _reported(f"{topic.name}/{state.partition}", done):
             if topic.settings.cleanup == "compact":
                 now_us = time.time_ns() // 1000
-                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us).records
+                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us)
             done.batches_sealed += sealing.seal(engine, catalog, topic, state.partition)
     done.at_risk += retention.at_risk(engine, topic)
 

@@ -2,7 +2,8 @@
 
 SQLite's own integrity check          every row's checksum             rows of a partition touch, none is missing
 every frame's header and checksum     every batch decodes, its count, its event times and its metadata agree
-versions add up to the records ever appended; committed offsets lie inside the log; sequences match producers"""
+versions add up to the records ever appended; committed offsets lie inside the log; sequences match producers
+queues' cursors lie inside the log, deliveries below them, none twice; one of a key at a time where order matters"""
 
 from __future__ import annotations
 
@@ -17,19 +18,24 @@ import pyarrow.compute as pc
 from headrace.errors import DamagedData, HeadraceError, TopicReplaced
 from headrace.log.contract import Problem, Verified
 from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
+from headrace.log.embedded.deliveries import WAITING
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import (
     BATCHES,
+    CURSORS,
     DEAD,
+    DELIVERIES,
     FILES,
     PARTITIONS,
     PRODUCERS,
+    QUEUES,
     SCHEMAS,
     SEQUENCES,
     SHARES,
     TABLES,
     TOPICS,
     PartitionRow,
+    QueueRow,
     TopicRow,
 )
 from headrace.log.embedded.reading import Reader
@@ -121,9 +127,40 @@ def _belongs_together(db: sqlite3.Connection) -> Iterator[Problem]:
             )
             if producer.sequence != (rows[0].sequence + rows[0].records if rows else 0):
                 yield Problem(f"producer {producer.name!r}: its last sequences are missing", topic=topic.name)
+        for queue in QUEUES.select(db, "WHERE topic = ?", topic.id):
+            yield from _queue(db, topic.name, states, queue)
+    for table in (CURSORS, DELIVERIES):
+        (orphans,) = db.execute(
+            f"SELECT count(*) FROM {table.name} WHERE queue NOT IN (SELECT id FROM queues)"
+        ).fetchone()
+        if orphans:
+            yield Problem(f"{orphans} rows of {table.name} without their queue", file="log.db")
     dead = DEAD.select(db)
     if dead and not TOPICS.select(db, "WHERE name = '__dead_letters'"):
         yield Problem(f"{len(dead)} dead letters without their topic")
+
+
+def _queue(db: sqlite3.Connection, topic: str, states: dict[int, PartitionRow], queue: QueueRow) -> Iterator[Problem]:
+    cursors = {row.partition: row.next for row in CURSORS.select(db, "WHERE queue = ?", queue.id)}
+    name = f"queue {queue.name!r}"
+    for partition, cursor in cursors.items():
+        end = states[partition].next if partition in states else -1
+        if cursor > end:
+            yield Problem(f"{name} is at {cursor}, the log ends at {end}", topic, partition)
+    reached: dict[int, int] = {}
+    going: dict[int, int] = {}
+    for row in DELIVERIES.select(db, "WHERE queue = ? ORDER BY partition, offset", queue.id):
+        where = (topic, row.partition, row.offset, row.stop)
+        if not reached.get(row.partition, 0) <= row.offset < row.stop <= cursors.get(row.partition, 0):
+            yield Problem(f"{name}: deliveries overlap, or lie behind its cursor", *where)
+        reached[row.partition] = row.stop
+        if (row.key is None) is bool(queue.by_key):
+            yield Problem(f"{name}: a delivery with a key where none belongs, or without one", *where)
+        if row.key is not None:
+            going[row.key] = going.get(row.key, 0) + (row.due != WAITING)
+    for count in going.values():
+        if count != 1:
+            yield Problem(f"{name}: {count} messages of one key are not waiting, one must be", topic)
 
 
 def _topic(
