@@ -1,9 +1,10 @@
 """Erasure: a key's records leave the log, and every file of its directory. Owns what has to be rewritten and wiped.
 
 Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
-bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
-left), and the index's write-ahead log is emptied. Until that is done the index remembers that it is to be done: after
-a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete, with the reason.
+bytes of the data files that no batch needs are overwritten with zeros, whatever they were (old frames, and what refused
+or crashed appends left), and the index's write-ahead log is emptied. Until that is done the index remembers that it is
+to be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
+with the reason.
 
 The index holds no keys and no values, so there is nothing to erase in it."""
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, OffsetOutOfRange, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
 from headrace.log.embedded import disk, recovery, swapping
@@ -39,17 +41,27 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
     if not columns:
         raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
     wanted = keys.key_bytes(key, catalog.schema(topic), columns)
+    done = Erased(topic.name)
+    engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
+    while not _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), key, wanted, done):
+        done.incomplete = []
+    done.incomplete += wipe(engine)
+    return done
+
+
+def _erased(engine: Engine, catalog: Catalog, topic: TopicState, key: Any, wanted: bytes, done: Erased) -> bool:
+    """False: the topic was altered, or retention passed by, before all was seen."""
 
     def holds(batch: pa.RecordBatch) -> list[bool]:
-        return [found == wanted for found in keys.all_key_bytes(batch, columns)]
+        return [found == wanted for found in keys.all_key_bytes(batch, topic.settings.key)]
 
-    done = Erased(topic.name)
-    for partition in sorted(partitions_of_key(topic, wanted)):
-        _rewrite(engine, catalog, topic, partition, holds, done)
-    _letters(engine, catalog, topic, wanted, done)
-    if done.records or done.dead_letters or _pending(engine):
-        done.incomplete += wipe(engine)
-    return done
+    try:
+        for partition in sorted(partitions_of_key(topic, wanted)):
+            _rewrite(engine, catalog, topic, partition, holds, done)
+        _letters(engine, catalog, topic, key, wanted, done)
+    except swapping.Changed:
+        return False
+    return True
 
 
 def _rewrite(
@@ -59,7 +71,7 @@ def _rewrite(
     partition: int,
     holds: Callable[[pa.RecordBatch], list[bool]],
     done: Erased,
-    also: Callable[[Tx, list[int]], Any] | None = None,
+    also: Callable[..., Any] | None = None,
 ) -> None:
     for row in _rows(engine, topic, partition):
         if row.file is None:
@@ -71,25 +83,18 @@ def _rewrite(
                     continue
                 gone = batch.column("_offset").filter(pa.array(found)).to_pylist()
                 kept = batch.filter(pa.array(~found))
-                swap = swapping.Swap(
-                    topic, [row], swapping.replacements(topic, [row], [kept]), also=_marked(also, gone)
-                )
+                swap = swapping.Swap(topic, [row], swapping.replacements(topic, [row], [kept]))
+                if also is not None:
+                    swap.also = partial(also, gone=gone)
                 swapping.submit(engine, swap)
                 done.records += len(gone)
                 done.batches += 1
+        except OffsetOutOfRange:  # retention was faster
+            continue
+        except swapping.Changed:
+            raise
         except HeadraceError as error:
-            if isinstance(error, swapping.Changed):
-                raise
             done.incomplete.append(f"offsets {row.base}..{row.next} of {topic.name}/{partition} were not read: {error}")
-
-
-def _marked(also: Callable[[Tx, list[int]], Any] | None, gone: list[int]) -> Callable[[Tx], None]:
-    def apply(tx: Tx) -> None:
-        META.put(tx.db, MetaRow(WIPE, "due"))
-        if also is not None:
-            also(tx, gone)
-
-    return apply
 
 
 def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:
@@ -110,24 +115,27 @@ def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRo
         offset = page[-1].next
 
 
-def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: bytes, done: Erased) -> None:
-    """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's."""
+def _letters(engine: Engine, catalog: Catalog, topic: TopicState, key: Any, wanted: bytes, done: Erased) -> None:
+    """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's, all of
+    its parts."""
     try:
         home = catalog.named(DEAD_LETTERS)
     except UnknownTopic:
         return
     schema, columns = catalog.schema(topic), topic.settings.key
+    values = [key] if len(columns) == 1 else key
+    parts = [keys.key_bytes(value, schema, [name]) for name, value in zip(columns, values, strict=True)]
 
     def of_key(text: str | None, raw: bytes | None) -> bool:
         if text is not None:
             try:
                 row = jsonrows.decode_row(text, schema)
-                values = [row.get(name) for name in columns]
-                found = keys.key_bytes(values[0] if len(columns) == 1 else tuple(values), schema, columns)
+                found_values = [row.get(name) for name in columns]
+                found = keys.key_bytes(found_values[0] if len(columns) == 1 else tuple(found_values), schema, columns)
                 return found == wanted
             except (HeadraceError, ValueError):
                 raw = text.encode()
-        return wanted in (raw or b"") if len(columns) == 1 else False
+        return any(parts) and all(part in (raw or b"") for part in parts)
 
     def holds(batch: pa.RecordBatch) -> list[bool]:
         rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
@@ -139,7 +147,7 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: bytes,
 
     of_letters = Erased(topic.name)
     _rewrite(engine, catalog, home, 0, holds, of_letters, end)
-    done.dead_letters = of_letters.records
+    done.dead_letters += of_letters.records
     done.incomplete += of_letters.incomplete
 
 

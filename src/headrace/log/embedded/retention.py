@@ -135,8 +135,8 @@ def _front(db: sqlite3.Connection, state: PartitionRow, keep_unread: bool) -> li
 def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
     """In a write transaction."""
     done = Retained(0, 0, 0, [])
-    if (row := tx.topic(topic.id)) is None or row.name is None:
-        return done  # deleted meanwhile
+    if (row := tx.topic(topic.id)) is None or row.revision != topic.revision:
+        return done  # deleted meanwhile, or altered: what may go now, the next run finds out
     rows = due(tx.db, topic, tx.now_us, room)
     for partition in sorted({row.partition for row in rows}):
         gone = [row for row in rows if row.partition == partition]
@@ -168,12 +168,12 @@ def make_room(tx: Tx, topic: TopicState, size: int) -> None:
     limit = topic.settings.retention_bytes
     if limit is None:
         return
-    held = _held(tx, topic)
-    if held + size <= limit:
-        return
-    for overtaken in apply(tx, topic, size).overtaken:
-        logger.warning("%s", overtaken)
-    held = _held(tx, topic)
+    while (held := _held(tx, topic)) + size > limit:
+        done = apply(tx, topic, size)
+        for overtaken in done.overtaken:
+            logger.warning("%s", overtaken)
+        if not done.batches:
+            break
     if topic.settings.unread == "keep" and held and held + size > limit:
         raise TopicFull(topic=topic.name, held_bytes=held, limit_bytes=limit)
 

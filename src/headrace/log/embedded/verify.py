@@ -18,6 +18,7 @@ from headrace.errors import DamagedData, HeadraceError, TopicReplaced
 from headrace.log.contract import Problem, Verified
 from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
 from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.frames import PER_ROW
 from headrace.log.embedded.index import (
     BATCHES,
     DEAD,
@@ -174,6 +175,8 @@ def _partition(
             if progress is not None and (row.progress is None or row.progress < progress):
                 problems.append(Problem("progress goes back", *where))
             expected, arrived, progress = row.next, row.arrived, row.progress
+            if row.file is None and row.flags & PER_ROW:
+                continue  # compacted away, or erased
             if row.file is None:
                 lost.append(Problem("lost with the power", *where))
                 continue
