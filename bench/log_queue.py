@@ -147,9 +147,7 @@ def _sqlite(run: Run, synchronous: str, batch: int) -> Peer:
             db.close()
         return of_rates(rates)
 
-    settings = (
-        f"a job table, WAL, synchronous {synchronous}, {BATCH} claimed and {batch} deleted a transaction, JSON"
-    )
+    settings = f"a job table, WAL, synchronous {synchronous}, {BATCH} claimed and {batch} deleted a transaction, JSON"
     return run.peer("SQLite", settings, measure)
 
 

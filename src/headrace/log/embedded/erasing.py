@@ -43,11 +43,21 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
     wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     done = Erased(topic.name)
-    for partition in sorted(partitions_of_key(topic, wanted.whole)):
-        _rewrite(engine, catalog, topic, partition, wanted.among, done)
-    _letters(engine, catalog, topic, wanted, done)
+    while not _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done):
+        done.incomplete = []
     done.incomplete += wipe(engine)
     return done
+
+
+def _erased(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> bool:
+    """False: the topic was altered, or retention passed by, before all was seen."""
+    try:
+        for partition in sorted(partitions_of_key(topic, wanted.whole)):
+            _rewrite(engine, catalog, topic, partition, wanted.among, done)
+        _letters(engine, catalog, topic, wanted, done)
+    except swapping.Changed:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,8 @@ def _rewrite(
                 swapping.submit(engine, swapping.Swap(topic, [row], new, also=end))
                 done.records += len(gone)
                 done.batches += 1
+        except swapping.Changed:
+            raise
         except HeadraceError as error:
             with engine.index.reading() as db:
                 there = BATCHES.get(db, row.topic, row.partition, row.base) == row
@@ -157,7 +169,7 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wante
 
     of_letters = Erased(topic.name)
     _rewrite(engine, catalog, home, 0, among, of_letters, end)
-    done.dead_letters = of_letters.records
+    done.dead_letters += of_letters.records
     done.incomplete += of_letters.incomplete
 
 

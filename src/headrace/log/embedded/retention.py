@@ -138,8 +138,8 @@ def _front(db: sqlite3.Connection, state: PartitionRow, stop: int) -> Iterator[B
 def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
     """In a write transaction."""
     done = Retained(0, 0, 0, [])
-    if (row := tx.topic(topic.id)) is None or row.name is None:
-        return done  # deleted meanwhile
+    if (row := tx.topic(topic.id)) is None or row.revision != topic.revision:
+        return done  # deleted meanwhile, or altered: what may go now, the next run finds out
     rows = due(tx.db, topic, tx.now_us, room)
     for partition in sorted({row.partition for row in rows}):
         gone = [row for row in rows if row.partition == partition]

@@ -56,6 +56,7 @@ def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, Partiti
         reclaimed = reclaiming.reclaim(engine, catalog)
         done.files_removed += reclaimed.files
         done.bytes_freed += reclaimed.bytes
+        done.problems += reclaimed.problems
     done.incomplete += erasing.wipe_if_due(engine)
     return done
 
