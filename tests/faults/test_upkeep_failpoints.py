@@ -112,7 +112,7 @@ def forks() -> Iterator[Child]:
 def run(forks: Child, home: Path, point: str, action: str, skip: int) -> tuple[int, list[Any]]:
     forks.tell([str(home), point, action, skip])
     facts: list[Any] = []
-    while (fact := forks.next(60))[0] != "ended":
+    while (fact := forks.next(20))[0] != "ended":
         facts.append(fact)
     return fact[1], facts
 
