@@ -109,6 +109,25 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
         assert [record.key for record in log.topic("people").records()] == ["a"]
 
 
+def test_a_file_in_doubt_is_not_called_wiped(tmp_path: Path) -> None:
+    """After a failed sync of another process's, whose zeros the page cache shows and the platter may not have."""
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        log.create_topic("people", SCHEMA, key="who").append([row("people", ERASED, 1), row("people", "a", 1)])
+    with open_log(home) as log:
+
+        def doubt(tx: Any) -> None:
+            for file in FILES.select(tx.db):
+                FILES.put(tx.db, file._replace(state="suspect"))
+
+        log._engine.committer.run(doubt, synced=True)
+        assert "a sync of it failed" in log.topic("people").erase(ERASED).incomplete[0]
+        assert log.maintain().incomplete
+    with open_log(home) as log:
+        assert log.maintain().incomplete == []
+        assert holding(home, SECRET) == []
+
+
 def erase_beside_an_append(home: str) -> None:
     """Between the first commit of the wiping and its look at the index, an unsynced append makes room."""
     log = open_log(home, create=False)

@@ -9,6 +9,7 @@ The index holds no keys and no values, so there is nothing to erase in it."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, OffsetOutOfRange, SyncFailed, TopicReplaced, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
 from headrace.log.embedded import disk, recovery, swapping
@@ -44,11 +45,11 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
         return [found == wanted for found in keys.all_key_bytes(batch, columns)]
 
     done = Erased(topic.name)
+    engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     for partition in sorted(partitions_of_key(topic, wanted)):
         _rewrite(engine, catalog, topic, partition, holds, done)
     _letters(engine, catalog, topic, wanted, done)
-    if done.records or done.dead_letters or _pending(engine):
-        done.incomplete += wipe(engine)
+    done.incomplete += wipe(engine)  # also when nothing was found: compaction and retention leave bytes behind
     return done
 
 
@@ -59,7 +60,7 @@ def _rewrite(
     partition: int,
     holds: Callable[[pa.RecordBatch], list[bool]],
     done: Erased,
-    also: Callable[[Tx, list[int]], Any] | None = None,
+    also: Callable[..., Any] | None = None,
 ) -> None:
     for row in _rows(engine, topic, partition):
         if row.file is None:
@@ -71,25 +72,16 @@ def _rewrite(
                     continue
                 gone = batch.column("_offset").filter(pa.array(found)).to_pylist()
                 kept = batch.filter(pa.array(~found))
-                swap = swapping.Swap(
-                    topic, [row], swapping.replacements(topic, [row], [kept]), also=_marked(also, gone)
+                end = None if also is None else functools.partial(also, gone=gone)
+                swapping.submit(
+                    engine, swapping.Swap(topic, [row], swapping.replacements(topic, [row], [kept]), also=end)
                 )
-                swapping.submit(engine, swap)
                 done.records += len(gone)
                 done.batches += 1
+        except (swapping.Changed, OffsetOutOfRange, TopicReplaced):
+            continue  # deleted meanwhile: nothing is left of it but bytes
         except HeadraceError as error:
-            if isinstance(error, swapping.Changed):
-                raise
             done.incomplete.append(f"offsets {row.base}..{row.next} of {topic.name}/{partition} were not read: {error}")
-
-
-def _marked(also: Callable[[Tx, list[int]], Any] | None, gone: list[int]) -> Callable[[Tx], None]:
-    def apply(tx: Tx) -> None:
-        META.put(tx.db, MetaRow(WIPE, "due"))
-        if also is not None:
-            also(tx, gone)
-
-    return apply
 
 
 def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:
@@ -146,18 +138,22 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: bytes,
 # -- wiping ------------------------------------------------------------------------------------------
 
 
-def _pending(engine: Engine) -> bool:
-    with engine.index.reading() as db:
-        return META.get(db, WIPE) is not None
-
-
 def wipe_if_due(engine: Engine) -> list[str]:
     """What an erasure that was interrupted, or hindered, has left to do."""
-    return wipe(engine) if _pending(engine) else []
+    with engine.index.reading() as db:
+        due = META.get(db, WIPE) is not None
+    return wipe(engine) if due else []
 
 
 def wipe(engine: Engine) -> list[str]:
     """Overwrites what no batch needs. Returns what could not be wiped, and why; then it is still due."""
+    try:
+        return _wiped(engine)
+    except SyncFailed as error:
+        engine.committer.distrust(error)
+
+
+def _wiped(engine: Engine) -> list[str]:
     incomplete: list[str] = []
     engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
     with engine.index.snapshot() as db:
@@ -165,10 +161,12 @@ def wipe(engine: Engine) -> list[str]:
         places: dict[int, list[tuple[int, int]]] = {}
         for file, position, length in db.execute("SELECT file, position, length FROM batches WHERE file IS NOT NULL"):
             places.setdefault(file, []).append((position, position + length))
+    engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
     for row in files:
         assert row.id is not None
         incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
     incomplete += recovery.remove_leftovers(engine.index, engine.data)
+    disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
     reach("erase.wiped")
     if not engine.committer.checkpoint():
         incomplete.append("the index's write-ahead log: a reader is in the way. Try again in a moment")
@@ -179,6 +177,8 @@ def wipe(engine: Engine) -> list[str]:
 
 def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> list[str]:
     path = engine.data / row.name
+    if row.state == "suspect":  # it may look wiped, and not be
+        return [f"{path}: a sync of it failed. It is wiped after the log is opened again"]
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
