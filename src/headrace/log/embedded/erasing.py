@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, OffsetOutOfRange, SyncFailed, TopicReplaced, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
 from headrace.log.embedded import disk, recovery, swapping
@@ -185,6 +185,13 @@ def wipe_if_due(engine: Engine) -> list[str]:
 
 def wipe(engine: Engine) -> list[str]:
     """Overwrites what no batch needs. Returns what could not be wiped, and why; then it is still due."""
+    try:
+        return _wiped(engine)
+    except SyncFailed as error:
+        engine.committer.distrust(error)
+
+
+def _wiped(engine: Engine) -> list[str]:
     incomplete: list[str] = []
     engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
     with engine.index.snapshot() as db:
@@ -192,10 +199,12 @@ def wipe(engine: Engine) -> list[str]:
         places: dict[int, list[tuple[int, int]]] = {}
         for file, position, length in db.execute("SELECT file, position, length FROM batches WHERE file IS NOT NULL"):
             places.setdefault(file, []).append((position, position + length))
+    engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
     for row in files:
         assert row.id is not None
         incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
     incomplete += recovery.remove_leftovers(engine.index, engine.data)
+    disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
     reach("erase.wiped")
     if not engine.committer.checkpoint():
         incomplete.append("the index's write-ahead log: a reader is in the way. Try again in a moment")
@@ -206,6 +215,8 @@ def wipe(engine: Engine) -> list[str]:
 
 def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> list[str]:
     path = engine.data / row.name
+    if row.state == "suspect":  # it may look wiped, and not be
+        return [f"{path}: a sync of it failed. It is wiped after the log is opened again"]
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
