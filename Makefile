@@ -31,6 +31,7 @@ soak:
 
 bench:
 	@scripts/setup bench
+	@scripts/peers
 	@.venv/bin/python -m bench
 
 docs:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench import log_append, log_scan, log_size, log_upkeep, log_wake, table
+from bench import log_append, log_queue, log_scan, log_size, log_upkeep, log_wake, table
 from bench.neighbours import Neighbours, wait_for_quiet
 from bench.payload import payload
 from bench.settings import Run
@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "scan": log_scan.scan,
     "size": log_size.size,
     "wake": log_wake.wake,
+    "queue": log_queue.queue,
     "upkeep": log_upkeep.upkeep,
 }
 

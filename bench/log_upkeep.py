@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bench.payload import BATCH_ROWS, DDL
 from bench.settings import Run
-from bench.table import Measured, Row
+from bench.table import Measured, Row, of_rates
 from headrace.log.embedded import sealing
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.topic import EmbeddedTopic
@@ -44,7 +44,7 @@ def _seal(run: Run) -> Row:
             began = perf_counter()
             sealing.seal(log._engine, log._catalog, topic._state(), 0)
             rates.append(rows / (perf_counter() - began))
-    return Row("upkeep", f"seal batches of {SMALL_ROWS:,} rows", "rows/s", _rates(rates), 2e6)
+    return Row("upkeep", f"seal batches of {SMALL_ROWS:,} rows", "rows/s", of_rates(rates), 2e6)
 
 
 def _filled(run: Run, log: EmbeddedLog, rows: int, name: str = "clicks") -> EmbeddedTopic:
@@ -53,10 +53,6 @@ def _filled(run: Run, log: EmbeddedLog, rows: int, name: str = "clicks") -> Embe
         batch = run.payload.batches[number % len(run.payload.batches)]
         topic.append(batch.slice(number % 10 * SMALL_ROWS, SMALL_ROWS))
     return topic
-
-
-def _rates(found: list[float]) -> Measured:
-    return Measured(statistics.median(found), max(found))
 
 
 _COMPACT = """
@@ -96,7 +92,7 @@ def _compact(run: Run) -> Iterator[Row]:
         found.append(json.loads(done.stdout))
         assert found[-1]["gone"] > 0
     what = f"compact {rows / 1e6:g} M rows, {KEYS / 1e6:g} M keys"
-    yield Row("upkeep", what, "rows/s", _rates([one["rate"] for one in found]), 2e6)
+    yield Row("upkeep", what, "rows/s", of_rates([one["rate"] for one in found]), 2e6)
     grown = [one["mb"] for one in found]
     yield Row(
         "upkeep",
@@ -166,7 +162,7 @@ def _beside(run: Run) -> Row:
             child.communicate()
             alone = (alone + _appends_a_second(run, topic, STRETCH_APPENDS)) / 2
             kept.append(beside / alone)
-    return Row("upkeep", "appends (10 k rows, fsync) beside sealing, against alone", "x", _rates(kept), 0.5)
+    return Row("upkeep", "appends (10 k rows, fsync) beside sealing, against alone", "x", of_rates(kept), 0.5)
 
 
 def _appends_a_second(run: Run, topic: EmbeddedTopic, count: int, child: subprocess.Popen[str] | None = None) -> float:

@@ -7,22 +7,18 @@ import asyncio
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.peers import Unavailable, free_port, stop, until_ready
+
 IN_FLIGHT_MAX = 2_000
 READY_SECONDS = 10.0
 STREAM, SUBJECT = "clicks", "clicks.0"
-
-
-class Unavailable(Exception):
-    """The peer cannot be had here; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ def serving(folder: Path, *, synced: bool) -> Iterator[Server]:
     if why := missing():
         raise Unavailable(why)
     folder.mkdir()
-    port = _free_port()
+    port = free_port()
     sync = "sync_interval: always" if synced else ""
     settings = folder / "nats.conf"
     settings.write_text(
@@ -60,32 +56,10 @@ def serving(folder: Path, *, synced: bool) -> Iterator[Server]:
     with open(folder / "server.log", "wb") as log:
         process = subprocess.Popen([str(_binary()), "-c", str(settings)], stdout=log, stderr=log)
     try:
-        _until_ready(process, port, folder / "server.log")
+        until_ready(process, port, folder / "server.log", READY_SECONDS)
         yield Server(f"nats://127.0.0.1:{port}", folder)
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    until = time.monotonic() + READY_SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.02)
-    last = log.read_text(errors="replace").strip().splitlines()
-    raise Unavailable(f"nats-server did not start: {last[-1] if last else 'it said nothing'}")
+        stop(process)
 
 
 def run(server: Server, work: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import nats_peer
 from bench.payload import Payload
+from bench.peers import Unavailable
 from bench.table import Measured, Peer
 from headrace.log.embedded.log import EmbeddedLog, open_log
 
@@ -45,5 +45,5 @@ class Run:
             return Peer(name, settings, Measured(None))
         try:
             return Peer(name, settings, measure())
-        except (nats_peer.Unavailable, ImportError, OSError) as error:
+        except (Unavailable, ImportError, OSError) as error:
             return Peer(name, settings, Measured(None, why=str(error)))

@@ -61,6 +61,11 @@ def rate(count: int, work: Callable[[], object], repeat: int) -> Measured:
         began = perf_counter()
         work()
         rates.append(count / (perf_counter() - began))
+    return of_rates(rates)
+
+
+def of_rates(rates: Sequence[float]) -> Measured:
+    """For what is better when larger."""
     return Measured(statistics.median(rates), max(rates))
 
 

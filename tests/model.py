@@ -1,7 +1,8 @@
 """The log, in memory: what the embedded log must do, written so that it is obviously right. Lists and dicts, no
-files, no threads, no clock: time is an argument. Records lie in lists, so offsets are places in them. Knows the pure
-functions that have tests of their own (which partition a key goes to, who gets which partition) and nothing else of
-headrace; refusals are its errors, by class."""
+files, no threads, no clock: time is an argument. Records lie in lists, so offsets are places in them; those that upkeep
+removed stay there, marked. What it cannot know it is told: which batches the log has, because retention deletes whole
+ones, and how many bytes an append takes. Knows the pure functions that have tests of their own (which partition a key
+goes to, who gets which partition) and nothing else of headrace; refusals are its errors, by class."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from headrace.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     TopicExists,
+    TopicFull,
     TopicReplaced,
     UnknownTopic,
     VersionConflict,
@@ -53,6 +55,18 @@ class Stored:
     arrived_us: int
     progress_us: int | None
     row: Row
+    before_us: int | None = None  # the partition's progress before the append
+    gone: bool = False  # compacted away, or erased
+
+
+@dataclass
+class Span:
+    """A batch of the log: the offsets it covers."""
+
+    base: int
+    next: int
+    arrived_us: int
+    bytes: int
 
 
 @dataclass
@@ -60,10 +74,17 @@ class Partition:
     arrived_us: int  # creation counts as an arrival
     progress_us: int | None = None
     records: list[Stored] = field(default_factory=list)
+    earliest: int = 0
+    spans: list[Span] = field(default_factory=list)
 
     @property
     def next(self) -> int:
         return len(self.records)
+
+    def held(self, start: int = 0, stop: int | None = None) -> list[tuple[int, Stored]]:
+        """What is there, with its offset."""
+        wanted = range(max(start, self.earliest), self.next if stop is None else min(stop, self.next))
+        return [(offset, self.records[offset]) for offset in wanted if not self.records[offset].gone]
 
 
 @dataclass
@@ -120,6 +141,12 @@ class Topic:
     versions: Counter[str] = field(default_factory=Counter)
     producers: dict[str, Producer] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    retention_us: int | None = None
+    retention_bytes: int | None = None
+    unread: str = "delete"
+    cleanup: str = "delete"
+    grace_us: int = 86_400_000_000
+    partitions_added: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.uid[:4]}>"
@@ -128,10 +155,21 @@ class Topic:
         """As it is read now: columns added since are null."""
         return {name: row.value.get(name) for name in self.columns}
 
+    def is_tombstone(self, row: Row) -> bool:
+        return all(value is None for name, value in self.value(row).items() if name not in ("k", "at"))
 
-@dataclass
+    def needed(self, number: int) -> dict[str, int]:
+        """From which offset on each group needs a partition."""
+        return {
+            name: self.partitions[number].earliest if share.committed is None else share.committed
+            for name, group in self.groups.items()
+            for share in [group.shares.get(number, Share())]
+        }
+
+
+@dataclass(eq=False)
 class Letter:
-    """A dead letter that is still open."""
+    """A dead letter."""
 
     topic: str
     uid: str
@@ -154,12 +192,14 @@ class Intent:
     expect: dict[str, int] = field(default_factory=dict)
     stamp: tuple[str, int, int] | None = None
     turn: int = 0
+    bytes: int = 0
 
 
 class Log:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
-        self.letters: list[Letter] = []
+        self.letters: list[Letter] = []  # still open
+        self.buried: list[Letter] = []  # all there ever were, but those erased
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -224,6 +264,7 @@ class Log:
                 return Done(original, duplicate=True)
         good = [row for row in intent.rows if not ahead(topic, row, now_us)]
         late = [row for row in intent.rows if ahead(topic, row, now_us)]
+        self.make_room(topic, intent.bytes, now_us)
         places: dict[int, list[Row]] = {}
         for number, row in enumerate(good):
             places.setdefault(self.place(topic, row, intent.turn + number), []).append(row)
@@ -231,7 +272,8 @@ class Log:
         for partition, rows in sorted(places.items()):
             ranges[partition] = self.extend(topic, topic.partitions[partition], rows, now_us)
         topic.versions.update(row.key or "" for row in good)
-        self.letters += [Letter(topic.name, topic.uid, row) for row in late]
+        aside = [Letter(topic.name, topic.uid, row) for row in late]
+        self.letters, self.buried = self.letters + aside, self.buried + aside
         if intent.stamp is not None:
             name, _, sequence = intent.stamp
             producer = topic.producers[name]
@@ -253,8 +295,9 @@ class Log:
             others = [p.progress_us for p in topic.partitions if p.progress_us is not None]
             if others:
                 progress = largest(progress, max(others) - topic.forget_us)
+        before = progress
         for row in rows:
-            partition.records.append(Stored(arrived, row.progress_us if row.given else progress, row))
+            partition.records.append(Stored(arrived, row.progress_us if row.given else progress, row, before))
             if not row.given:
                 progress = largest(progress, None if row.event_us is None else min(row.event_us, arrived))
         for row in rows:
@@ -265,16 +308,86 @@ class Log:
 
     # -- dead letters ------------------------------------------------------------------------------
 
-    def replay(self, number: int, now_us: int, turn: int) -> Done:
+    def replay(self, number: int, now_us: int, turn: int, size: int = 0) -> Done:
         letter = self.letters[number]
         topic = self.topic(letter.topic)
         if topic.uid != letter.uid:
             raise Refused(TopicReplaced)
         if ahead(topic, letter.row, now_us):
             raise Refused(InvalidArgument)
-        del self.letters[number]
         row = Row(letter.row.key, letter.row.event_us, letter.row.value)  # given progress is not kept
-        return self.append([Intent(topic, [row], turn=turn)], now_us)[0]
+        done = self.append([Intent(topic, [row], turn=turn, bytes=size)], now_us)[0]
+        del self.letters[number]
+        return done
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def retain(self, topic: Topic, now_us: int, room: int = 0) -> dict[tuple[str, int], tuple[int, int]]:
+        """Batches go from the front, the longest arrived first, while they are too old, or all are too large. Says
+        which groups have not read what in which partition."""
+        needed = [topic.needed(number) for number in range(len(topic.partitions))]
+        earliest = [partition.earliest for partition in topic.partitions]
+        if topic.retention_us is None and topic.retention_bytes is None:
+            return {}
+        while True:
+            heads = [
+                (partition.spans[0].arrived_us, number)
+                for number, partition in enumerate(topic.partitions)
+                if partition.spans
+                and (topic.unread == "delete" or all(partition.spans[0].next <= at for at in needed[number].values()))
+            ]
+            if not heads:
+                break
+            arrived_us, number = min(heads)
+            old = topic.retention_us is not None and arrived_us < now_us - topic.retention_us
+            large = topic.retention_bytes is not None and size_of(topic) + room > topic.retention_bytes
+            if not old and not large:
+                break
+            topic.partitions[number].earliest = topic.partitions[number].spans.pop(0).next
+        return {
+            (name, number): (at, partition.earliest)
+            for number, partition in enumerate(topic.partitions)
+            for name, at in needed[number].items()
+            if partition.earliest > earliest[number] and at < partition.earliest
+        }
+
+    def make_room(self, topic: Topic, size: int, now_us: int) -> None:
+        limit = topic.retention_bytes
+        if limit is None or size_of(topic) + size <= limit:
+            return
+        before = [(partition, partition.earliest, list(partition.spans)) for partition in topic.partitions]
+        self.retain(topic, now_us, size)
+        if topic.unread == "keep" and size_of(topic) and size_of(topic) + size > limit:
+            for partition, earliest, spans in before:
+                partition.earliest, partition.spans = earliest, spans
+            raise Refused(TopicFull)
+
+    def compact(self, topic: Topic, now_us: int) -> int:
+        """Of each key the newest stays; a tombstone until its grace is over and all groups have read it."""
+        gone = []
+        for number, partition in enumerate(topic.partitions):
+            newest = {record.row.key: offset for offset, record in partition.held()}
+            seen = min(topic.needed(number).values(), default=partition.next)
+            for offset, record in partition.held():
+                over = record.arrived_us < now_us - topic.grace_us and offset < seen
+                if newest[record.row.key] != offset or (topic.is_tombstone(record.row) and over):
+                    gone.append(record)
+        for record in gone:
+            record.gone = True
+        return len(gone)
+
+    def erase(self, topic: Topic, key: str | None) -> tuple[int, int]:
+        """How many records went, and how many dead letters."""
+        self.alive(topic)
+        if not topic.keyed:
+            raise Refused(InvalidArgument)
+        gone = [record for p in topic.partitions for _, record in p.held() if (record.row.key or "") == (key or "")]
+        for record in gone:
+            record.gone = True
+        erased = [x for x in self.buried if x.uid == topic.uid and (x.row.key or "") == (key or "")]
+        self.buried = [letter for letter in self.buried if letter not in erased]
+        self.letters = [letter for letter in self.letters if letter not in erased]
+        return len(gone), len(erased)
 
     # -- groups ------------------------------------------------------------------------------------
 
@@ -336,7 +449,8 @@ class Log:
             if share.owner == member.id:
                 old = member.held.get(number)
                 if old is None or old.epoch != share.epoch:
-                    begin = topic.partitions[number].next if member.start == "latest" else 0
+                    partition = topic.partitions[number]
+                    begin = partition.next if member.start == "latest" else partition.earliest
                     old = Held(share.epoch, begin if share.committed is None else share.committed, share.committed)
                 held[number] = old
         member.held = held
@@ -367,7 +481,7 @@ class Log:
     def rewind(self, topic: Topic, name: str, offsets: dict[int, int]) -> None:
         self.alive(topic)
         for number, offset in offsets.items():
-            if offset > topic.partitions[number].next:
+            if not topic.partitions[number].earliest <= offset <= topic.partitions[number].next:
                 raise Refused(OffsetOutOfRange)
         group = topic.groups.setdefault(name, Group())
         for number, offset in offsets.items():
@@ -377,6 +491,10 @@ class Log:
 
 def ahead(topic: Topic, row: Row, now_us: int) -> bool:
     return row.event_us is not None and row.event_us > now_us + topic.max_ahead_us
+
+
+def size_of(topic: Topic) -> int:
+    return sum(span.bytes for partition in topic.partitions for span in partition.spans)
 
 
 def largest(one: int | None, other: int | None) -> int | None:

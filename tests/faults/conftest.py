@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +27,13 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Shim:
         return Shim.build(tmp_path_factory.mktemp("shim"))
     except ShimUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder for logs that are many and synced often: in memory, where there is such a place."""
+    shared = Path("/dev/shm")
+    folder = shared / f"headrace-{os.getpid()}-{time.monotonic_ns()}" if shared.is_dir() else tmp_path / "memory"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

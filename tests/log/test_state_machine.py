@@ -2,7 +2,10 @@
 
 Two clocks are the machine's own: the wall clock (arrival, lateness, quarantine) and the one leases run by. After
 every step all that can be read is compared: every record of every partition with its arrival and progress, offsets,
-versions, groups, dead letters."""
+versions, groups, lag, dead letters; and the batches must be such as retention may rely on.
+
+Upkeep may run at any point. In some runs its limits are tiny (`TIGHT`), so that few records reach what else only
+millions would. What the runs have reached is counted, and the test looks at the counts."""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import hypothesis
@@ -32,10 +36,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.durations import from_us
-from headrace.errors import HeadraceError, OffsetOutOfRange, RecordRejected
-from headrace.log.embedded import groups
+from headrace.durations import from_us, instant_us
+from headrace.errors import HeadraceError, OffsetOutOfRange, RecordRejected, TopicFull
+from headrace.log.contract import Lag
+from headrace.log.embedded import (
+    append,
+    background,
+    committer,
+    compaction,
+    groups,
+    reading,
+    reclaiming,
+    retention,
+    sealing,
+    upkeep,
+)
 from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.committer import is_small
+from headrace.log.embedded.index import BATCHES, PARTITIONS
 from headrace.log.embedded.log import open_log
 from tests import model
 from tests.model import Refused
@@ -51,6 +69,28 @@ KINDS: dict[str, dict[str, Any]] = {
     "turns": {"partitions": 3},
     "versioned": {"key": "k", "partitions": 2, "versioned": True},
 }
+AGED = {"retention": "3 hours"}
+BOUNDED = {"retention_bytes": 1200}  # three or four batches
+COMPACTED = {"cleanup": "compact", "tombstone_grace": "1 hour"}
+UPKEPT: dict[str, dict[str, Any]] = {
+    "aged": {"key": "k", "partitions": 2, **AGED},
+    "aged, kept": {"key": "k", "partitions": 2, "unread": "keep", **AGED},
+    "bounded": {"key": "k", "partitions": 2, **BOUNDED},
+    "bounded, kept": {"key": "k", "partitions": 2, "unread": "keep", **BOUNDED, **AGED},
+    "compacted": {"key": "k", "partitions": 2, **COMPACTED},
+    "compacted, one": {"key": "k", "partitions": 1, **COMPACTED},
+    "compacted, versioned, aged": {"key": "k", "partitions": 2, "versioned": True, **COMPACTED, **AGED},
+}
+TIGHT: list[tuple[Any, dict[str, int]]] = [
+    (append, {"FRAME_ROWS_MAX": 4}),
+    (committer, {"SMALL_RECORDS": 8}),
+    (sealing, {"SMALL_RECORDS": 8, "SWAP_RECORDS": 12, "SWAP_BATCHES": 3}),
+    (compaction, {"SWAP_RECORDS": 6, "SWAP_BATCHES": 3, "PASS_RECORDS": 4, "MERGE_RECORDS": 3}),
+    (retention, {"STEP_BATCHES": 2}),
+    (reading, {"INDEX_ROWS": 3}),
+    (reclaiming, {"MOVE_BATCHES": 2, "ROLL_BYTES": 1000}),
+]
+TIGHT_FILE_BYTES = 3000
 SCHEMA = [("k", pa.string()), ("n", pa.int32()), ("at", pa.timestamp("us", "UTC"))]
 
 names = st.sampled_from(["a", "b"])
@@ -76,6 +116,10 @@ class Live:
 
 
 class LogMachine(RuleBasedStateMachine):
+    kinds: ClassVar = {**KINDS, **UPKEPT}
+    reached: ClassVar[Counter[str]] = Counter()
+    """What upkeep has met, over all runs."""
+
     def __init__(self) -> None:
         super().__init__()
         self.home = Path(tempfile.mkdtemp(prefix="headrace-machine-"))
@@ -83,6 +127,12 @@ class LogMachine(RuleBasedStateMachine):
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch.object(time, "time_ns", self.wall_clock_ns))
         self.patches.enter_context(mock.patch.object(groups, "_now", self.lease_clock_us))
+        self.patches.enter_context(
+            mock.patch.object(background, "PERIOD_SECONDS", 1e6)
+        )  # only when the machine says so
+        self.patches.enter_context(mock.patch.object(append, "make_room", self.make_room))
+        self.room = 0
+        self.tight = False
         self.log = open_log(self.home)
         self.model = model.Log()
         self.count = 0
@@ -107,6 +157,12 @@ class LogMachine(RuleBasedStateMachine):
 
     def lease_clock_us(self) -> int:
         return self.lease_now_us
+
+    def make_room(self, tx: Any, topic: Any, size: int) -> None:
+        """How many bytes an append takes, the model has to be told."""
+        if not topic.name.startswith("__"):
+            self.room = size
+        retention.make_room(tx, topic, size)
 
     # -- both sides --------------------------------------------------------------------------------
 
@@ -148,6 +204,15 @@ class LogMachine(RuleBasedStateMachine):
     def both_append(self, topic: model.Topic, intent: model.Intent, form: Any, **how: Any) -> None:
         handle = self.handles[topic.uid]
         kept = [row for row in intent.rows if not model.ahead(topic, row, self.now_us)]
+        if topic.retention_bytes is not None:
+            done = self.outcome(lambda: handle.append(form, **how))
+            intent.bytes = self.room
+            with self.refused_alike() as real:
+                real.append(done)
+                expected = self.model.append([intent], self.now_us)[0]
+                self.same(done(), expected, topic)
+            self.look_at_batches(topic)
+            return
         with self.refused_alike() as real:
             real.append(lambda: handle.append(form, **how))
             if not topic.keyed:  # the log first, to see whose turn it was
@@ -160,6 +225,21 @@ class LogMachine(RuleBasedStateMachine):
             expected = self.model.append([intent], self.now_us)[0]
             self.same(handle.append(form, **how), expected, topic)
 
+    def outcome(self, act: Callable[[], Any]) -> Callable[[], Any]:
+        """Does it now; what came of it, result or error, when called."""
+        try:
+            done = act()
+        except HeadraceError as error:
+            refused = error
+            if isinstance(error, TopicFull):
+                self.reached["an append refused: full of what a group has not read"] += 1
+
+            def fail() -> Any:
+                raise refused
+
+            return fail
+        return lambda: done
+
     def same(self, done: Any, expected: model.Done, topic: model.Topic) -> None:
         assert done.ranges == expected.ranges, (done.ranges, expected.ranges)
         assert (done.quarantined, done.duplicate) == (expected.quarantined, expected.duplicate)
@@ -168,16 +248,20 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- topics ------------------------------------------------------------------------------------
 
-    @initialize(kind=st.sampled_from(sorted(KINDS)))
-    def begin(self, kind: str) -> None:
-        self.make("a", kind)
+    @initialize(data=st.data(), tight=st.booleans())
+    def begin(self, data: st.DataObject, tight: bool) -> None:
+        if tight:
+            self.tight, self.log._engine.files.file_bytes_max = True, TIGHT_FILE_BYTES
+            for module, limits in TIGHT:
+                self.patches.enter_context(mock.patch.multiple(module, **limits))
+        self.make("a", data.draw(st.sampled_from(sorted(self.kinds))))
 
-    @rule(name=names, kind=st.sampled_from(sorted(KINDS)))
-    def create(self, name: str, kind: str) -> None:
-        self.make(name, kind)
+    @rule(data=st.data(), name=names)
+    def create(self, data: st.DataObject, name: str) -> None:
+        self.make(name, data.draw(st.sampled_from(sorted(self.kinds))))
 
     def make(self, name: str, kind: str) -> None:
-        how = KINDS[kind]
+        how = self.kinds[kind]
         with self.refused_alike() as real:
             make = lambda: self.log.create_topic(name, pa.schema(SCHEMA), event_time="at", durability="os", **how)  # noqa: E731
             real.append(make)
@@ -193,6 +277,11 @@ class LogMachine(RuleBasedStateMachine):
                 7 * DAY_US,
                 [column for column, _ in SCHEMA],
                 [model.Partition(self.now_us) for _ in range(how["partitions"])],
+                retention_us=3 * HOUR_US if "retention" in how else None,
+                retention_bytes=how.get("retention_bytes"),
+                unread=how.get("unread", "delete"),
+                cleanup=how.get("cleanup", "delete"),
+                grace_us=HOUR_US if "tombstone_grace" in how else DAY_US,
             )
             self.model.create(made)
             self.handles[made.uid] = handle
@@ -218,6 +307,7 @@ class LogMachine(RuleBasedStateMachine):
         topic = choose(data, [t for t in self.model.topics.values() if grows(t)])
         self.handles[topic.uid].alter(partitions=len(topic.partitions) + 1)
         topic.partitions.append(model.Partition(self.now_us))
+        topic.partitions_added = True
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -322,7 +412,7 @@ class LogMachine(RuleBasedStateMachine):
         versions: dict[str, int] = {}
         for drafted, off in parts:
             topic = self.pick(data)
-            if not topic.keyed:
+            if not topic.keyed or topic.retention_bytes is not None:
                 continue
             real, rows = self.rows(drafted)
             expect = {}
@@ -397,8 +487,11 @@ class LogMachine(RuleBasedStateMachine):
                 turn = self.turn_of(topic, row.value)
                 assert done.ranges == self.model.replay(number, self.now_us, turn).ranges
                 return
-            expected = self.model.replay(number, self.now_us, 0)
-            assert letter.replay().ranges == expected.ranges
+            self.room = 0
+            done = self.outcome(letter.replay)
+            real[:] = [done]
+            expected = self.model.replay(number, self.now_us, 0, self.room)
+            assert done().ranges == expected.ranges
         if (
             topic is not None
             and letter.origin.topic_id == topic.uid
@@ -429,28 +522,50 @@ class LogMachine(RuleBasedStateMachine):
         assert real.partitions == tuple(sorted(member.held))
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), most=st.sampled_from([1000, 1000, 3, 1]))
-    def poll(self, data: st.DataObject, most: int) -> None:
+    @rule(data=st.data(), most=st.sampled_from([1000, 1000, 3, 1]), commits=st.booleans())
+    def poll(self, data: st.DataObject, most: int, commits: bool) -> None:
         live = choose(data, self.live)
         if self.model.topics.get(live.topic.name) is not live.topic:
             with pytest.raises(model.TopicReplaced):
                 live.real.poll(timeout="0 seconds")
             return
         self.do_poll(live, most)
+        if commits:
+            self.do_commit(live)
 
     def do_poll(self, live: Live, most: int) -> None:
-        found = live.real.poll(timeout="0 seconds", max_records=most)
+        """What retention overtook is never passed over in silence; what upkeep removed is passed over."""
+        found, overtaken = [], None
+        try:
+            found = live.real.poll(timeout="0 seconds", max_records=most)
+        except OffsetOutOfRange as error:
+            overtaken = error
         self.model.before_poll(live.topic, live.group, live.member, live.real.id, self.lease_now_us)
         assert live.real.partitions == tuple(sorted(live.member.held))
         waiting = 0
         for number, held in live.member.held.items():
             partition = live.topic.partitions[number]
-            waiting += partition.next - held.position
-            got = [record for record in found if record.partition == number]
-            assert [record.offset for record in got] == list(range(held.position, held.position + len(got)))
-            assert [r.value for r in got] == [live.topic.value(partition.records[r.offset].row) for r in got]
-            held.position += len(got)
-        assert len(found) == min(most, waiting)
+            got = [(record.offset, record.value) for record in found if record.partition == number]
+            position = live.real._held[number].position
+            if held.position < partition.earliest:
+                assert (got, position) == ([], held.position)
+                continue
+            unread = [(offset, live.topic.value(record.row)) for offset, record in partition.held(held.position)]
+            waiting += len(unread)
+            assert got == unread[: len(got)]
+            rest = [offset for offset, _ in unread[len(got) :]]
+            assert (got[-1][0] + 1 if got else held.position) <= position <= min([partition.next, *rest])
+            if position - held.position > len(got):
+                self.reached["a poll over a hole"] += 1
+            held.position = position
+        behind = {n: h.position for n, h in live.member.held.items() if h.position < live.topic.partitions[n].earliest}
+        if overtaken is not None:
+            partition = live.topic.partitions[overtaken.partition]
+            assert (overtaken.offset, overtaken.earliest) == (behind[overtaken.partition], partition.earliest)
+            self.reached["a poll of what retention has deleted"] += 1
+        else:
+            assert len(found) == min(most, waiting)
+            assert found or not behind
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -471,7 +586,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         number = data.draw(st.sampled_from(sorted(live.member.held)))
         offset = live.member.held[number].position - 1 - back
-        if not 0 <= offset < live.topic.partitions[number].next:
+        if not live.topic.partitions[number].held(max(offset, 0), offset + 1):
             return
         record = next(self.handles[live.topic.uid].records({number: offset}, partition=number))
         with self.refused_alike() as real:
@@ -482,7 +597,9 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        live = choose(data, self.live)
+        self.do_leave(choose(data, self.live))
+
+    def do_leave(self, live: Live) -> None:
         self.live.remove(live)
         live.real.close()
         self.model.leave(live.topic, live.group, live.member, self.lease_now_us)
@@ -520,14 +637,14 @@ class LogMachine(RuleBasedStateMachine):
             live = choose(data, watched)
             topic, name = live.topic, live.group
         where: Any = start
-        offsets = {n: 0 if start == "earliest" else p.next for n, p in enumerate(topic.partitions)}
+        offsets = {n: p.earliest if start == "earliest" else p.next for n, p in enumerate(topic.partitions)}
         if start == "offset":
             number = data.draw(st.integers(0, len(topic.partitions) - 1))
             where = offsets = {number: data.draw(st.integers(0, topic.partitions[number].next + 1))}
         elif start == "time":
             when_us = self.some_time(data, topic)
             where = from_us(when_us)
-            offsets = {n: first_at(p, when_us) for n, p in enumerate(topic.partitions)}
+            offsets = {n: at.next for n, at in self.offsets_at(topic, when_us).items()}
         group = self.handles[topic.uid].group(name)
         with self.refused_alike() as real:
             real.append(lambda: group.rewind(where))
@@ -543,7 +660,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         self.do_poll(live, 1000)
         if what == "rewind":
-            offsets = dict.fromkeys(range(len(live.topic.partitions)), 0)
+            offsets = {n: p.earliest for n, p in enumerate(live.topic.partitions)}
             self.model.rewind(live.topic, live.group, offsets)
             assert self.handles[live.topic.uid].group(live.group).rewind("earliest") == offsets
         elif what == "silence":
@@ -564,6 +681,180 @@ class LogMachine(RuleBasedStateMachine):
         self.handles[topic.uid].group(name).delete()
         del topic.groups[name]
 
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.model.topics)
+    @rule(
+        data=st.data(),
+        several=st.lists(st.tuples(drafts, st.booleans()), min_size=2, max_size=5),
+        apart=st.sampled_from([0, 1, HOUR_US]),
+    )
+    def append_several(self, data: st.DataObject, several: list[tuple[Any, bool]], apart: int) -> None:
+        """Some are tombstones, where there are such."""
+        topic = self.pick(data)
+        for drafted, ends in several:
+            self.now_us += apart
+            if ends and topic.cleanup == "compact":
+                real, rows = self.rows([(key, None) for key, _ in drafted])
+                for value in (*real, *(row.value for row in rows)):
+                    value["n"] = None
+            else:
+                real, rows = self.rows(drafted)
+            self.both_append(topic, model.Intent(topic, rows), real)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(data=st.data(), name=st.sampled_from(["g", "h"]), most=st.sampled_from([1000, 4]), commits=st.booleans())
+    def a_group_reads(self, data: st.DataObject, name: str, most: int, commits: bool) -> None:
+        """A member comes, reads and goes."""
+        topic = self.pick(data)
+        self.do_join(topic, name, "earliest")
+        live = self.live[-1]
+        self.do_poll(live, most)
+        if commits:
+            self.do_commit(live)
+        self.do_leave(live)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(
+        data=st.data(),
+        change=st.sampled_from(
+            [
+                {"retention": None},
+                {"retention": "3 hours"},
+                {"unread": "keep"},
+                {"unread": "delete"},
+                {"cleanup": "compact"},
+                {"cleanup": "delete"},
+            ]
+        ),
+    )
+    def alter_the_rules(self, data: st.DataObject, change: dict[str, Any]) -> None:
+        topic = self.pick(data)
+        with self.refused_alike() as real:
+            real.append(lambda: self.handles[topic.uid].alter(**change))
+            if change.get("cleanup") == "compact" and (
+                not topic.keyed or (topic.partitions_added and topic.cleanup != "compact")
+            ):
+                raise Refused(model.InvalidArgument)
+            self.handles[topic.uid].alter(**change)
+            if "retention" in change:
+                topic.retention_us = 3 * HOUR_US if change["retention"] else None
+            topic.unread = change.get("unread", topic.unread)
+            topic.cleanup = change.get("cleanup", topic.cleanup)
+
+    @rule(after=st.sampled_from([0, 0, 2 * HOUR_US, 4 * HOUR_US]))
+    def maintain(self, after: int) -> None:
+        self.now_us += after
+        done = self.log.maintain()
+        assert (done.problems, done.incomplete) == ([], [])
+        held, compacted, overtaken = self.count_held(), 0, {}
+        for name, topic in sorted(self.model.topics.items()):
+            overtaken |= {(name, *who): what for who, what in self.model_retains(topic).items()}
+            compacted += self.model_compacts(topic)
+        assert done.records_deleted == held - compacted - self.count_held()
+        assert done.records_compacted == compacted
+        self.told(done.overtaken, overtaken)
+        self.reached["batches sealed"] += done.batches_sealed
+        self.reached["files removed"] += done.files_removed
+        assert self.log.verify().problems == []
+
+    @precondition(lambda self: self.model.topics)
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["retain", "compact", "seal", "reclaim"]),
+        after=st.sampled_from([0, 0, 2 * HOUR_US, 4 * HOUR_US]),
+    )
+    def a_step_of_upkeep(self, data: st.DataObject, what: str, after: int) -> None:
+        """In whatever order."""
+        self.now_us += after
+        topic = self.pick(data)
+        engine, catalog = self.log._engine, self.log._catalog
+        state = catalog.named(topic.name)
+        with upkeep.alone(engine, wait=True):
+            if what == "reclaim":
+                self.reached["bytes moved"] += reclaiming.reclaim(engine, catalog).moved_bytes
+            elif what == "retain":
+                overtaken = retention.retain(engine, state).overtaken
+                expected = self.model_retains(topic)
+                self.told(overtaken, {(topic.name, *who): what for who, what in expected.items()})
+            for number in range(len(topic.partitions)):
+                if what == "seal":
+                    self.reached["batches sealed"] += sealing.seal(engine, catalog, state, number)
+                elif what == "compact" and topic.cleanup == "compact":
+                    compaction.compact(engine, catalog, state, number, self.now_us)
+        if what == "compact" and topic.cleanup == "compact":
+            self.model_compacts(topic)
+        assert self.log.verify().problems == []
+
+    def told(self, overtaken: list[Any], expected: dict[tuple[str, str, int], tuple[int, int]]) -> None:
+        found: dict[tuple[str, str, int], tuple[int, int]] = {}
+        for one in overtaken:
+            who = (one.topic, one.consumer, one.partition)
+            start, stop = found.get(who, (one.start, one.stop))
+            found[who] = (min(start, one.start), max(stop, one.stop))
+        assert found == expected
+        self.reached["a group overtaken"] += len(found)
+
+    def count_held(self) -> int:
+        return sum(len(p.held()) for topic in self.model.topics.values() for p in topic.partitions)
+
+    def model_retains(self, topic: model.Topic) -> dict[tuple[str, int], tuple[int, int]]:
+        held = self.count_held()
+        overtaken = self.model.retain(topic, self.now_us)
+        if self.count_held() < held:
+            self.reached["retention"] += 1
+        old_us = self.now_us - topic.retention_us if topic.retention_us else 0
+        if topic.unread == "keep" and any(p.spans and p.spans[0].arrived_us < old_us for p in topic.partitions):
+            self.reached["retention waits for a group"] += 1
+        return overtaken
+
+    def model_compacts(self, topic: model.Topic) -> int:
+        if topic.cleanup != "compact":
+            return 0
+        ends = {(n, o) for n, o, r in everything(topic) if topic.is_tombstone(r.row)}
+        gone = self.model.compact(topic, self.now_us)
+        left = [(n, o, r) for n, o, r in everything(topic) if topic.is_tombstone(r.row)]
+        newest = {(n, r.row.key): o for n, o, r in everything(topic)}
+        dead = {
+            (n, o) for n, o in ends if (n, topic.partitions[n].records[o].row.key) not in newest
+        }  # the key is gone with it
+        self.reached["records compacted"] += gone
+        self.reached["tombstones ended"] += len(dead)
+        for _, _, record in left:
+            young = record.arrived_us >= self.now_us - topic.grace_us
+            self.reached["a tombstone waits for its grace" if young else "a tombstone waits for a group"] += 1
+        return gone
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), key=keys)
+    def erase(self, data: st.DataObject, key: str | None) -> None:
+        topic = choose(data, self.known)
+        handle = self.handles[topic.uid]
+        with self.refused_alike() as real:
+            real.append(lambda: handle.erase(key))
+            expected = self.model.erase(topic, key)
+            done = handle.erase(key)
+            assert (done.records, done.dead_letters, done.incomplete) == (*expected, [])
+            self.reached["records erased"] += done.records
+            self.reached["letters erased"] += done.dead_letters
+            self.reached["erased where partitions were added"] += bool(done.records and topic.partitions_added)
+        assert self.log.verify().problems == []
+
+    def look_at_batches(self, topic: model.Topic) -> None:
+        """What retention goes by. A batch has the arrival of its last record, or of what once was its last."""
+        with self.log._engine.index.reading() as db:
+            (named,) = db.execute("SELECT id FROM topics WHERE name = ?", (topic.name,)).fetchone()
+            for number, partition in enumerate(topic.partitions):
+                rows = BATCHES.select(db, "WHERE topic = ? AND partition = ? ORDER BY base", named, number)
+                state = PARTITIONS.get(db, named, number)
+                assert state is not None
+                assert state.small == sum(map(is_small, rows))
+                for row in rows:
+                    last = max([record.arrived_us for _, record in partition.held(row.base, row.next)], default=0)
+                    assert last <= row.arrived <= partition.records[row.next - 1].arrived_us
+                    assert may_be_progress(partition, row.base, row.progress)
+                partition.spans = [model.Span(row.base, row.next, row.arrived, row.length) for row in rows]
+
     # -- opening again -----------------------------------------------------------------------------
 
     @precondition(lambda self: self.steps_open > 10)
@@ -581,6 +872,8 @@ class LogMachine(RuleBasedStateMachine):
             live.real.close()
         self.live, self.steps_open = [], 0
         self.log = open_log(self.home, create=False)
+        if self.tight:
+            self.log._engine.files.file_bytes_max = TIGHT_FILE_BYTES
         for topic in self.model.topics.values():
             self.handles[topic.uid] = self.log.topic(topic.name)
         self.known = list(self.model.topics.values())
@@ -598,16 +891,16 @@ class LogMachine(RuleBasedStateMachine):
     def read_a_range(self, data: st.DataObject) -> None:
         topic = self.pick(data)
         number = data.draw(st.integers(0, len(topic.partitions) - 1))
-        records = topic.partitions[number].records
-        start = data.draw(st.integers(0, len(records) + 1))
-        stop = data.draw(st.integers(start, len(records) + 2))
+        partition = topic.partitions[number]
+        start = data.draw(st.integers(0, partition.next + 1))
+        stop = data.draw(st.integers(start, partition.next + 2))
         columns = data.draw(st.lists(st.sampled_from(["n", "_offset", "_progress", "_arrived_at"]), unique=True))
-        if start > len(records):
+        if not partition.earliest <= start <= partition.next:
             with pytest.raises(OffsetOutOfRange):
                 self.handles[topic.uid].batches(number, start, stop)
             return
         batches = list(self.handles[topic.uid].batches(number, start, stop, columns=columns))
-        expected = list(enumerate(records))[start:stop]
+        expected = partition.held(start, stop)
         assert sum(batch.num_rows for batch in batches) == len(expected)
         wanted = {
             "n": [record.row.value["n"] for _, record in expected],
@@ -635,8 +928,26 @@ class LogMachine(RuleBasedStateMachine):
         found = [(record.partition, record.offset) for record in handle.records(start=from_us(when_us))]
         expected = in_order((p, o, r) for p, o, r in everything(topic) if r.arrived_us >= when_us)
         assert found == [(partition, offset) for partition, offset, _ in expected]
-        at = handle.offsets(at=from_us(when_us))
-        assert {n: o.next for n, o in at.items()} == {n: first_at(p, when_us) for n, p in enumerate(topic.partitions)}
+        self.offsets_at(topic, when_us)
+
+    def offsets_at(self, topic: model.Topic, when_us: int) -> dict[int, Any]:
+        """Behind all that came before, and before all that came then or later; in a hole, anywhere."""
+        at = self.handles[topic.uid].offsets(at=from_us(when_us))
+        for number, partition in enumerate(topic.partitions):
+            before = [offset for offset, record in partition.held() if record.arrived_us < when_us]
+            later = [offset for offset, record in partition.held() if record.arrived_us >= when_us]
+            found = at[number].next
+            lowest, highest = max([partition.earliest, *(o + 1 for o in before)]), min([partition.next, *later])
+            assert lowest <= found <= highest
+            reached = None if at[number].progress is None else instant_us(at[number].progress, argument="")
+            if found == partition.next:
+                assert reached == partition.progress_us
+            elif partition.records[found].gone:
+                assert may_be_progress(partition, found, reached)
+                self.reached["the offset of a time, in a hole"] += 1
+            else:
+                assert reached == partition.records[found].progress_us or may_be_progress(partition, found, reached)
+        return dict(at)
 
     # -- after every step --------------------------------------------------------------------------
 
@@ -647,7 +958,7 @@ class LogMachine(RuleBasedStateMachine):
         for topic in self.model.topics.values():
             handle = self.handles[topic.uid]
             assert {n: (o.earliest, o.next, o.progress) for n, o in handle.offsets().items()} == {
-                n: (0, p.next, instant(p.progress_us)) for n, p in enumerate(topic.partitions)
+                n: (p.earliest, p.next, instant(p.progress_us)) for n, p in enumerate(topic.partitions)
             }
             assert [(r.partition, r.offset, r.arrived_at, r.progress, r.key, r.value) for r in handle.records()] == [
                 (
@@ -667,12 +978,20 @@ class LogMachine(RuleBasedStateMachine):
             for name, group in topic.groups.items():
                 committed = {n: s.committed for n, s in group.shares.items() if s.committed is not None}
                 assert handle.group(name).committed() == committed
+                assert handle.group(name).lag() == {n: self.lag(topic, name, n) for n in range(len(topic.partitions))}
                 assert {info.member: info.partitions for info in handle.group(name).members()} == {
                     id: tuple(n for n, s in sorted(group.shares.items()) if s.owner == id) for id in group.members
                 }
+            self.look_at_batches(topic)
         assert [self.number_of(letter) for letter in self.log.dead_letters()] == [
             letter.row.value["n"] for letter in self.model.letters
         ]
+
+    def lag(self, topic: model.Topic, name: str, number: int) -> Lag:
+        partition, committed = topic.partitions[number], topic.groups[name].share(number).committed
+        at = max(partition.earliest, committed or 0)
+        oldest = next((self.now_us - record.arrived_us for _, record in partition.held(at)), 0)
+        return Lag(committed, partition.next, partition.next - at, timedelta(microseconds=max(0, oldest)))
 
     def number_of(self, letter: Any) -> int:
         import json
@@ -697,18 +1016,44 @@ STAMPS = ("begin_an_epoch", "append_stamped", "repeat_a_stamped_append")
 LETTERS = ("replay_a_letter", "drop_a_letter")
 READS = ("read_a_range", "read_a_key", "read_from_a_time")
 REST = ("create", "delete", "add_a_column", "append_with_progress", "append_if", "append_a_bad_row")
+UPKEEP = ("append_several", "a_group_reads", "alter_the_rules", "maintain", "a_step_of_upkeep", "erase")
+NOT_OF_UPKEEP = (
+    *("leave", "beat", "some_fall_silent", "something_happens_between_poll_and_commit", "commit_up_to"),
+    *("delete_a_group", "delete", "append_a_bad_row", "append_if", "append_whatever_to_whichever", "transaction"),
+    *("append", "the_clock_goes_on_or_jumps_back", "commit"),
+)
 
 
-def without(*rules: str) -> type[LogMachine]:
+def without(*rules: str, kinds: dict[str, dict[str, Any]] = KINDS) -> type[LogMachine]:
     """The machine with fewer rules, so that those left meet more often. What is checked stays the same."""
-    return type("LogMachine", (LogMachine,), dict.fromkeys(rules))
+    return type("LogMachine", (LogMachine,), {**dict.fromkeys(rules), "kinds": kinds})
 
 
 MACHINES = {
     "everything": LogMachine,
-    "groups": without(*STAMPS, *LETTERS, *READS, *REST, "append_whatever_to_whichever"),
-    "records": without(*GROUPS),
-    "stamps": without(*GROUPS, *LETTERS, *READS, *REST, "append", "append_whatever_to_whichever"),
+    "groups": without(*STAMPS, *LETTERS, *READS, *REST, *UPKEEP, "append_whatever_to_whichever"),
+    "records": without(*GROUPS, *UPKEEP),
+    "stamps": without(*GROUPS, *LETTERS, *READS, *REST, *UPKEEP, "append", "append_whatever_to_whichever"),
+    "upkeep": without(*NOT_OF_UPKEEP, *STAMPS, *LETTERS, kinds=UPKEPT),
+}
+REACHED = {
+    "a group overtaken",
+    "a poll of what retention has deleted",
+    "a poll over a hole",
+    "a tombstone waits for a group",
+    "a tombstone waits for its grace",
+    "an append refused: full of what a group has not read",
+    "batches sealed",
+    "bytes moved",
+    "erased where partitions were added",
+    "files removed",
+    "letters erased",
+    "records compacted",
+    "records erased",
+    "retention",
+    "retention waits for a group",
+    "the offset of a time, in a hole",
+    "tombstones ended",
 }
 
 
@@ -722,21 +1067,28 @@ def instant(us: int | None) -> datetime | None:
 
 
 def grows(topic: model.Topic) -> bool:
-    return not topic.versioned and len(topic.partitions) < 6
+    return not topic.versioned and topic.cleanup == "delete" and len(topic.partitions) < 6
+
+
+def may_be_progress(partition: model.Partition, offset: int, us: int | None) -> bool:
+    """Of a batch that begins there: as the record's there, who may be gone. Where records were given theirs, no less
+    than those below have, and no more than any up to there had."""
+    up_to = partition.records[: offset + 1]
+    if not any(record.row.given for record in partition.records):
+        return us == up_to[-1].progress_us
+    lowest = [record.progress_us or 0 for _, record in partition.held(stop=offset)]
+    highest = [time_us or 0 for record in up_to for time_us in (record.progress_us, record.before_us)]
+    return max(lowest, default=0) <= (us or 0) <= max(highest)
 
 
 def everything(topic: model.Topic) -> Iterator[tuple[int, int, model.Stored]]:
     for number, partition in enumerate(topic.partitions):
-        for offset, record in enumerate(partition.records):
+        for offset, record in partition.held():
             yield number, offset, record
 
 
 def in_order(found: Iterator[tuple[int, int, model.Stored]]) -> list[tuple[int, int, model.Stored]]:
     return sorted(found, key=lambda item: (item[2].arrived_us, item[0], item[1]))
-
-
-def first_at(partition: model.Partition, when_us: int) -> int:
-    return sum(record.arrived_us < when_us for record in partition.records)
 
 
 SETTINGS = settings(
@@ -749,7 +1101,10 @@ SETTINGS = settings(
 
 @pytest.mark.parametrize("which", MACHINES)
 def test_the_log_agrees_with_its_model(which: str) -> None:
+    LogMachine.reached.clear()
     run_state_machine_as_test(MACHINES[which], settings=SETTINGS)
+    if which == "upkeep":
+        assert {what for what, often in LogMachine.reached.items() if often} >= REACHED
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
@@ -172,6 +172,7 @@ class Committer:
         self._awaited = 1  # jobs for which the thread is to be woken
         self._synced_known = 0
         self._asked: list[Future[bool]] = []  # who wants a checkpoint
+        self._distrusted: SyncFailed | None = None
         self.failed: SyncFailed | None = None
         self.after_commit: Callable[[bool], None] = lambda _: None
         """Told after each commit whether upkeep is due."""
@@ -199,6 +200,12 @@ class Committer:
         self._asked.append(asked)
         self.run(lambda _: None, synced=True)
         return asked.result()
+
+    def distrust(self, error: SyncFailed) -> NoReturn:
+        """A sync failed outside of a commit: this process writes nothing more, as after one inside."""
+        self._distrusted = error
+        self.run(lambda _: None, synced=False)
+        raise error
 
     def close(self) -> None:
         """Finishes what waits; then this process's file is synced and closed, and the index checkpointed."""
@@ -253,6 +260,8 @@ class Committer:
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
         try:
+            if self._distrusted is not None:
+                raise self._distrusted
             if drafts:
                 self._files.check_in_place()
                 if self._files.needs_roll():
@@ -288,10 +297,13 @@ class Committer:
                     future.set_result(outcome)
         asked, self._asked = self._asked, []
         if due or asked:
-            reach("checkpoint.due")
-            emptied = self._checkpoint(wanted=bool(asked))
-            for each in asked:
-                each.set_result(emptied)
+            emptied = False
+            try:
+                reach("checkpoint.due")
+                emptied = self._checkpoint(wanted=bool(asked))
+            finally:
+                for each in asked:
+                    each.set_result(emptied)
         self.after_commit(tx.upkeep_due)
 
     def _transact(self, work: list[Work], *, synced: bool, others: dict[int, int]) -> tuple[list[Any], Tx]:

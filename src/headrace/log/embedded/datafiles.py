@@ -182,7 +182,12 @@ class DataFiles:
         for row in FILES.select(db, UNSYNCED):
             if row.id is not None and row.id != own:
                 with disk.typed(self.folder / row.name):
-                    fd = disk.open_to_read(self.folder / row.name)
+                    try:
+                        fd = disk.open_to_read(self.folder / row.name)
+                    except FileNotFoundError:
+                        if FILES.get(db, row.id) is None:
+                            continue  # reclaimed since we looked
+                        raise
                 try:
                     disk.sync(fd, self.folder / row.name)
                 finally:

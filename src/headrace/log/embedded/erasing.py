@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, OffsetOutOfRange, SyncFailed, TopicReplaced, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
 from headrace.log.embedded import disk, recovery, swapping
@@ -43,11 +43,21 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
     wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     done = Erased(topic.name)
-    for partition in sorted(partitions_of_key(topic, wanted.whole)):
-        _rewrite(engine, catalog, topic, partition, wanted.among, done)
-    _letters(engine, catalog, topic, wanted, done)
+    while not _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done):
+        done.incomplete = []
     done.incomplete += wipe(engine)
     return done
+
+
+def _erased(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> bool:
+    """False: the topic was altered, or retention passed by, before all was seen."""
+    try:
+        for partition in sorted(partitions_of_key(topic, wanted.whole)):
+            _rewrite(engine, catalog, topic, partition, wanted.among, done)
+        _letters(engine, catalog, topic, wanted, done)
+    except swapping.Changed:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,8 @@ def _rewrite(
                 swapping.submit(engine, swapping.Swap(topic, [row], new, also=end))
                 done.records += len(gone)
                 done.batches += 1
+        except swapping.Changed:
+            raise
         except HeadraceError as error:
             with engine.index.reading() as db:
                 there = BATCHES.get(db, row.topic, row.partition, row.base) == row
@@ -157,7 +169,7 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wante
 
     of_letters = Erased(topic.name)
     _rewrite(engine, catalog, home, 0, among, of_letters, end)
-    done.dead_letters = of_letters.records
+    done.dead_letters += of_letters.records
     done.incomplete += of_letters.incomplete
 
 
@@ -173,6 +185,13 @@ def wipe_if_due(engine: Engine) -> list[str]:
 
 def wipe(engine: Engine) -> list[str]:
     """Overwrites what no batch needs. Returns what could not be wiped, and why; then it is still due."""
+    try:
+        return _wiped(engine)
+    except SyncFailed as error:
+        engine.committer.distrust(error)
+
+
+def _wiped(engine: Engine) -> list[str]:
     incomplete: list[str] = []
     engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
     with engine.index.snapshot() as db:
@@ -180,10 +199,12 @@ def wipe(engine: Engine) -> list[str]:
         places: dict[int, list[tuple[int, int]]] = {}
         for file, position, length in db.execute("SELECT file, position, length FROM batches WHERE file IS NOT NULL"):
             places.setdefault(file, []).append((position, position + length))
+    engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
     for row in files:
         assert row.id is not None
         incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
     incomplete += recovery.remove_leftovers(engine.index, engine.data)
+    disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
     reach("erase.wiped")
     if not engine.committer.checkpoint():
         incomplete.append("the index's write-ahead log: a reader is in the way. Try again in a moment")
@@ -194,6 +215,8 @@ def wipe(engine: Engine) -> list[str]:
 
 def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> list[str]:
     path = engine.data / row.name
+    if row.state == "suspect":  # it may look wiped, and not be
+        return [f"{path}: a sync of it failed. It is wiped after the log is opened again"]
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -30,6 +30,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidArgument,
     MemberFenced,
+    OffsetOutOfRange,
     TopicReplaced,
     UnknownGroup,
     WaitTimeout,
@@ -40,7 +41,7 @@ from headrace.log.embedded.assignment import assign
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.index import BATCHES, GROUPS, MEMBERS, PARTITIONS, SHARES, GroupRow, MemberRow, ShareRow
+from headrace.log.embedded.index import GROUPS, MEMBERS, PARTITIONS, SHARES, GroupRow, MemberRow, ShareRow
 from headrace.log.embedded.retention import paced, time_to_loss
 
 BEATS_PER_LEASE = 4
@@ -69,7 +70,7 @@ class EmbeddedGroup:
 
     def lag(self) -> dict[int, Lag]:
         """How far the group is behind, in records and in time. Partitions without a commit count from the earliest."""
-        from headrace.log.embedded.reading import partition_states
+        from headrace.log.embedded.reading import Reader, partition_states
 
         topic = self._current()
         self._require()
@@ -79,17 +80,9 @@ class EmbeddedGroup:
         for partition, state in partition_states(self._engine, topic).items():
             at = max(committed.get(partition, state.earliest), state.earliest)
             waited = timedelta(0)
-            if at < state.next:
-                with self._engine.index.reading() as db:
-                    rows = BATCHES.select(
-                        db,
-                        "WHERE topic = ? AND partition = ? AND next > ? ORDER BY base LIMIT 1",
-                        topic.id,
-                        partition,
-                        at,
-                    )
-                if rows:
-                    waited = timedelta(microseconds=max(0, now_us - rows[0].arrived))
+            with contextlib.suppress(OffsetOutOfRange):  # retention has passed it this moment
+                oldest = Reader(self._engine, self._catalog, topic, partition).first_arrival(at, state.next)
+                waited = timedelta(microseconds=max(0, now_us - (now_us if oldest is None else oldest)))
             out[partition] = Lag(committed.get(partition), state.next, max(0, state.next - at), waited)
         return out
 

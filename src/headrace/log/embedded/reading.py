@@ -148,6 +148,22 @@ class Reader:
             return self._begin_of(found.next, state)  # what came then was compacted away, or erased
         return found.base, found.progress
 
+    def first_arrival(self, start: int, stop: int) -> int | None:
+        """When the first record of [start, stop) arrived; None when there is none."""
+        offset = start
+        while offset < stop:
+            for row in self._page(offset, stop):
+                if row.file is not None:
+                    if not row.flags & PER_ROW:
+                        return row.arrived
+                    try:
+                        for batch in self.batches(offset, row.next, ["_arrived_at"]):
+                            return int(batch.column(0)[0].value)
+                    except DamagedData:
+                        return row.arrived
+                offset = row.next
+        return None
+
     def _begin_of(self, offset: int, state: PartitionRow) -> tuple[int, int | None]:
         with self._engine.index.reading() as db:
             row = BATCHES.get(db, self._topic.id, self._partition, offset)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from headrace.errors import DamagedData
 from headrace.failpoints import reach
 from headrace.log.embedded import swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -29,6 +30,8 @@ class Reclaimed:
     files: int = 0
     bytes: int = 0
     moved_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    """Damaged batches, which stay where they are."""
 
 
 def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
@@ -41,7 +44,7 @@ def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
         if not usage.mostly_dead(row, live.get(row.id, 0)):
             continue
         if row.state == "closed" and row.id in live:
-            done.moved_bytes += _move(engine, catalog, row.id)
+            _move(engine, catalog, row.id, done)
         elif row.state == "ingest" and row.committed >= ROLL_BYTES:
             engine.files.close_early(row.id)
     with engine.index.snapshot() as db:
@@ -72,9 +75,8 @@ def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
         reach("reclaim.unlinked")
 
 
-def _move(engine: Engine, catalog: Catalog, file: int) -> int:
-    """The frames of a file, byte for byte, to where this process writes."""
-    moved = 0
+def _move(engine: Engine, catalog: Catalog, file: int, done: Reclaimed) -> None:
+    """The frames of a file, byte for byte, to where this process writes. What is damaged stays, and the file with it."""
     with engine.index.reading() as db:
         rows = BATCHES.select(db, "WHERE file = ? ORDER BY topic, partition, base", file)
     for run in _runs(rows):
@@ -84,10 +86,13 @@ def _move(engine: Engine, catalog: Catalog, file: int) -> int:
         if row is None or row.name is None:
             continue  # deleted meanwhile
         topic = catalog.current(first.topic, row.name, row.uid)
-        with contextlib.suppress(swapping.Changed):  # then it has left the file anyway
+        try:
             swapping.submit(engine, swapping.Swap(topic, run, _as_they_are(engine, catalog, topic, run)))
-            moved += sum(row.length for row in run)
-    return moved
+            done.moved_bytes += sum(row.length for row in run)
+        except swapping.Changed:  # then it has left the file anyway
+            continue
+        except DamagedData as error:
+            done.problems.append(f"{topic.name}/{first.partition}: {error}")
 
 
 def _runs(rows: list[BatchRow]) -> list[list[BatchRow]]:

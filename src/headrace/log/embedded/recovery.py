@@ -111,10 +111,17 @@ def _settled(index: Index, folder: Path, turnstile: Turnstile, committer: Commit
 def _settle(tx: Tx, folder: Path, dead: list[tuple[FileRow, int]], rebooted: bool) -> list[Cut]:
     bad: dict[Place, int] = {}
     alone: list[BatchRow] = []
-    for row, fd in dead:
-        if row.synced < row.committed and (rebooted or row.state == "suspect"):
-            if fd >= 0 and hasattr(os, "posix_fadvise"):  # what the page cache still shows may never have been written
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    unsynced: dict[int, int] = {}  # the files some of whose frames may be bad, and where those begin
+    for found, fd in dead:
+        # As it is now: when we looked, its process may have been alive, and has closed it since; or it was reclaimed.
+        row = FILES.get(tx.db, found.id)
+        if row is None or row.id is None:
+            continue
+        unsynced[row.id] = row.synced
+        doubted = rebooted or row.state == "suspect"
+        if doubted and fd >= 0 and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what the page cache shows may never have been written
+        if doubted and row.synced < row.committed:
             for batch in BATCHES.select(tx.db, "WHERE file = ? AND position >= ?", row.id, row.synced):
                 if _whole(fd, batch):
                     continue
@@ -130,7 +137,7 @@ def _settle(tx: Tx, folder: Path, dead: list[tuple[FileRow, int]], rebooted: boo
             FILES.delete(tx.db, "WHERE id = ?", row.id)
         else:
             FILES.put(tx.db, row._replace(state="closed", synced=row.committed))
-    _widen(tx, bad)
+    _widen(tx, bad, unsynced)
     cuts = [_cut(tx, _tail(tx, place, base)) for place, base in sorted(bad.items())]
     gone = [batch for batch in alone if batch.base < bad.get((batch.topic, batch.partition), batch.next)]
     return cuts + [_cut(tx, [batch]) for batch in gone]
@@ -143,27 +150,32 @@ def _tail(tx: Tx, place: Place, base: int) -> list[BatchRow]:
     return BATCHES.select(tx.db, "WHERE topic = ? AND partition = ? AND base >= ? ORDER BY base", *place, base)
 
 
-def _widen(tx: Tx, bad: dict[Place, int]) -> None:
-    """What was appended together goes together: a cut in one partition cuts the others a transaction wrote to."""
+def _widen(tx: Tx, bad: dict[Place, int], unsynced: dict[int, int]) -> None:
+    """What was appended together goes together: a cut in one partition cuts the others a transaction wrote to. It was
+    synced together, too: nothing that was can have to do with what was not."""
     files: dict[int, list[list[BatchRow]]] = {}
     todo = list(bad)
     while todo:
         place = todo.pop()
         for batch in _tail(tx, place, bad[place]):
-            for other in _appended_with(tx, files, batch):
+            for other in _appended_with(tx, files, unsynced, batch):
                 there = (other.topic, other.partition)
                 if there not in bad or other.base < bad[there]:
                     bad[there] = other.base
                     todo.append(there)
 
 
-def _appended_with(tx: Tx, files: dict[int, list[list[BatchRow]]], batch: BatchRow) -> list[BatchRow]:
-    """All batches of the append or transaction `batch` is of: they lie behind each other in one file."""
-    if batch.file is None:
+def _appended_with(
+    tx: Tx, files: dict[int, list[list[BatchRow]]], unsynced: dict[int, int], batch: BatchRow
+) -> list[BatchRow]:
+    """All batches of the append or transaction `batch` is of: they lie behind each other in one file. (Where retention
+    has deleted the first of them, the others seem to belong to what lies before it: then that goes, too.)"""
+    if batch.file is None or batch.file not in unsynced:
         return []
     if batch.file not in files:
         runs: list[list[BatchRow]] = []
-        for row in BATCHES.select(tx.db, "WHERE file = ? ORDER BY position", batch.file):
+        begin = unsynced[batch.file]
+        for row in BATCHES.select(tx.db, "WHERE file = ? AND position >= ? ORDER BY position", batch.file, begin):
             if row.flags & JOINED and runs:
                 runs[-1].append(row)
             else:

@@ -37,6 +37,7 @@ logger = logging.getLogger("headrace.log")
 
 STEP_BATCHES = 2_000
 """At most this many go in one transaction: others wait while it runs."""
+TELL_SECONDS = 60.0
 
 
 def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
@@ -137,8 +138,8 @@ def _front(db: sqlite3.Connection, state: PartitionRow, stop: int) -> Iterator[B
 def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
     """In a write transaction."""
     done = Retained(0, 0, 0, [])
-    if (row := tx.topic(topic.id)) is None or row.name is None:
-        return done  # deleted meanwhile
+    if (row := tx.topic(topic.id)) is None or row.revision != topic.revision:
+        return done  # deleted meanwhile, or altered: what may go now, the next run finds out
     rows = due(tx.db, topic, tx.now_us, room)
     for partition in sorted({row.partition for row in rows}):
         gone = [row for row in rows if row.partition == partition]
@@ -172,12 +173,24 @@ def make_room(tx: Tx, topic: TopicState, size: int) -> None:
         return
     while (held := _held(tx, topic)) + size > limit:
         done = apply(tx, topic, size)
-        for overtaken in done.overtaken:
-            logger.warning("%s", overtaken)
+        _tell(done.overtaken)
         if not done.batches:
             break
     if topic.settings.unread == "keep" and held and held + size > limit:
         raise TopicFull(topic=topic.name, held_bytes=held, limit_bytes=limit)
+
+
+_told: dict[tuple[str, str, str, int], float] = {}
+
+
+def _tell(overtaken: list[Overtaken]) -> None:
+    """Logs it; of one consumer once a minute, for on a full topic every append deletes something."""
+    now = time.monotonic()
+    for each in overtaken:
+        who = (each.topic, each.kind, each.consumer, each.partition)
+        if now - _told.get(who, -TELL_SECONDS) >= TELL_SECONDS:
+            _told[who] = now
+            logger.warning("%s", each)
 
 
 def _held(tx: Tx, topic: TopicState) -> int:

@@ -32,7 +32,7 @@ PER_ROW_NAMES = ("_offset", "_arrived_at", "_progress")
 
 
 class Changed(HeadraceError):
-    """The batches were replaced or deleted meanwhile: look again."""
+    """The batches were replaced or deleted meanwhile, or the topic altered: look again."""
 
 
 @dataclass(slots=True)
@@ -71,6 +71,9 @@ class Swap:
 
     def apply(self, tx: Tx) -> None:
         first, last = self.old[0], self.old[-1]
+        topic = tx.topic(self.topic.id)
+        if topic is None or topic.revision != self.topic.revision:  # its schema may have columns we did not read
+            raise Changed()
         place = (first.topic, first.partition)
         span = ("WHERE topic = ? AND partition = ? AND base BETWEEN ? AND ?", *place, first.base, last.base)
         found = tx.db.execute(f"SELECT count(*), sum(crc) FROM batches {span[0]}", span[1:]).fetchone()
@@ -157,6 +160,7 @@ def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.R
     frames = [frame for batch in whole for frame in frames_of(batch)]
     out: list[Replacement] = []
     event_time = topic.settings.event_time
+    reached: int | None = None  # rows that were given their progress need not be in its order
     for number, frame in enumerate(frames):
         opens, closes = number == 0, number == len(frames) - 1
         offset, progress = frame.column("_offset")[0].as_py(), frame.column("_progress")[0].value
@@ -167,13 +171,12 @@ def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.R
             schema=topic.schema_version,
             event_min=low,
             event_max=high,
-            progress=first.progress
-            if opens
-            else _latest(out[-1].row.progress, _covering(old, offset).progress, progress),
+            progress=first.progress if opens else _latest(reached, _covering(old, offset).progress, progress),
             arrived=last.arrived if closes else frame.column("_arrived_at")[-1].value,
             flags=PER_ROW | (EXTRA if EXTRA_COLUMN in frame.schema.names else 0),
         )
         out.append(Replacement(row, Body.of(frame)))
+        reached = _latest(row.progress, bounds(frame.column("_progress"))[1])
     return out
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headrace.errors import Closed, HeadraceError, TopicReplaced
+from headrace.errors import Closed, HeadraceError, OffsetOutOfRange, TopicReplaced
 from headrace.log.contract import Maintained
 from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -56,6 +56,7 @@ def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, Partiti
         reclaimed = reclaiming.reclaim(engine, catalog)
         done.files_removed += reclaimed.files
         done.bytes_freed += reclaimed.bytes
+        done.problems += reclaimed.problems
     done.incomplete += erasing.wipe_if_due(engine)
     return done
 
@@ -89,7 +90,7 @@ def _reported(what: str, done: Maintained) -> Iterator[None]:
     """What is wrong in one place does not stop the rest."""
     try:
         yield
-    except Changed:  # somebody deleted or rewrote it meanwhile: the next run looks again
+    except (Changed, OffsetOutOfRange):  # somebody deleted or rewrote it meanwhile: the next run looks again
         return
     except (Closed, TopicReplaced):
         raise

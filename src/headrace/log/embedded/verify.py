@@ -20,6 +20,7 @@ from headrace.log.contract import Problem, Verified
 from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
 from headrace.log.embedded.deliveries import WAITING
 from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.frames import PER_ROW
 from headrace.log.embedded.index import (
     BATCHES,
     CURSORS,
@@ -211,6 +212,8 @@ def _partition(
             if progress is not None and (row.progress is None or row.progress < progress):
                 problems.append(Problem("progress goes back", *where))
             expected, arrived, progress = row.next, row.arrived, row.progress
+            if row.file is None and row.flags & PER_ROW:
+                continue  # compacted away, or erased
             if row.file is None:
                 if not row.flags:  # else upkeep has emptied it: compacted, or erased
                     lost.append(Problem("lost with the power", *where))
