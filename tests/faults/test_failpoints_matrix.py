@@ -28,7 +28,8 @@ from tests.faults.children import Child, Children, ack
 
 UPKEEP = ("swap.", "retention.", "reclaim.", "erase.")
 """Upkeep's own points are walked by test_upkeep_failpoints."""
-POINTS = sorted(point for point in failpoints.KNOWN if not point.startswith(UPKEEP))
+POINTS = sorted(point for point in failpoints.KNOWN if not point.startswith((*UPKEEP, "queue.")))
+"""Those of queues, by test_queue_failpoints."""
 ROUNDS = 12
 WORK = 120
 KEYS = ("a", "b", "c")
