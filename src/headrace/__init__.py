@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from headrace.log.contract import Appended as Appended
     from headrace.log.contract import Lag as Lag
     from headrace.log.contract import Offsets as Offsets
+    from headrace.log.contract import QueueStats as QueueStats
     from headrace.log.contract import Record as Record
     from headrace.log.embedded.log import open_log as open_log
+    from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
 
 __version__ = "0.1.0"
@@ -31,6 +33,8 @@ _HOMES = {
     "Lag": "headrace.log.contract",
     "Offsets": "headrace.log.contract",
     "Record": "headrace.log.contract",
+    "QueueStats": "headrace.log.contract",
+    "Message": "headrace.log.embedded.queues",
 }
 
 

@@ -44,6 +44,7 @@ def bury(
             queue = core.row_in(tx)
             deliveries.finish(tx, queue, errors, queue_core.now())
             QUEUES.change(tx.db, queue._replace(dead=queue.dead + dead))
+            core.freed(tx)
 
         reach("queue.burying")
         try:

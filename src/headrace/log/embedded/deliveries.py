@@ -41,6 +41,8 @@ WAITING = 1 << 62
 """Later than any time: the row waits for another one of its key."""
 WAITING_MAX = 10_000
 """So many messages of a queue may wait for others of their keys; then no new ones are looked at."""
+WAITING_STEP = 1_000
+"""So many are set waiting in one transaction: others want to write, too."""
 
 
 class Claim(NamedTuple):
@@ -60,7 +62,7 @@ class Taken:
     again: list[DeliveryRow] = field(default_factory=list)
     fresh: list[tuple[int, Window, Sequence[int]]] = field(default_factory=list)
     exhausted: list[DeliveryRow] = field(default_factory=list)
-    missing: bool = False  # a partition has more, but its window does not fit
+    missing: bool = False  # a partition has more, but not in the window
 
 
 @dataclass(eq=False, repr=False)
@@ -134,8 +136,8 @@ def take(
             room -= len(found)
             if not room:
                 break
-        elif reached == window.stop < state.next:
-            taken.missing = True
+        elif cursor < reached < state.next:
+            taken.missing = True  # all of it waits, or is gone: there is more behind
     if not taken.again and not moved:
         raise NothingTaken(taken)
     DELIVERIES.add_all(tx.db, new)
@@ -184,7 +186,7 @@ class _Keys:
         for place in range(begin, len(window.hashes)):
             key = window.hashes[place]
             waits = key in self._busy or _has_rows(self._db, self._queue, key)
-            if len(go) == room or (waits and not self._room):
+            if len(go) == room or (waits and (not self._room or len(wait) == WAITING_STEP)):
                 return go, wait, place
             self._busy.add(key)
             if waits:

@@ -62,6 +62,11 @@ class QueueCore:
         if any(now_there[number] != before.get(number) for number in partitions):
             raise Rewritten  # what was read may be erased since
 
+    def freed(self, tx: Tx) -> None:
+        """Messages are done: with `unread="keep"`, retention may make room for producers who wait for it."""
+        if self.topic.settings.unread == "keep":
+            tx.touched.add(self.topic.uid)
+
     def unknown(self) -> HeadraceError:
         self.catalog.current(self.topic.id, self.topic.name, self.topic.uid)  # TopicReplaced, if that is why
         with self.engine.index.reading() as db:

@@ -248,6 +248,7 @@ class EmbeddedQueue:
         queue = self._core.row_in(tx)
         count = deliveries.finish(tx, queue, claims, queue_core.now())
         QUEUES.change(tx.db, queue._replace(acked=queue.acked + count))
+        self._core.freed(tx)
 
     def nack(self, messages: Iterable[Message], error: str = "", *, delay: Duration | None = None) -> None:
         """All of them failed, in one transaction: they are delivered again, after `delay`; those that were delivered

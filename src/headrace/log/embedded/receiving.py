@@ -107,8 +107,9 @@ class Receiver:
                 first = self._turn % max(len(fresh), 1)  # begin with another partition each time: none starves
                 self._turn += 1
                 fresh = fresh[first:] + fresh[:first]
-                problem = self._load(outlook, fresh, count, min(attempt, 6)) or problem
-                taken = self._take(fresh, count)
+                failed = self._load(outlook, fresh, count, min(attempt, 6))
+                problem = next(iter(failed.values()), problem)
+                taken = self._take([number for number in fresh if number not in failed], count)
                 handed, gone, unread = self._handed(taken)
                 buried = self._bury(taken, quietly=bool(handed))
                 if len(handed) == count:
@@ -116,7 +117,7 @@ class Receiver:
                 if handed:
                     return handed, None
                 problem = unread or problem
-                if problem is None and (gone or buried or taken.missing):
+                if unread is None and (gone or buried or taken.missing):
                     continue  # there may be more behind them, or others were faster than the window
             if kept is not None:
                 continue  # it was as old as it looked
@@ -127,10 +128,10 @@ class Receiver:
             f"messages of queue {self._core.name!r}, which others always took first", time.monotonic() - began
         )
 
-    def _load(self, outlook: Outlook, fresh: list[int], count: int, larger: int) -> HeadraceError | None:
-        """Sees to it that windows hold `count` messages. Returns what is wrong with a partition."""
+    def _load(self, outlook: Outlook, fresh: list[int], count: int, larger: int) -> dict[int, HeadraceError]:
+        """Sees to it that windows hold `count` messages. Returns what is wrong with partitions."""
         core, topic = self._core, outlook.topic
-        problem: HeadraceError | None = None
+        failed: dict[int, HeadraceError] = {}
         needed = count
         for partition in fresh:
             cursor, state = outlook.cursor(partition), outlook.states[partition]
@@ -146,13 +147,13 @@ class Receiver:
                 try:
                     window = windows.load(core.engine, core.catalog, topic, partition, cursor, size, hashed=hashed)
                 except HeadraceError as error:
-                    problem = error
+                    failed[partition] = error
                     continue
                 self._keep(partition, window)
             needed -= len(window.offsets) - window.first(cursor)
             if needed <= 0:
                 break
-        return problem
+        return failed
 
     def _keep(self, partition: int, window: Window) -> None:
         with self._keeping:
