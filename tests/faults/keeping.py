@@ -129,9 +129,7 @@ class Kept:
         stay |= {p for p in self.records if p[0].startswith(("many", "once"))}
         return stay | {p for p, r in self.records.items() if p[0].startswith("people") and r.key != ERASED}
 
-    def check_half(
-        self, log: EmbeddedLog, *, erased: tuple[str, ...] = (), lost: Sequence[Problem] = ()
-    ) -> Kept:
+    def check_half(self, log: EmbeddedLog, *, erased: tuple[str, ...] = (), lost: Sequence[Problem] = ()) -> Kept:
         """Old or new, of everything: sound, and what stays is unchanged. `erased`: topics whose erasure was done."""
         found = log.verify()
         assert found.ok and len(found.lost) == len(lost), (found.problems, found.lost)

@@ -166,7 +166,9 @@ def go_on(log: EmbeddedLog, half: Kept) -> None:
     """What was interrupted is completed, and new offsets follow the old ones."""
     keeping.work(log, completed)
     for name in ("many", "many_os"):
-        for partition, given in log.topic(name).append([keeping.row(name, "after", n) for n in range(6)]).ranges.items():
+        for partition, given in (
+            log.topic(name).append([keeping.row(name, "after", n) for n in range(6)]).ranges.items()
+        ):
             assert given.start == half.nexts[name, partition]
     completed("maintain", log.maintain)
 
