@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,14 @@ def everything(log: EmbeddedLog) -> str:
 # -- the child that flips ----------------------------------------------------------------------------
 
 
-def flip_many(template: str, copy: str, flips: list[list[Any]], expected: str | None) -> None:
+def flip_many(template: str, copy: str, flips: list[list[Any]]) -> None:
     with open_log(shutil.copytree(template, copy, dirs_exist_ok=True)) as log:  # imports everything, too
         same = everything(log)
         assert log.verify().ok
-    if expected is not None:
-        assert same == expected
+    flip_each(template, copy, flips, lambda: look(copy, same))
+
+
+def flip_each(template: str, copy: str, flips: list[list[Any]], looked: Callable[[], str]) -> None:
     ack("ready")
     hear()
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY_BYTES
@@ -121,7 +123,7 @@ def flip_many(template: str, copy: str, flips: list[list[Any]], expected: str | 
             byte = file.read(1)[0]
             file.seek(position)
             file.write(bytes([byte ^ 1 << bit]))
-        outcome = look(copy, same)
+        outcome = looked()
         if outcome.startswith("WRONG"):
             ack([name, position, bit, outcome[:3000]])
         else:
@@ -198,7 +200,14 @@ def flips_of(home: Path, glob: str, rng: random.Random, most: int | None) -> lis
     return [[name, at, rng.randrange(8)] for name, at in places]
 
 
-def run(home: Path, flips: list[list[Any]], folder: Path, workers: int = 2, timeout: float = 100) -> Counter[str]:
+def run(
+    home: Path,
+    flips: list[list[Any]],
+    folder: Path,
+    workers: int = 2,
+    timeout: float = 100,
+    job: Callable[[str, str, str], None] | None = None,
+) -> Counter[str]:
     """The outcomes; fails on a wrong one, and on a child that was killed by its alarm."""
     children = Children()
     try:
@@ -206,7 +215,7 @@ def run(home: Path, flips: list[list[Any]], folder: Path, workers: int = 2, time
         for worker in range(workers):
             share = flips[worker::workers]
             copy = folder / f"copy{worker}"
-            child = children.start(flip_job, str(home), str(copy), str(write_job(folder, worker, share)))
+            child = children.start(job or flip_job, str(home), str(copy), str(write_job(folder, worker, share)))
             started.append((child, share))
         for child, _ in started:
             assert child.next() == "ready"
@@ -234,8 +243,12 @@ def write_job(folder: Path, worker: int, share: list[list[Any]]) -> Path:
 
 
 def flip_job(template: str, copy: str, job: str) -> None:
+    flip_many(template, copy, read_job(job))
+
+
+def read_job(job: str) -> list[list[Any]]:
     lines = [line.split(" ") for line in Path(job).read_text().splitlines()]
-    flip_many(template, copy, [[name, int(at), int(bit)] for name, at, bit in lines], None)
+    return [[name, int(at), int(bit)] for name, at, bit in lines]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,10 @@ def check_image(image: Image, before: Kept, copy: Path, *, rebooted: bool) -> in
         gone = {(p.topic, p.partition, offset) for p in found.lost for offset in range(p.start, p.stop)}
         check_appended(image, now, gone, rebooted=rebooted)
         check_transactions(now)
-        keeping.work(log, completed)
-        before.check_done(log, lost=found.lost)
-        check_transactions(Kept.of(log))
+        if image.point % 2:
+            keeping.work(log, completed)
+            before.check_done(log, lost=found.lost)
+            check_transactions(Kept.of(log))
     return len(gone)
 
 
@@ -192,8 +194,8 @@ def walk(
 def test_after_a_power_loss(
     traced: tuple[Trace, Kept], memory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images, lost = walk(traced, memory, seed, monkeypatch, points=12)
-    assert images > 30
+    images, lost = walk(traced, memory, seed, monkeypatch, points=7)
+    assert images > 25
     assert lost > 0, "no image lost anything: the test sees nothing"
 
 
@@ -208,7 +210,7 @@ def test_around_what_upkeep_takes_away(
 
 
 def takings(trace: Trace) -> list[int]:
-    """After every fifth unlink; after each sync that made zeros durable."""
+    """After some unlinks, and after some of the syncs that made zeros durable."""
     kinds = [op.kind.name for op in trace.ops]
     unlinks = [i + 1 for i, op in enumerate(trace.ops) if op.kind.name == "UNLINK" and op.path.startswith("data/")]
     zeros = [
@@ -216,7 +218,7 @@ def takings(trace: Trace) -> list[int]:
         for i, op in enumerate(trace.ops)
         if op.kind.name == "WRITE" and len(op.data) > 64 and not op.data.strip(b"\0")
     ]
-    return sorted({*unlinks[::8], *zeros[::8]})
+    return sorted({*unlinks[::12], *zeros[::12]})
 
 
 def test_after_killing_every_process(
@@ -224,3 +226,15 @@ def test_after_killing_every_process(
 ) -> None:
     images, lost = walk(traced, memory, seed, monkeypatch, points=12, modes=["everything"], names=["posix"])
     assert (images > 8, lost) == (True, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_many_power_losses(
+    traced: tuple[Trace, Kept], memory: Path, seed: int, monkeypatch: pytest.MonkeyPatch, soak_seconds: float
+) -> None:
+    until = time.monotonic() + soak_seconds
+    for turn in range(10**9):
+        if time.monotonic() > until:
+            return
+        walk(traced, memory, seed + turn, monkeypatch, points=20)

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, OffsetOutOfRange, SyncFailed, TopicReplaced, UnknownTopic
+from headrace.errors import HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
-from headrace.log.embedded import disk, recovery, swapping
+from headrace.log.embedded import disk, reclaiming, recovery, swapping
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
@@ -196,9 +196,7 @@ def _wiped(engine: Engine) -> list[str]:
     engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
     with engine.index.snapshot() as db:
         files = FILES.select(db)
-        places: dict[int, list[tuple[int, int]]] = {}
-        for file, position, length in db.execute("SELECT file, position, length FROM batches WHERE file IS NOT NULL"):
-            places.setdefault(file, []).append((position, position + length))
+        places = reclaiming.needed(db)
     engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
     for row in files:
         assert row.id is not None

@@ -254,7 +254,11 @@ class Table(Generic[Row]):
         return None if found is None else self.checked(found)
 
     def select(self, db: sqlite3.Connection, where: str = "", *values: Any) -> list[Row]:
-        return [self.checked(found) for found in db.execute(f"{self._select} {where}", values)]
+        return list(self.each(db, where, *values))
+
+    def each(self, db: sqlite3.Connection, where: str = "", *values: Any) -> Iterator[Row]:
+        """One after the other, for those who need not hold all of them."""
+        return map(self.checked, db.execute(f"{self._select} {where}", values))
 
     def delete(self, db: sqlite3.Connection, where: str, *values: Any) -> int:
         return db.execute(f"DELETE FROM {self.name} {where}", values).rowcount

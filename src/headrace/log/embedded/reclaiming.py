@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from dataclasses import dataclass, field
 
-from headrace.errors import DamagedData
+from headrace.errors import DamagedData, IndexDamaged
 from headrace.failpoints import reach
 from headrace.log.embedded import swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.frames import Body
-from headrace.log.embedded.index import BATCHES, FILES, TOPICS, BatchRow, FileRow
+from headrace.log.embedded.index import BATCHES, FILES, PARTITIONS, TOPICS, BatchRow, FileRow
 from headrace.log.embedded.reading import Reader
 
 MOVE_BATCHES, MOVE_BYTES = 500, 8 << 20
@@ -32,6 +33,21 @@ class Reclaimed:
     moved_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Damaged batches, which stay where they are."""
+
+
+def needed(db: sqlite3.Connection) -> dict[int, list[tuple[int, int]]]:
+    """Which bytes of each data file batches need, for those who destroy the others: every row is checked, and that none
+    is missing. What a damaged index does not show must not be lost for good."""
+    out: dict[int, list[tuple[int, int]]] = {}
+    held = 0
+    for row in BATCHES.each(db):
+        held += row.length
+        if row.file is not None:
+            out.setdefault(row.file, []).append((row.position, row.position + row.length))
+    expected = sum(state.bytes for state in PARTITIONS.each(db))
+    if held != expected:
+        raise IndexDamaged(path="batches", why=f"they hold {held} bytes, their partitions {expected}")
+    return out
 
 
 def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
@@ -50,6 +66,9 @@ def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     with engine.index.snapshot() as db:
         live = usage.live_bytes(db)
         empty = [row for row in FILES.select(db, "WHERE state = 'closed'") if row.id not in live]
+        if empty:
+            live_for_sure = needed(db)
+            empty = [row for row in empty if row.id not in live_for_sure]
     if empty:
         _forget(engine, empty, done)
     return done
@@ -76,7 +95,7 @@ def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
 
 
 def _move(engine: Engine, catalog: Catalog, file: int, done: Reclaimed) -> None:
-    """The frames of a file, byte for byte, to where this process writes. What is damaged stays, and the file with it."""
+    """The frames of a file, byte for byte, to where this process writes. What is damaged stays, as does the file."""
     with engine.index.reading() as db:
         rows = BATCHES.select(db, "WHERE file = ? ORDER BY topic, partition, base", file)
     for run in _runs(rows):

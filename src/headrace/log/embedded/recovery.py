@@ -261,8 +261,14 @@ def remove_leftovers(index: Index, folder: Path) -> list[str]:
     found = os.listdir(folder)  # before the index: a file it does not know then was not registered before
     with index.reading() as db:
         known = {name for (name,) in db.execute("SELECT name FROM files")}
+    unknown = sorted(set(found) - known)
+    if unknown:
+        with index.reading() as db:  # damage: then one of them may be the file that batches need
+            missed = "SELECT file FROM batches WHERE file NOT IN (SELECT id FROM files) LIMIT 1"
+            if damaged := db.execute(missed).fetchone():
+                return [f"{folder / name}: not known, but the index misses data file {damaged[0]}" for name in unknown]
     staying = []
-    for name in sorted(set(found) - known):
+    for name in unknown:
         path = folder / name
         with contextlib.suppress(OSError):
             fd = _lock_of_dead(path) if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS else None

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, IndexDamaged
 from headrace.failpoints import reach
 from headrace.log.embedded.append import bounds, frames_of
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -85,7 +85,8 @@ class Swap:
         for row in rows:
             BATCHES.add(tx.db, row)
         state = PARTITIONS.get(tx.db, *place)
-        assert state is not None, "a partition whose batches were found"
+        if state is None:
+            raise IndexDamaged(path="partitions", why=f"there are batches of {place}, but no such partition")
         held = {
             "records": state.records + _total(rows, "records") - _total(self.old, "records"),
             "bytes": state.bytes + _total(rows, "length") - _total(self.old, "length"),

@@ -19,7 +19,8 @@ WIPE = "wipe"
 
 def live_bytes(db: sqlite3.Connection) -> dict[int, int]:
     """How much of each data file batches still need."""
-    return dict(db.execute("SELECT file, sum(length) FROM batches WHERE file IS NOT NULL GROUP BY file"))
+    sums = "SELECT file, CAST(total(length) AS INTEGER) FROM batches WHERE file IS NOT NULL GROUP BY file"
+    return dict(db.execute(sums))
 
 
 def mostly_dead(row: FileRow, live: int) -> bool:

@@ -20,7 +20,6 @@ from headrace.log.contract import Problem, Verified
 from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
 from headrace.log.embedded.deliveries import WAITING
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.frames import PER_ROW
 from headrace.log.embedded.index import (
     BATCHES,
     CURSORS,
@@ -35,6 +34,7 @@ from headrace.log.embedded.index import (
     SHARES,
     TABLES,
     TOPICS,
+    BatchRow,
     PartitionRow,
     QueueRow,
     TopicRow,
@@ -184,55 +184,67 @@ def _partition(
     lost: list[Problem],
 ) -> Iterator[tuple[int, int]]:
     reader = Reader(engine, catalog, topic, state.partition)
-    event_time = topic.settings.event_time
-    columns = ["_offset", *catalog.schema(topic).names]
     expected, arrived, progress = state.earliest, None, None
     while expected < state.next:
         with engine.index.reading() as db:
             page = BATCHES.select(
                 db,
-                "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? ORDER BY base LIMIT 1000",
-                topic.id,
-                state.partition,
-                expected,
-                state.next,
+                "WHERE topic = ?1 AND partition = ?2 AND base >= coalesce((SELECT max(base) FROM batches "
+                "WHERE topic = ?1 AND partition = ?2 AND base <= ?3), ?3) AND base < ?4 ORDER BY base LIMIT 1000",
+                *(topic.id, state.partition, expected, state.next),
             )
+            now = PARTITIONS.get(db, topic.id, state.partition)
+        page = [row for row in page if row.next > expected]
+        if now is not None and now.earliest > expected:  # retention was here meanwhile
+            expected = now.earliest
+            continue
         if not page:
             catalog.current(topic.id, topic.name, topic.uid)  # deleted meanwhile: TopicReplaced
             problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next))
             return
         for row in page:
-            where = (topic.name, state.partition, row.base, row.next)
-            if row.base != expected:
-                problems.append(
-                    Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base)
-                )
-            if arrived is not None and row.arrived < arrived:
-                problems.append(Problem("arrival goes back", *where))
-            if progress is not None and (row.progress is None or row.progress < progress):
-                problems.append(Problem("progress goes back", *where))
+            found = list(_batch(reader, topic, catalog, row))
+            if row.base > expected:
+                found.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base))
+            if row.base >= expected:
+                if arrived is not None and row.arrived < arrived:
+                    found.append(_problem("arrival goes back", topic, row))
+                if progress is not None and (row.progress is None or row.progress < progress):
+                    found.append(_problem("progress goes back", topic, row))
+            if found:
+                with engine.index.reading() as db:
+                    if BATCHES.get(db, row.topic, row.partition, row.base) != row:
+                        break  # upkeep has put something else in its place: look again
+            problems += found
             expected, arrived, progress = row.next, row.arrived, row.progress
-            if row.file is None and row.flags & PER_ROW:
-                continue  # compacted away, or erased
-            if row.file is None:
-                if not row.flags:  # else upkeep has emptied it: compacted, or erased
-                    lost.append(Problem("lost with the power", *where))
-                continue
-            try:
-                count = 0
-                for batch in reader.batches(row.base, row.next, columns):
-                    count += batch.num_rows
-                    batch.validate(full=True)
-                    if event_time is not None:
-                        bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
-                        if (bounds["min"].as_py(), bounds["max"].as_py()) != (row.event_min, row.event_max):
-                            problems.append(Problem("event times differ from what the index says", *where))
-                if count != row.records:
-                    problems.append(Problem(f"{count} records, the index says {row.records}", *where))
-            except DamagedData as error:
-                problems.append(Problem(error.why, *where, os.path.basename(error.path), error.position))
-            except TopicReplaced:
-                raise
-            except (HeadraceError, pa.ArrowException) as error:
-                problems.append(Problem(str(error), *where))
+            if row.file is None and not row.flags:  # with flags, upkeep has emptied it: compacted, or erased
+                lost.append(_problem("lost with the power", topic, row))
             yield row.records, row.length
+
+
+def _problem(what: str, topic: TopicState, row: BatchRow, file: str = "", position: int = -1) -> Problem:
+    return Problem(what, topic.name, row.partition, row.base, row.next, file, position)
+
+
+def _batch(reader: Reader, topic: TopicState, catalog: Catalog, row: BatchRow) -> Iterator[Problem]:
+    """What is wrong with one batch."""
+    if row.file is None:
+        return
+    event_time = topic.settings.event_time
+    count = 0
+    try:
+        for batch in reader.batches(row.base, row.next, ["_offset", *catalog.schema(topic).names]):
+            count += batch.num_rows
+            batch.validate(full=True)
+            if event_time is not None:
+                bounds = pc.min_max(batch.column(event_time).cast(pa.int64()))
+                if (bounds["min"].as_py(), bounds["max"].as_py()) != (row.event_min, row.event_max):
+                    yield _problem("event times differ from what the index says", topic, row)
+        if count != row.records:
+            yield _problem(f"{count} records, the index says {row.records}", topic, row)
+    except DamagedData as error:
+        yield _problem(error.why, topic, row, os.path.basename(error.path), error.position)
+    except TopicReplaced:
+        raise
+    except (HeadraceError, pa.ArrowException) as error:
+        yield _problem(str(error), topic, row)
