@@ -22,6 +22,7 @@ The body is one Arrow IPC record-batch message without its schema; frames start 
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -102,8 +103,37 @@ class Body:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Body:
-        data = memoryview(batch.serialize())
+        data = memoryview(_on_its_own(batch).serialize())
         return cls(data, batch.num_rows, zlib.crc32(data))
+
+
+def _on_its_own(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow pads a slice with what lies behind it: up to 63 bytes of another record, which would survive its erasure."""
+    import pyarrow as pa
+
+    if all(map(_is_whole, batch.columns)):
+        return batch
+    copies = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(copies, schema=batch.schema)
+
+
+def _is_whole(column: pa.Array) -> bool:
+    """Whether its buffers hold its values and nothing else; False when that is not easily said."""
+    import pyarrow.types as types
+
+    kind, count = column.type, len(column)
+    if column.offset or types.is_nested(kind):
+        return False
+    if types.is_null(kind):
+        return True
+    _, values, *data = column.buffers()
+    if values is None:
+        return True
+    if types.is_string(kind) or types.is_binary(kind):
+        last = int.from_bytes(memoryview(values)[4 * count : 4 * count + 4], sys.byteorder)
+        return values.size <= 4 * (count + 1) and (data[0] is None or data[0].size == last)
+    fixed = types.is_primitive(kind) or types.is_decimal(kind)
+    return bool(fixed and values.size * 8 < count * kind.bit_width + 8)
 
 
 def padding(length: int) -> bytes:
