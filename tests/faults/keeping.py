@@ -1,8 +1,9 @@
-"""A log that upkeep has something to do in, everywhere; and what must be true of it while the work is half done, and when
-it is done. Owns the arithmetic of upkeep: which records have to stay, which have to go. Does not know how it was hurt.
+"""A log that upkeep has something to do in, everywhere; and what must be true of it while the work is half done, and
+when it is done. Owns the arithmetic of upkeep: which records have to stay, which have to go. Does not know how it was
+hurt.
 
 Of each kind of work there are two topics, one with `fsync` and one with `os`, with several partitions; their records
-lie in many small data files. A record's text names its topic, key and number, so that it can be searched for in files."""
+lie in many small data files. A record's text names its topic, key and number, so that files can be searched for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Readers and writers in other processes while two processes seal, compact, erase and reclaim all the time: every reader
-sees every record once and in order, but for those that were to go; nobody meets damage; and what was appended before an
-erasure began is gone with it."""
+"""Readers and writers in other processes while two processes seal, compact, erase and reclaim all the time: every
+reader sees every record once and in order, but for those that were to go; nobody meets damage; and what was appended
+before an erasure began is gone with it."""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
     with open_log(tmp_path / "log") as log:
         topic = log.create_topic("people", SCHEMA, key="who")
         topic.append([row("people", ERASED, 1), row("people", "a", 1)])
-        with before(erasing, "_wipe_file", lambda: monkeypatch.setattr(disk, "sync", fail)):
-            with pytest.raises(SyncFailed):
-                topic.erase(ERASED)
+        began = before(erasing, "_wipe_file", lambda: monkeypatch.setattr(disk, "sync", fail))
+        with began, pytest.raises(SyncFailed):
+            topic.erase(ERASED)
         monkeypatch.undo()
         with pytest.raises(SyncFailed):
             topic.append(row("people", "b", 2))

@@ -108,7 +108,7 @@ class Body:
 
 
 def _on_its_own(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow pads a slice with what lies behind it: up to 63 bytes of another record, which would survive its erasure."""
+    """Arrow pads a slice with what lies behind it: up to 63 bytes of another record, that would survive its erasure."""
     import pyarrow as pa
 
     if all(map(_is_whole, batch.columns)):

@@ -99,7 +99,7 @@ def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
 
 
 def _move(engine: Engine, catalog: Catalog, file: int, done: Reclaimed) -> None:
-    """The frames of a file, byte for byte, to where this process writes. What is damaged stays, and the file with it."""
+    """The frames of a file, byte for byte, to where this process writes. What is damaged stays, and its file, too."""
     with engine.index.reading() as db:
         rows = BATCHES.select(db, "WHERE file = ? ORDER BY topic, partition, base", file)
     for run in _runs(rows):
