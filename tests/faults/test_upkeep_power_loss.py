@@ -1,7 +1,7 @@
 """Power loss at any moment of sealing, compacting, erasing and reclaiming, beside appends of both durabilities from two
 processes: what was acknowledged on an `fsync` topic is there unless upkeep may take it; nothing live lies in a file
-that went or in bytes that were wiped; transactions are whole or absent, though one part was sealed and the other not; what
-was reported as erased is in no file; and the work, done again, is completed."""
+that went or in bytes that were wiped; transactions are whole or absent, though one part was sealed and the other not;
+what was reported as erased is in no file; and the work, done again, is completed."""
 
 from __future__ import annotations
 
