@@ -14,6 +14,7 @@ import pytest
 from headrace import failpoints
 from headrace.errors import DamagedData, SyncFailed
 from headrace.log.embedded import disk, erasing, recovery, swapping
+from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import FILES, Index
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.checking import opened
@@ -120,6 +121,29 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
         assert log.maintain().incomplete == []
         assert holding(log.home, SECRET) == []
         assert [record.key for record in log.topic("people").records()] == ["a"]
+
+
+def reclaim_then_erase(home: str) -> None:
+    log = open_log(home, create=False)
+    assert log.maintain().files_removed == 1
+    assert log.topic("people").erase(ERASED).incomplete == []
+    mark("erased")
+    os._exit(0)
+
+
+def test_a_file_that_went_before_the_erasure_does_not_come_back(
+    shim: Shim, tmp_path: Path, children: Children, seed: int
+) -> None:
+    """Sealed and unlinked, with the record still in it: a power loss after the erasure must not undo that."""
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        people = log.create_topic("people", SCHEMA, key="who")
+        for who in (ERASED, "a"):
+            people.append(row("people", who, 1))
+    trace = Disk(shim, home).trace(children, reclaim_then_erase, str(home))
+    for image in trace.images(seed, points=[len(trace.ops)]):
+        assert image.markers == ("erased",)
+        assert not [name for name, content in image.tree.files.items() if SECRET.encode() in content], str(image)
 
 
 def test_a_file_in_doubt_is_not_called_wiped(tmp_path: Path) -> None:
@@ -283,6 +307,41 @@ def test_damage_in_one_file_does_not_keep_the_others(tmp_path: Path) -> None:
         with pytest.raises(DamagedData):
             list(log.topic("once").records())
         assert len(list(log.topic("many").records())) == 16
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sealed and unlinked", "wiped in place", "compacted", "moved"])
+def test_what_a_reader_was_about_to_read_is_elsewhere_now(how: str, tmp_path: Path) -> None:
+    """It has read the index; before it comes to the data file, that has changed or gone."""
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        topic = log.create_topic("people", SCHEMA, key="who", cleanup="compact" if how == "compacted" else "delete")
+        others = log.create_topic("others", SCHEMA)
+        for n in range(2 if how == "compacted" else 1):
+            topic.append([row("people", "a", n), row("people", ERASED, n), row("people", "b", n)])
+        for n in range(4):
+            others.append(row("others", "o", n))
+        if how == "sealed and unlinked":
+            topic.append(row("people", "a", 1))
+    expected = {
+        "sealed and unlinked": [0, 1, 2, 3],
+        "wiped in place": [0, 2],
+        "compacted": [3, 4, 5],
+        "moved": [0, 1, 2],
+    }
+    with open_log(home) as log:
+        topic = log.topic("people")
+
+        def act() -> None:
+            if how == "wiped in place":
+                assert topic.erase(ERASED).incomplete == []
+            else:
+                assert log.maintain().files_removed == 1
+
+        with before(DataFiles, "read_into", act):
+            assert [record.offset for record in topic.records()] == expected[how]
 
 
 # -- recovery ----------------------------------------------------------------------------------------
