@@ -86,7 +86,7 @@ TIGHT: list[tuple[Any, dict[str, int]]] = [
     (append, {"FRAME_ROWS_MAX": 4}),
     (committer, {"SMALL_RECORDS": 8}),
     (sealing, {"SMALL_RECORDS": 8, "SWAP_RECORDS": 12, "SWAP_BATCHES": 3}),
-    (compaction, {"SWAP_RECORDS": 6, "SWAP_BATCHES": 3, "PASS_RECORDS": 4, "MERGE_RECORDS": 3}),
+    (compaction, {"SWAP_RECORDS": 6, "SWAP_BATCHES": 3, "PASS_KEYS": 2, "MERGE_RECORDS": 3}),
     (retention, {"STEP_BATCHES": 2}),
     (reading, {"INDEX_ROWS": 3}),
     (reclaiming, {"MOVE_BATCHES": 2, "ROLL_BYTES": 1000}),

@@ -227,7 +227,7 @@ def test_compaction_keeps_the_newest_of_every_key(
 ) -> None:
     key, columns, keys = KEYS[kind]
     if passes == "many passes":
-        monkeypatch.setattr(compaction, "PASS_RECORDS", 7)
+        monkeypatch.setattr(compaction, "PASS_KEYS", 2)
         monkeypatch.setattr(compaction, "MERGE_RECORDS", 5)
         monkeypatch.setattr(compaction, "SWAP_RECORDS", 4)
     draw = random.Random(seed)

@@ -2204,11 +2204,12 @@ class Upkeep(Setting):
         clock.advance(seconds=1)
         assert log.maintain().records_deleted == 2
         assert (values(topic, "ms"), topic.offsets()[0].earliest) == ([2], 2)
-        for read in (
+        asked: list[Callable[[], Any]] = [
             lambda: topic.batches(0, 1),
             lambda: topic.records({0: 1}),
             lambda: topic.group("g").rewind({0: 1}),
-        ):
+        ]
+        for read in asked:
             with pytest.raises(OffsetOutOfRange) as error:
                 read()
             assert (error.value.offset, error.value.earliest, error.value.next) == (1, 2, 3)
