@@ -152,6 +152,13 @@ class Kept:
         assert {letter for letter in self.letters if SECRET not in letter[1]} <= set(now.letters), "a letter is gone"
         return now
 
+    def _check_times(self, log: EmbeddedLog) -> None:
+        """A time leads where it led before: to the first record that arrived then, or later."""
+        for name in (f"many{suffix}" for suffix in DURABILITIES):
+            arrived = [r.arrived_at for p, r in sorted(self.records.items()) if p[:2] == (name, 0)]
+            for at in arrived[:: len(arrived) // 3]:
+                assert log.topic(name).offsets(at)[0].next == arrived.index(at), f"{name} at {at}"
+
     def check_done(self, log: EmbeddedLog, *, lost: Sequence[Problem] = ()) -> None:
         """After the work: nothing that should have gone is left, in the log or in its files."""
         now = self.check_half(log, erased=tuple(f"people{suffix}" for suffix in DURABILITIES), lost=lost)
@@ -162,6 +169,7 @@ class Kept:
         with engine.index.reading() as db:
             batches = BATCHES.select(db)
             files = FILES.select(db)
+        self._check_times(log)
         for topic in log.topics():
             if topic.settings.retention_bytes is not None:
                 assert 0 < topic.describe().bytes <= topic.settings.retention_bytes

@@ -286,6 +286,38 @@ def test_a_file_that_went_while_a_log_is_opened_stays_gone(tmp_path: Path, child
     child.tell("end")
 
 
+def append_slowly(home: str) -> None:
+    log = open_log(home, create=False)
+
+    def wait() -> None:
+        ack("created")
+        hear()
+
+    failpoints.arm("roll.created", wait)
+    log.topic("safe").append(row("safe", "a", 1))
+    ack("appended")
+    hear()
+
+
+def test_a_file_that_is_not_known_yet_is_no_leftover(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its process takes between creating and registering it."""
+    monkeypatch.setattr(recovery, "LEFTOVER_SECONDS", -1)
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        log.create_topic("safe", SCHEMA, key="who")
+    child = children.start(append_slowly, str(home))
+    assert child.next() == "created"
+    with open_log(home) as log:
+        assert "not known" in log.topic("safe").erase("b").incomplete[0]
+        child.tell("go on")
+        assert child.next() == "appended"
+        assert len(list(log.topic("safe").records())) == 1
+        child.tell("end")
+        child.finish()
+
+
 def test_damage_in_one_file_does_not_keep_the_others(tmp_path: Path) -> None:
     home = tmp_path / "log"
     with open_log(home) as log:
