@@ -328,6 +328,31 @@ def test_room_is_made_however_many_batches_it_takes(log: EmbeddedLog, monkeypatc
     assert topic.describe().bytes <= topic.settings.retention_bytes  # type: ignore[operator]
 
 
+def test_sealing_holds_retention_by_age_up_by_a_tenth_at_most(log: EmbeddedLog, clock: Clock) -> None:
+    topic = log.create_topic("t", "k string, n int", key="k", retention="20 hours", durability="os")
+    for cleanup, n in zip(["delete", "compact"] * 40, range(80), strict=True):
+        topic.alter(cleanup=cleanup)
+        topic.append({"k": str(n // 3), "n": n})
+        clock.advance(minutes=20)
+        log.maintain()
+    oldest = next(iter(topic.records()))
+    assert clock.now - oldest.arrived_at <= timedelta(hours=22)
+    assert len(rows_of(log, topic)) <= 12  # sealed all the same: 60 batches came meanwhile
+
+
+def test_sealing_holds_retention_by_bytes_up_by_a_tenth_at_most(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "s string", durability="os", retention_bytes=20_000)
+    held_bytes = []
+    for _ in range(60):
+        for _ in range(5):
+            topic.append({"s": "x" * 100})
+        log.maintain()
+        held_bytes.append(topic.describe().bytes)
+    assert max(held_bytes) <= 20_000
+    assert min(held_bytes[30:]) >= 15_000  # a tenth goes at once, and the latest are not sealed when room is made
+    assert len(rows_of(log, topic)) <= 20
+
+
 def test_retention_in_a_transaction(log: EmbeddedLog) -> None:
     topic = log.create_topic("t", "n int", durability="os")
     topic.append({"n": 0})
