@@ -1009,6 +1009,8 @@ class LogMachine(RuleBasedStateMachine):
         assert [self.number_of(letter) for letter in self.log.dead_letters()] == [
             letter.row.value["n"] for letter in self.model.letters
         ]
+        with self.log._engine.index.reading() as db:
+            assert db.execute("SELECT count(*) FROM dead").fetchone() == (len(self.model.letters),)
 
     def lag(self, topic: model.Topic, name: str, number: int) -> Lag:
         partition, committed = topic.partitions[number], topic.groups[name].share(number).committed

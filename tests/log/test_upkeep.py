@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.log.embedded import compaction, erasing, reading, recovery, retention, sealing
+from headrace.log.embedded import compaction, erasing, reading, reclaiming, recovery, retention, sealing
 from headrace.log.embedded.index import BATCHES, BatchRow
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.swapping import Changed
@@ -328,6 +328,31 @@ def test_room_is_made_however_many_batches_it_takes(log: EmbeddedLog, monkeypatc
     assert topic.describe().bytes <= topic.settings.retention_bytes  # type: ignore[operator]
 
 
+def test_sealing_holds_retention_by_age_up_by_a_tenth_at_most(log: EmbeddedLog, clock: Clock) -> None:
+    topic = log.create_topic("t", "k string, n int", key="k", retention="20 hours", durability="os")
+    for cleanup, n in zip(["delete", "compact"] * 40, range(80), strict=True):
+        topic.alter(cleanup=cleanup)
+        topic.append({"k": str(n // 3), "n": n})
+        clock.advance(minutes=20)
+        log.maintain()
+    oldest = next(iter(topic.records()))
+    assert clock.now - oldest.arrived_at <= timedelta(hours=22)
+    assert len(rows_of(log, topic)) <= 12  # sealed all the same: 60 batches came meanwhile
+
+
+def test_sealing_holds_retention_by_bytes_up_by_a_tenth_at_most(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "s string", durability="os", retention_bytes=20_000)
+    held_bytes = []
+    for _ in range(60):
+        for _ in range(5):
+            topic.append({"s": "x" * 100})
+        log.maintain()
+        held_bytes.append(topic.describe().bytes)
+    assert max(held_bytes) <= 20_000
+    assert min(held_bytes[30:]) >= 15_000  # a tenth goes at once, and the latest are not sealed when room is made
+    assert len(rows_of(log, topic)) <= 20
+
+
 def test_retention_in_a_transaction(log: EmbeddedLog) -> None:
     topic = log.create_topic("t", "n int", durability="os")
     topic.append({"n": 0})
@@ -635,6 +660,34 @@ with hr.open_log({str(log.home)!r}) as log:
 
 
 # -- readers beside upkeep ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sealed", "moved", "erased", "compacted"])
+def test_a_reader_looks_again_for_what_is_no_longer_where_it_was(log: EmbeddedLog, how: str) -> None:
+    """It knows the place of every batch, and has read one; then none of them is there."""
+    log._engine.files.file_bytes_max = 2000
+    cleanup = "compact" if how == "compacted" else "delete"
+    topic = log.create_topic("t", "k string, n int", key="k", cleanup=cleanup, durability="os")
+    other = log.create_topic("other", "s string", durability="os")
+    for n in range(20):
+        topic.append({"k": f"k{n}", "n": n})
+        other.append({"s": "x" * 1000})  # so that the batches do not lie behind each other
+    reader = topic.records()
+    assert next(reader).value["n"] == 0
+    expected = list(range(1, 20))
+    log.delete_topic("other")
+    if how == "erased":
+        topic.erase("k7")
+        expected.remove(7)
+    elif how == "compacted":
+        topic.append([{"k": f"k{n}", "n": n + 100} for n in range(1, 20, 2)])
+        expected = list(range(2, 20, 2))
+    if how == "moved":
+        assert reclaiming.reclaim(log._engine, log._catalog).files > 0
+    elif how != "erased":
+        assert log.maintain().files_removed > 0
+    log._engine.files._open.clear()
+    assert [record.value["n"] for record in reader] == expected
 
 
 def test_a_slow_reader_beside_everything(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
