@@ -663,8 +663,11 @@ with hr.open_log({str(log.home)!r}) as log:
 
 
 @pytest.mark.parametrize("how", ["sealed", "moved", "erased", "compacted"])
-def test_a_reader_looks_again_for_what_is_no_longer_where_it_was(log: EmbeddedLog, how: str) -> None:
+def test_a_reader_looks_again_for_what_is_no_longer_where_it_was(
+    log: EmbeddedLog, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It knows the place of every batch, and has read one; then none of them is there."""
+    monkeypatch.setattr(reading, "READ_BYTES", 1)  # small ones are not read ahead
     log._engine.files.file_bytes_max = 2000
     cleanup = "compact" if how == "compacted" else "delete"
     topic = log.create_topic("t", "k string, n int", key="k", cleanup=cleanup, durability="os")
@@ -693,6 +696,7 @@ def test_a_reader_looks_again_for_what_is_no_longer_where_it_was(log: EmbeddedLo
 def test_a_slow_reader_beside_everything(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two records that it reads, upkeep rewrites, moves, wipes or unlinks what lies before it."""
     monkeypatch.setattr(reading, "INDEX_ROWS", 4)
+    monkeypatch.setattr(reading, "READ_BYTES", 1)
     log._engine.files.file_bytes_max = 2000
     topic = log.create_topic("t", "k string, n int", key="k", cleanup="compact", durability="os")
     other = log.create_topic("other", "n int", durability="os")
