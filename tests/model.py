@@ -381,10 +381,10 @@ class Log:
         self.alive(topic)
         if not topic.keyed:
             raise Refused(InvalidArgument)
-        gone = [record for p in topic.partitions for _, record in p.held() if (record.row.key or "") == (key or "")]
+        gone = [record for p in topic.partitions for _, record in p.held() if record.row.key == key]
         for record in gone:
             record.gone = True
-        erased = [x for x in self.buried if x.uid == topic.uid and (x.row.key or "") == (key or "")]
+        erased = [x for x in self.buried if x.uid == topic.uid and x.row.key == key]
         self.buried = [letter for letter in self.buried if letter not in erased]
         self.letters = [letter for letter in self.letters if letter not in erased]
         return len(gone), len(erased)

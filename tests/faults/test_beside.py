@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,19 @@ def busy_seconds() -> float:
     return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(home: Path, children: Children, rows: int) -> tuple[list[Any], list[Any], int, float]:
-    """Stretches alone and beside, the neighbours' commits, and how many processors strangers kept busy meanwhile."""
+def measure(
+    home: Path, children: Children, rows: int, neighbours: Sequence[tuple[Any, ...]]
+) -> tuple[list[Any], list[Any], int, float]:
+    """Stretches alone and beside, how often the neighbours said something, and how many processors strangers kept busy
+    meanwhile. A neighbour is a program and its arguments; it is busy while the flag is up."""
     began, busy = time.monotonic(), busy_seconds()
     with open_log(home) as log:
         log.create_topic("written", SCHEMA)
         log.create_topic("read", SCHEMA, partitions=2)
         log.topic("read").append([{"who": "r", "n": n, "pad": ""} for n in range(4000)])
-    consumers = [children.start(consume_busily, str(home), f"g{number}") for number in range(2)]
+    started = [children.start(program, str(home), *arguments) for program, *arguments in neighbours]
     appender = children.start(append_in_stretches, str(home), rows)
-    for child in (*consumers, appender):
+    for child in (*started, appender):
         assert child.next() == "ready"
     alone, beside = [], []
     for _ in range(PAIRS):
@@ -101,12 +105,12 @@ def measure(home: Path, children: Children, rows: int) -> tuple[list[Any], list[
     flag(str(home), "end").touch()
     appender.tell("end")
     own = appender.finish()[-1]["cpu_seconds"]
-    commits = 0
-    for consumer in consumers:
-        *facts, last = consumer.finish()
-        commits += len(facts) - 1
+    said = 0
+    for child in started:
+        *facts, last = child.finish()
+        said += len(facts) - 1
         own += last["cpu_seconds"]
-    return alone, beside, commits, max(0.0, busy_seconds() - busy - own) / (time.monotonic() - began)
+    return alone, beside, said, max(0.0, busy_seconds() - busy - own) / (time.monotonic() - began)
 
 
 def stretch(appender: Child) -> Any:
@@ -124,7 +128,7 @@ def test_appends_keep_their_speed_beside_busy_consumers(rows: int, tmp_path: Pat
     quiet = False
     for turn in range(ATTEMPTS):
         home = tmp_path / str(turn)
-        alone, beside, commits, strangers = measure(home, children, rows)
+        alone, beside, commits, strangers = measure(home, children, rows, [(consume_busily, f"g{n}") for n in range(2)])
         kept = statistics.median(b["count"] / a["count"] for a, b in zip(alone, beside, strict=True))
         # A disk may stall for anybody: a wait counts when the median stretch has it, not one stretch in five.
         longest = statistics.median(s["longest"] for s in beside)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def fill(log: EmbeddedLog) -> None:
         epoch = producer._epoch
     keyed.append([{"k": "b", "v": 3.5}], stamp=Stamp("p", epoch, 0))
     keyed.alter(schema="k string, v double, later int")
-    member = plain.group("g").join(lease="1 millisecond")
+    member = plain.group("g").join(lease="1 minute")
     member.poll(max_records=4)
     member.commit()
     member.poll(max_records=1)
@@ -222,8 +223,9 @@ def run(
             child.tell("go")
         outcomes: Counter[str] = Counter()
         wrong: list[Any] = []
-        for child, share in started:
-            facts = child.rest(timeout)[1:]
+        with ThreadPoolExecutor(workers) as pool:  # all at once: a child whose pipe is full would seem to hang
+            everything_told = list(pool.map(lambda each: each[0].rest(timeout)[1:], started))
+        for (child, share), facts in zip(started, everything_told, strict=True):
             if len(facts) < len(share):
                 wrong.append([*share[len(facts)], f"the child ended with {child.wait()}", child.stderr[-2000:]])
             for fact in facts:

@@ -1,6 +1,6 @@
-"""One flipped bit in a log that upkeep has been at and has still something to do in: it says so, or does its work as if
-nothing were wrong; in any case it makes nothing worse. What could be read before can be read after it, and what could not
-is still somewhere in the data files, for whoever repairs the index. Never other data, a hang, a huge allocation."""
+"""One flipped bit in a log that upkeep has been at and has still something to do in: it says so, or works as if nothing
+were wrong; in any case it makes nothing worse. What could be read before can be read after it, and what could not is
+still somewhere in the data files, for whoever repairs the index. Never other data, a hang, a huge allocation."""
 
 from __future__ import annotations
 

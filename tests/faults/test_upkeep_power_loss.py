@@ -1,7 +1,7 @@
 """Power loss at any moment of sealing, compacting, erasing and reclaiming, beside appends of both durabilities from two
-processes: what was acknowledged on an `fsync` topic is there unless upkeep may take it; nothing live lies in a file that
-went or in bytes that were wiped; transactions are whole or absent, though one part was sealed and the other not; what
-was reported as erased is in no file; and the work, done again, is completed."""
+processes: what was acknowledged on an `fsync` topic is there unless upkeep may take it; nothing live lies in a file
+that went or in bytes that were wiped; transactions are whole or absent, though one part was sealed and the other not;
+what was reported as erased is in no file; and the work, done again, is completed."""
 
 from __future__ import annotations
 
@@ -128,8 +128,9 @@ def check_image(image: Image, before: Kept, copy: Path, *, rebooted: bool) -> in
         gone = {(p.topic, p.partition, offset) for p in found.lost for offset in range(p.start, p.stop)}
         check_appended(image, now, gone, rebooted=rebooted)
         check_transactions(now)
-        if image.point % 2:
+        if image.point % 3 == 0:
             keeping.work(log, completed)
+            assert len((again := log.verify()).lost) == len(found.lost) and again.ok, again
             before.check_done(log, lost=found.lost)
             check_transactions(Kept.of(log))
     return len(gone)
@@ -194,8 +195,8 @@ def walk(
 def test_after_a_power_loss(
     traced: tuple[Trace, Kept], memory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images, lost = walk(traced, memory, seed, monkeypatch, points=7)
-    assert images > 25
+    images, lost = walk(traced, memory, seed, monkeypatch, points=6)
+    assert images > 20
     assert lost > 0, "no image lost anything: the test sees nothing"
 
 
@@ -218,7 +219,7 @@ def takings(trace: Trace) -> list[int]:
         for i, op in enumerate(trace.ops)
         if op.kind.name == "WRITE" and len(op.data) > 64 and not op.data.strip(b"\0")
     ]
-    return sorted({*unlinks[::12], *zeros[::12]})
+    return sorted({*unlinks[::16], *zeros[::16]})
 
 
 def test_after_killing_every_process(

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace import failpoints
 from headrace.errors import DamagedData, SyncFailed
 from headrace.log.embedded import disk, erasing, recovery, swapping
+from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import FILES, Index
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.checking import opened
@@ -69,6 +71,18 @@ def test_erasing_wipes_what_is_no_record_any_more(log: EmbeddedLog) -> None:
     assert (erased.records, erased.incomplete, holding(log.home, SECRET)) == (0, [], [])
 
 
+def test_the_frames_of_neighbours_hold_nothing_of_the_key(log: EmbeddedLog) -> None:
+    """Arrow pads a slice with what lies behind it: of another partition's rows, and of a user's next slice."""
+    topic = log.create_topic("people", SCHEMA, key="who", partitions=2)
+    data = [row("people", who, n) for n in range(8) for who in ("a", ERASED, "b", "c")]
+    topic.append(data)
+    table = pa.Table.from_pylist(data, schema=topic.schema)
+    for n in range(table.num_rows):
+        topic.append(table.slice(n, 1))
+    erased = topic.erase(ERASED)
+    assert (erased.records, erased.incomplete, holding(log.home, SECRET)) == (16, [], [])
+
+
 def test_retention_deletes_what_is_being_erased(log: EmbeddedLog) -> None:
     topic = log.create_topic("short", SCHEMA, key="who", retention_bytes=3_000)
     topic.append([row("short", ERASED, 1), row("short", "a", 1)])
@@ -96,9 +110,9 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
     with open_log(tmp_path / "log") as log:
         topic = log.create_topic("people", SCHEMA, key="who")
         topic.append([row("people", ERASED, 1), row("people", "a", 1)])
-        with before(erasing, "_wipe_file", lambda: monkeypatch.setattr(disk, "sync", fail)):
-            with pytest.raises(SyncFailed):
-                topic.erase(ERASED)
+        began = before(erasing, "_wipe_file", lambda: monkeypatch.setattr(disk, "sync", fail))
+        with began, pytest.raises(SyncFailed):
+            topic.erase(ERASED)
         monkeypatch.undo()
         with pytest.raises(SyncFailed):
             topic.append(row("people", "b", 2))
@@ -107,6 +121,29 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
         assert log.maintain().incomplete == []
         assert holding(log.home, SECRET) == []
         assert [record.key for record in log.topic("people").records()] == ["a"]
+
+
+def reclaim_then_erase(home: str) -> None:
+    log = open_log(home, create=False)
+    assert log.maintain().files_removed == 1
+    assert log.topic("people").erase(ERASED).incomplete == []
+    mark("erased")
+    os._exit(0)
+
+
+def test_a_file_that_went_before_the_erasure_does_not_come_back(
+    shim: Shim, tmp_path: Path, children: Children, seed: int
+) -> None:
+    """Sealed and unlinked, with the record still in it: a power loss after the erasure must not undo that."""
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        people = log.create_topic("people", SCHEMA, key="who")
+        for who in (ERASED, "a"):
+            people.append(row("people", who, 1))
+    trace = Disk(shim, home).trace(children, reclaim_then_erase, str(home))
+    for image in trace.images(seed, points=[len(trace.ops)]):
+        assert image.markers == ("erased",)
+        assert not [name for name, content in image.tree.files.items() if SECRET.encode() in content], str(image)
 
 
 def test_a_file_in_doubt_is_not_called_wiped(tmp_path: Path) -> None:
@@ -195,7 +232,12 @@ def append_while_files_go(home: str) -> None:
     log._engine.files.file_bytes_max = 1
     for n in range(4):
         log.topic("quick").append(row("quick", "a", n))  # a file each, unsynced
-    with before(disk, "open_to_read", lambda: (ack("looking"), hear()) and None):
+
+    def look() -> None:
+        ack("looking")
+        hear()
+
+    with before(disk, "open_to_read", look):
         log.topic("safe").append(row("safe", "a", 1))
     ack("appended")
 
@@ -244,6 +286,38 @@ def test_a_file_that_went_while_a_log_is_opened_stays_gone(tmp_path: Path, child
     child.tell("end")
 
 
+def append_slowly(home: str) -> None:
+    log = open_log(home, create=False)
+
+    def wait() -> None:
+        ack("created")
+        hear()
+
+    failpoints.arm("roll.created", wait)
+    log.topic("safe").append(row("safe", "a", 1))
+    ack("appended")
+    hear()
+
+
+def test_a_file_that_is_not_known_yet_is_no_leftover(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its process takes between creating and registering it."""
+    monkeypatch.setattr(recovery, "LEFTOVER_SECONDS", -1)
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        log.create_topic("safe", SCHEMA, key="who")
+    child = children.start(append_slowly, str(home))
+    assert child.next() == "created"
+    with open_log(home) as log:
+        assert "not known" in log.topic("safe").erase("b").incomplete[0]
+        child.tell("go on")
+        assert child.next() == "appended"
+        assert len(list(log.topic("safe").records())) == 1
+        child.tell("end")
+        child.finish()
+
+
 def test_damage_in_one_file_does_not_keep_the_others(tmp_path: Path) -> None:
     home = tmp_path / "log"
     with open_log(home) as log:
@@ -267,6 +341,41 @@ def test_damage_in_one_file_does_not_keep_the_others(tmp_path: Path) -> None:
         assert len(list(log.topic("many").records())) == 16
 
 
+# -- reading -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sealed and unlinked", "wiped in place", "compacted", "moved"])
+def test_what_a_reader_was_about_to_read_is_elsewhere_now(how: str, tmp_path: Path) -> None:
+    """It has read the index; before it comes to the data file, that has changed or gone."""
+    home = tmp_path / "log"
+    with open_log(home) as log:
+        topic = log.create_topic("people", SCHEMA, key="who", cleanup="compact" if how == "compacted" else "delete")
+        others = log.create_topic("others", SCHEMA)
+        for n in range(2 if how == "compacted" else 1):
+            topic.append([row("people", "a", n), row("people", ERASED, n), row("people", "b", n)])
+        for n in range(4):
+            others.append(row("others", "o", n))
+        if how == "sealed and unlinked":
+            topic.append(row("people", "a", 1))
+    expected = {
+        "sealed and unlinked": [0, 1, 2, 3],
+        "wiped in place": [0, 2],
+        "compacted": [3, 4, 5],
+        "moved": [0, 1, 2],
+    }
+    with open_log(home) as log:
+        topic = log.topic("people")
+
+        def act() -> None:
+            if how == "wiped in place":
+                assert topic.erase(ERASED).incomplete == []
+            else:
+                assert log.maintain().files_removed == 1
+
+        with before(DataFiles, "read_into", act):
+            assert [record.offset for record in topic.records()] == expected[how]
+
+
 # -- recovery ----------------------------------------------------------------------------------------
 
 
@@ -284,7 +393,7 @@ def make_room_unsynced(home: str) -> None:
 
 
 def test_a_cut_never_takes_what_was_synced(tmp_path: Path, children: Children) -> None:
-    """Of what was appended together, retention has deleted the first part: the second follows a stranger in the file."""
+    """Of what was appended together, retention has deleted the first: the second follows a stranger in the file."""
     home = tmp_path / "log"
     with open_log(home) as log:
         log.create_topic("safe", SCHEMA)

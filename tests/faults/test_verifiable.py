@@ -38,6 +38,13 @@ def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: i
     assert did["processed"] > 20
 
 
+@pytest.mark.timeout(180)
+def test_maintained_meanwhile(tmp_path: Path, children: Children, seed: int) -> None:
+    """Two keepers, killed and paused like everybody else, in the middle of whatever they do."""
+    did = run(tmp_path / "log", children, seed, 15, keepers=2).did
+    assert did["kept"] > 5 and did["sealed"] > 20 and did["removed"] > 2, did
+
+
 def consume_slowly(home: str, in_transaction: bool) -> None:
     log = open_log(home, create=False)
     member = log.topic(EVENTS).group(GROUP).join(lease="500 milliseconds")
@@ -87,7 +94,7 @@ def test_a_member_paused_past_its_lease_commits_nothing(
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_killed_and_paused_for_long(tmp_path: Path, children: Children, seed: int, soak_seconds: float) -> None:
-    run(tmp_path / "log", children, seed, soak_seconds, producers=3, consumers=3)
+    run(tmp_path / "log", children, seed, soak_seconds, producers=3, consumers=3, keepers=1)
 
 
 def event(who: str, n: int) -> dict[str, object]:

@@ -2,9 +2,10 @@
 test says how many, how long and with which seed.
 
 Producers write numbered records with an id and, started again, send again whatever they have not seen acknowledged.
-Consumers write what they processed into a topic, in the transaction that commits their offsets. Both are killed and
-paused past their lease at random; a paused producer is replaced while it sleeps, and must be fenced when it wakes. At
-the end every record must have been written once, in order, and processed once, in order."""
+Consumers write what they processed into a topic, in the transaction that commits their offsets. Keepers, if there are
+any, maintain the log and wipe its files all the time. All are killed and paused past their lease at random; a paused
+producer is replaced while it sleeps, and must be fenced when it wakes. At the end every record must have been written
+once, in order, and processed once, in order."""
 
 from __future__ import annotations
 
@@ -85,6 +86,18 @@ def consume(home: str, name: str) -> None:
     log.close()
 
 
+def keep(home: str) -> None:
+    """Maintains, and erases a key that nobody has: which wipes every byte that no batch needs."""
+    log = open_log(home, create=False)
+    log._engine.files.file_bytes_max = 20_000
+    while not _flag(home, "drain").exists():
+        done = log.maintain()
+        assert not done.problems, done
+        log.topic(EVENTS).erase("nobody")
+        ack(["kept", done.batches_sealed, done.files_removed])
+    log.close()
+
+
 # -- who hurts them ----------------------------------------------------------------------------------
 
 
@@ -97,6 +110,7 @@ class Run:
     seed: int
     producers: int = 2
     consumers: int = 2
+    keepers: int = 0
     pause_seconds: float = 0.01
     acked: dict[str, int] = field(default_factory=dict)
     did: Counter[str] = field(default_factory=Counter)
@@ -111,6 +125,8 @@ class Run:
             self._start(f"producer{number}")
         for number in range(self.consumers):
             self._start(f"consumer{number}")
+        for number in range(self.keepers):
+            self._start(f"keeper{number}")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(rng.uniform(0.2, 0.7))
@@ -123,7 +139,7 @@ class Run:
         for name in [name for name in self._live if name.startswith("producer")]:
             self._hear(name, self._live.pop(name).finish(60))
         _flag(self.home, "drain").touch()
-        for name in [name for name in self._live if name.startswith("consumer")]:
+        for name in list(self._live):
             self._hear(name, self._live.pop(name).finish(60))
 
     def _start(self, name: str) -> None:
@@ -133,6 +149,8 @@ class Run:
             resume = max(0, self.acked.get(name, 0) - forgotten)
             arguments = (str(self.home), name, resume, self.pause_seconds)
             self._live[name] = self.children.start(produce, *arguments)
+        elif name.startswith("keeper"):
+            self._live[name] = self.children.start(keep, str(self.home))
         else:
             self._live[name] = self.children.start(consume, str(self.home), f"{name}.{self._starts}")
 
@@ -178,6 +196,9 @@ class Run:
     def _hear(self, name: str, facts: list[Any]) -> None:
         for fact in facts:
             self.did[fact[0]] += 1
+            if fact[0] == "kept":
+                self.did["sealed"] += fact[1]
+                self.did["removed"] += fact[2]
             if fact[0] == "acked":
                 self.did["recognised"] += fact[2]
                 self.acked[name] = max(self.acked.get(name, 0), fact[1])

@@ -56,6 +56,7 @@ from headrace.log.embedded.committer import is_small
 from headrace.log.embedded.index import BATCHES, PARTITIONS
 from headrace.log.embedded.log import open_log
 from tests import model
+from tests.conftest import SEED_FIXED
 from tests.model import Refused
 
 HOUR_US = 3_600_000_000
@@ -85,7 +86,7 @@ TIGHT: list[tuple[Any, dict[str, int]]] = [
     (append, {"FRAME_ROWS_MAX": 4}),
     (committer, {"SMALL_RECORDS": 8}),
     (sealing, {"SMALL_RECORDS": 8, "SWAP_RECORDS": 12, "SWAP_BATCHES": 3}),
-    (compaction, {"SWAP_RECORDS": 6, "SWAP_BATCHES": 3, "PASS_RECORDS": 4, "MERGE_RECORDS": 3}),
+    (compaction, {"SWAP_RECORDS": 6, "SWAP_BATCHES": 3, "PASS_KEYS": 2, "MERGE_RECORDS": 3}),
     (retention, {"STEP_BATCHES": 2}),
     (reading, {"INDEX_ROWS": 3}),
     (reclaiming, {"MOVE_BATCHES": 2, "ROLL_BYTES": 1000}),
@@ -122,7 +123,8 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(prefix="headrace-machine-"))
+        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # upkeep syncs a lot, and nothing is lost here
+        self.home = Path(tempfile.mkdtemp(prefix="headrace-machine-", dir=memory))
         self.now_us, self.lease_now_us = BEGIN_US, 10 * HOUR_US
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch.object(time, "time_ns", self.wall_clock_ns))
@@ -693,6 +695,7 @@ class LogMachine(RuleBasedStateMachine):
         """Some are tombstones, where there are such."""
         topic = self.pick(data)
         for drafted, ends in several:
+            ends ^= bool(apart)  # so that the simplest examples have some, too
             self.now_us += apart
             if ends and topic.cleanup == "compact":
                 real, rows = self.rows([(key, None) for key, _ in drafted])
@@ -742,7 +745,7 @@ class LogMachine(RuleBasedStateMachine):
             topic.unread = change.get("unread", topic.unread)
             topic.cleanup = change.get("cleanup", topic.cleanup)
 
-    @rule(after=st.sampled_from([0, 0, 2 * HOUR_US, 4 * HOUR_US]))
+    @rule(after=st.sampled_from([0, 2 * HOUR_US, 4 * HOUR_US]))
     def maintain(self, after: int) -> None:
         self.now_us += after
         done = self.log.maintain()
@@ -756,13 +759,26 @@ class LogMachine(RuleBasedStateMachine):
         self.told(done.overtaken, overtaken)
         self.reached["batches sealed"] += done.batches_sealed
         self.reached["files removed"] += done.files_removed
+        self.read_in_every_way()
+
+    def read_in_every_way(self) -> None:
+        """After upkeep: by time, by key, by columns."""
         assert self.log.verify().problems == []
+        for topic in self.model.topics.values():
+            for when_us in sorted({record.arrived_us for _, _, record in everything(topic)})[:8]:
+                for around_us in (when_us - 1, when_us):
+                    self.do_read_from(topic, around_us)
+            for number, partition in enumerate(topic.partitions):
+                self.do_read_range(topic, number, partition.earliest, partition.next, ["_progress", "n", "_offset"])
+            if topic.keyed:
+                for key in ("u1", "größe", ""):
+                    self.do_read_key(topic, key)
 
     @precondition(lambda self: self.model.topics)
     @rule(
         data=st.data(),
         what=st.sampled_from(["retain", "compact", "seal", "reclaim"]),
-        after=st.sampled_from([0, 0, 2 * HOUR_US, 4 * HOUR_US]),
+        after=st.sampled_from([0, 2 * HOUR_US, 4 * HOUR_US]),
     )
     def a_step_of_upkeep(self, data: st.DataObject, what: str, after: int) -> None:
         """In whatever order."""
@@ -784,7 +800,7 @@ class LogMachine(RuleBasedStateMachine):
                     compaction.compact(engine, catalog, state, number, self.now_us)
         if what == "compact" and topic.cleanup == "compact":
             self.model_compacts(topic)
-        assert self.log.verify().problems == []
+        self.read_in_every_way()
 
     def told(self, overtaken: list[Any], expected: dict[tuple[str, str, int], tuple[int, int]]) -> None:
         found: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -838,7 +854,7 @@ class LogMachine(RuleBasedStateMachine):
             self.reached["records erased"] += done.records
             self.reached["letters erased"] += done.dead_letters
             self.reached["erased where partitions were added"] += bool(done.records and topic.partitions_added)
-        assert self.log.verify().problems == []
+        self.read_in_every_way()
 
     def look_at_batches(self, topic: model.Topic) -> None:
         """What retention goes by. A batch has the arrival of its last record, or of what once was its last."""
@@ -899,8 +915,11 @@ class LogMachine(RuleBasedStateMachine):
             with pytest.raises(OffsetOutOfRange):
                 self.handles[topic.uid].batches(number, start, stop)
             return
+        self.do_read_range(topic, number, start, stop, columns)
+
+    def do_read_range(self, topic: model.Topic, number: int, start: int, stop: int, columns: list[str]) -> None:
         batches = list(self.handles[topic.uid].batches(number, start, stop, columns=columns))
-        expected = partition.held(start, stop)
+        expected = topic.partitions[number].held(start, stop)
         assert sum(batch.num_rows for batch in batches) == len(expected)
         wanted = {
             "n": [record.row.value["n"] for _, record in expected],
@@ -914,7 +933,9 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(topic.keyed for topic in self.model.topics.values()))
     @rule(data=st.data(), key=keys.filter(lambda key: key is not None))
     def read_a_key(self, data: st.DataObject, key: str) -> None:
-        topic = choose(data, [t for t in self.model.topics.values() if t.keyed])
+        self.do_read_key(choose(data, [t for t in self.model.topics.values() if t.keyed]), key)
+
+    def do_read_key(self, topic: model.Topic, key: str) -> None:
         found = [record.value["n"] for record in self.handles[topic.uid].records(key=key)]
         expected = in_order((p, o, r) for p, o, r in everything(topic) if (r.row.key or "") == key)
         assert found == [record.row.value["n"] for _, _, record in expected]
@@ -923,7 +944,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def read_from_a_time(self, data: st.DataObject) -> None:
         topic = self.pick(data)
-        when_us = self.some_time(data, topic)
+        self.do_read_from(topic, self.some_time(data, topic))
+
+    def do_read_from(self, topic: model.Topic, when_us: int) -> None:
         handle = self.handles[topic.uid]
         found = [(record.partition, record.offset) for record in handle.records(start=from_us(when_us))]
         expected = in_order((p, o, r) for p, o, r in everything(topic) if r.arrived_us >= when_us)
@@ -986,6 +1009,8 @@ class LogMachine(RuleBasedStateMachine):
         assert [self.number_of(letter) for letter in self.log.dead_letters()] == [
             letter.row.value["n"] for letter in self.model.letters
         ]
+        with self.log._engine.index.reading() as db:
+            assert db.execute("SELECT count(*) FROM dead").fetchone() == (len(self.model.letters),)
 
     def lag(self, topic: model.Topic, name: str, number: int) -> Lag:
         partition, committed = topic.partitions[number], topic.groups[name].share(number).committed
@@ -1018,9 +1043,9 @@ READS = ("read_a_range", "read_a_key", "read_from_a_time")
 REST = ("create", "delete", "add_a_column", "append_with_progress", "append_if", "append_a_bad_row")
 UPKEEP = ("append_several", "a_group_reads", "alter_the_rules", "maintain", "a_step_of_upkeep", "erase")
 NOT_OF_UPKEEP = (
-    *("leave", "beat", "some_fall_silent", "something_happens_between_poll_and_commit", "commit_up_to"),
-    *("delete_a_group", "delete", "append_a_bad_row", "append_if", "append_whatever_to_whichever", "transaction"),
-    *("append", "the_clock_goes_on_or_jumps_back", "commit"),
+    *("leave", "beat", "some_fall_silent", "something_happens_between_poll_and_commit", "commit_up_to", "commit"),
+    *("append", "append_a_bad_row", "append_if", "append_whatever_to_whichever", "transaction", "join", "poll"),
+    *("create", "delete", "delete_a_group", "the_clock_goes_on_or_jumps_back", *STAMPS, *LETTERS, *READS),
 )
 
 
@@ -1034,26 +1059,36 @@ MACHINES = {
     "groups": without(*STAMPS, *LETTERS, *READS, *REST, *UPKEEP, "append_whatever_to_whichever"),
     "records": without(*GROUPS, *UPKEEP),
     "stamps": without(*GROUPS, *LETTERS, *READS, *REST, *UPKEEP, "append", "append_whatever_to_whichever"),
-    "upkeep": without(*NOT_OF_UPKEEP, *STAMPS, *LETTERS, kinds=UPKEPT),
+    "retention": without(*NOT_OF_UPKEEP, kinds={kind: UPKEPT[kind] for kind in UPKEPT if "compacted" not in kind}),
+    "compaction": without(
+        *NOT_OF_UPKEEP, "alter_the_rules", kinds={kind: UPKEPT[kind] for kind in UPKEPT if "compacted" in kind}
+    ),
 }
 REACHED = {
-    "a group overtaken",
-    "a poll of what retention has deleted",
-    "a poll over a hole",
-    "a tombstone waits for a group",
-    "a tombstone waits for its grace",
-    "an append refused: full of what a group has not read",
-    "batches sealed",
-    "bytes moved",
-    "erased where partitions were added",
-    "files removed",
-    "letters erased",
-    "records compacted",
-    "records erased",
-    "retention",
-    "retention waits for a group",
-    "the offset of a time, in a hole",
-    "tombstones ended",
+    "retention": {
+        "retention",
+        "retention waits for a group",
+        "a group overtaken",
+        "a poll of what retention has deleted",
+        "an append refused: full of what a group has not read",
+        "batches sealed",
+        "files removed",
+        "records erased",
+        "erased where partitions were added",
+        "letters erased",
+    },
+    "compaction": {
+        "records compacted",
+        "a tombstone waits for its grace",
+        "a tombstone waits for a group",
+        "tombstones ended",
+        "a poll over a hole",
+        "the offset of a time, in a hole",
+        "batches sealed",
+        "bytes moved",
+        "files removed",
+        "records erased",
+    },
 }
 
 
@@ -1100,11 +1135,11 @@ SETTINGS = settings(
 
 
 @pytest.mark.parametrize("which", MACHINES)
-def test_the_log_agrees_with_its_model(which: str) -> None:
+def test_the_log_agrees_with_its_model(which: str, seed: int) -> None:
     LogMachine.reached.clear()
-    run_state_machine_as_test(MACHINES[which], settings=SETTINGS)
-    if which == "upkeep":
-        assert {what for what, often in LogMachine.reached.items() if often} >= REACHED
+    run_state_machine_as_test(MACHINES[which], settings=settings(SETTINGS, max_examples=12 if which in REACHED else 20))
+    if seed == SEED_FIXED:
+        assert REACHED.get(which, set()) <= {what for what, often in LogMachine.reached.items() if often}
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -2191,6 +2192,73 @@ class Groups(Setting):
         assert group.committed() == {}
 
 
+class Upkeep(Setting):
+    """What goes with time, and what stays as it was."""
+
+    @embedded_only
+    def test_what_is_too_old_goes_and_whoever_asks_for_it_is_told(self, clock: Clock, log: Any) -> None:
+        topic = log.create_topic("t", CLICKS, retention="1 hour")
+        topic.append([click(ms=0), click(ms=1)])
+        clock.advance(hours=1)
+        topic.append(click(ms=2))
+        assert log.maintain().records_deleted == 0  # one hour is not more than one hour
+        clock.advance(seconds=1)
+        assert log.maintain().records_deleted == 2
+        assert (values(topic, "ms"), topic.offsets()[0].earliest) == ([2], 2)
+        for read in (topic.records, topic.group("g").rewind, functools.partial(topic.batches, 0)):
+            with pytest.raises(OffsetOutOfRange) as error:
+                read({0: 1})
+            assert (error.value.offset, error.value.earliest, error.value.next) == (1, 2, 3)
+
+    @embedded_only
+    def test_a_group_that_was_overtaken_is_told_and_can_go_on(self, clock: Clock, log: Any) -> None:
+        topic = log.create_topic("t", CLICKS, retention="1 hour")
+        with topic.group("g").join() as member:
+            topic.append(click(ms=0))
+            clock.advance(hours=2)
+            topic.append(click(ms=1))
+            assert [(one.consumer, one.start, one.stop) for one in log.maintain().overtaken] == [("g", 0, 1)]
+            with pytest.raises(OffsetOutOfRange):
+                member.poll(timeout="0 seconds")
+            topic.group("g").rewind("earliest")
+            assert [record.value["ms"] for record in polled(member, 1)] == [1]
+
+    @embedded_only
+    def test_unread_records_are_kept_if_the_topic_says_so(self, clock: Clock, log: Any) -> None:
+        topic = log.create_topic("t", CLICKS, retention="1 hour", unread="keep")
+        with topic.group("g").join() as member:
+            topic.append(click(ms=0))
+            clock.advance(hours=2)
+            topic.append(click(ms=1))
+            clock.advance(hours=2)
+            assert log.maintain().records_deleted == 0
+            member.commit(polled(member, 2)[0])
+            assert log.maintain().records_deleted == 1
+        assert values(topic, "ms") == [1]
+
+    @embedded_only
+    def test_compaction_keeps_the_newest_of_a_key_where_it_was(self, log: Any) -> None:
+        topic = log.create_topic("t", CLICKS, key="user", event_time="at", cleanup="compact")
+        topic.append([click("a", 1, ms=0), click("b", 5, ms=1), click("a", 3, ms=2)])
+        topic.append([click("c", 2, ms=3), click("a", 4, ms=4)])
+        before = list(topic.records())
+        assert log.maintain().records_compacted == 2
+        assert list(topic.records()) == [before[1], before[3], before[4]]
+        assert topic.append(click("b")).ranges == {0: range(5, 6)}
+
+    @embedded_only
+    def test_an_erased_key_is_gone_and_the_others_are_where_they_were(self, log: Any, four: Any) -> None:
+        four.append([click(user, ms=n) for n in range(3) for user in ("a", "b", "c")])
+        before = list(four.records())
+        done = four.erase("b")
+        assert (done.records, done.incomplete) == (3, [])
+        assert list(four.records()) == [record for record in before if record.key != "b"]
+        assert list(four.records(key="b")) == []
+        four.append(click("b", ms=9))
+        assert values(four, "ms", key="b") == [9]
+        assert log.verify().ok
+
+
 class Handles(Setting):
     """Opening, closing, sharing."""
 
@@ -2276,6 +2344,7 @@ class LogContract(
     Producers,
     Reading,
     Groups,
+    Upkeep,
     Handles,
 ):
     """All of it. Inherit this, say how to open a log, and run pytest."""

@@ -37,24 +37,28 @@ class Background:
             self._due.set()
 
     def _run(self) -> None:
+        pause = PAUSE_SECONDS
         while not self._stop.is_set():
             self._due.wait(timeout=PERIOD_SECONDS)
             if self._stop.is_set():
                 return
             self._due.clear()
+            done = False
             try:
-                self._once()
+                done = self._once()
             except Closed:
                 return
             except Exception as error:  # the next run tries again; nobody waits for this one
                 logger.warning("upkeep of %s: %s", self._engine.home, error)
-            self._stop.wait(PAUSE_SECONDS)
+            # What looks due and cannot be done (small batches with large ones between them, damage) stays due.
+            pause = PAUSE_SECONDS if done else min(2 * pause, PERIOD_SECONDS)
+            self._stop.wait(pause)
 
-    def _once(self) -> None:
+    def _once(self) -> bool:
         from headrace.log.embedded import upkeep  # Arrow comes with it: not for those who only list topics
         from headrace.log.embedded.catalog import Catalog
 
-        upkeep.in_background(self._engine, Catalog(self._engine), self._stop.is_set)
+        return upkeep.in_background(self._engine, Catalog(self._engine), self._stop.is_set)
 
     def stop(self) -> None:
         """Lets a step that runs finish."""

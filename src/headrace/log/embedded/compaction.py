@@ -25,7 +25,7 @@ from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
 from headrace.log.embedded.reading import Reader
 from headrace.log.embedded.retention import consumers
-from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS
+from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS, together
 from headrace.schema import EXTRA_COLUMN
 
 PASS_KEYS, PASSES_MAX = 4_000_000, 1024
@@ -192,6 +192,7 @@ def _runs(
             not changes
             or records + kept > SWAP_RECORDS
             or size + row.length > SWAP_BYTES * 4
+            or not together(topic, run[0], row, size + row.length)
             or len(run) == SWAP_BATCHES
         ):
             if sum(r.records for r in run) > records:

@@ -154,7 +154,8 @@ class EmbeddedGroup:
             _register(tx, topic, self.name)
             for partition, offset in offsets.items():
                 share = _share(tx.db, topic.id, self.name, partition)
-                SHARES.put(tx.db, share._replace(committed=offset, epoch=share.epoch + 1))
+                unpaced = share._replace(marked=0, marked_offset=0, before=0, before_offset=0)  # it has not read them
+                SHARES.put(tx.db, unpaced._replace(committed=offset, epoch=share.epoch + 1))
             tx.touched.add(topic.uid)
 
         self._engine.committer.run(apply, synced=topic.synced)

@@ -261,7 +261,7 @@ def time_to_loss(engine: Engine, topic: TopicState, group: str, now_us: int | No
                 slip = 1 - pace * lag / unread  # seconds it falls behind, a second
                 if lag >= settings.retention_us / 1e6:
                     left.append(0.0)
-                elif slip > 0:
+                elif slip > 0 and unread > pace:  # what came in the last second says nothing
                     left.append((settings.retention_us / 1e6 - lag) / slip)
     if settings.retention_bytes is not None and news > paces and behind:
         left.append(max(0.0, settings.retention_bytes - behind) / (news - paces))

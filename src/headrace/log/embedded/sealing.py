@@ -15,11 +15,13 @@ from headrace.log.embedded.index import BATCHES, BatchRow
 
 SWAP_RECORDS, SWAP_BYTES, SWAP_BATCHES = 50_000, 8 << 20, 2_000
 """At most this much is replaced in one transaction: others wait while it runs."""
+SHARE = 10
+"""Retention deletes whole batches: what is joined is at most this part of it, in time and in bytes."""
 
 
 def seal(engine: Engine, catalog: Catalog, topic: TopicState, partition: int) -> int:
     """Joins neighbours that are small. Returns how many batches are fewer."""
-    runs = _runs(_small(engine, topic, partition))
+    runs = _runs(topic, _small(engine, topic, partition))
     swaps = (
         swapping.Swap(
             topic, run, swapping.replacements(topic, run, list(swapping.contents(engine, catalog, topic, run)))
@@ -46,7 +48,17 @@ def _small(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchR
         offset = page[-1].next
 
 
-def _runs(rows: Iterator[BatchRow]) -> Iterator[list[BatchRow]]:
+def together(topic: TopicState, first: BatchRow, row: BatchRow, size: int) -> bool:
+    """Whether retention lets both be in one batch of that size. Times are cut into fixed stretches: a batch that could
+    be joined with whatever comes next, again and again, would never be old."""
+    settings = topic.settings
+    if settings.retention_bytes is not None and size > settings.retention_bytes // SHARE:
+        return False
+    stretch_us = max(1, settings.retention_us // SHARE) if settings.retention_us is not None else None
+    return stretch_us is None or first.arrived // stretch_us == row.arrived // stretch_us
+
+
+def _runs(topic: TopicState, rows: Iterator[BatchRow]) -> Iterator[list[BatchRow]]:
     """Neighbours, as many as one swap may replace."""
     run: list[BatchRow] = []
     records = size = 0
@@ -57,6 +69,7 @@ def _runs(rows: Iterator[BatchRow]) -> Iterator[list[BatchRow]]:
             and row.base == run[-1].next
             and records + row.records <= SWAP_RECORDS
             and size + row.length <= SWAP_BYTES
+            and together(topic, run[0], row, size + row.length)
             and len(run) < SWAP_BATCHES
         )
         if not fits:

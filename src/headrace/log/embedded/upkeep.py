@@ -98,18 +98,20 @@ def _reported(what: str, done: Maintained) -> Iterator[None]:
         done.problems.append(f"{what}: {error}")
 
 
-def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]) -> None:
-    """What is worth doing now, unless somebody else is at it; what users should know is logged."""
+def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]) -> bool:
+    """What is worth doing now, unless somebody else is at it; what users should know is logged. Whether anything was
+    done."""
 
     def wanted(topic: TopicState, state: PartitionRow) -> bool:
         return not stopping() and _worth_it(topic, state)
 
     with alone(engine, wait=False) as got:
         if not got:
-            return
+            return False
         done = _run(engine, catalog, wanted)
     for news in (*done.overtaken, *done.at_risk, *done.problems, *done.incomplete):
         logger.warning("%s", news)
+    return bool(done.records_deleted or done.records_compacted or done.batches_sealed or done.files_removed)
 
 
 def _worth_it(topic: TopicState, state: PartitionRow) -> bool:
