@@ -102,6 +102,7 @@ class Receiver:
             self._core.catalog.check()
             outlook = kept or look(self._core)
             problem: HeadraceError | None = outlook.overtaken()
+            unread: HeadraceError | None = None
             fresh = outlook.fresh
             if fresh or (outlook.due is not None and outlook.due <= queue_core.now()):
                 first = self._turn % max(len(fresh), 1)  # begin with another partition each time: none starves
@@ -119,7 +120,7 @@ class Receiver:
                 problem = unread or problem
                 if unread is None and (gone or buried or taken.missing):
                     continue  # there may be more behind them, or others were faster than the window
-            if kept is not None:
+            if kept is not None and unread is None:
                 continue  # it was as old as it looked
             if problem is not None:
                 raise problem
