@@ -20,7 +20,7 @@ from tests.faults.children import Children, ack, hear
 from tests.faults.keeping import ERASED, SECRET, holding, row
 from tests.faults.test_beside import flag
 
-SECONDS = 6
+SECONDS = 4
 WRITERS = 2
 FILE_BYTES = 15_000
 
