@@ -143,12 +143,17 @@ def test_functions_of_any_kind(clicks: Shell, module: Path, function: str) -> No
         ("mial:send", "there is no module 'mial'"),
         ("mail:sned", "has no 'sned'. Did you mean 'send'?"),
         ("mail:NUMBER", "is not a function, but int"),
+        ("other:two", "other:two cannot be called with one argument, the message: missing a required argument: 'b'"),
+        ("other:lazy", "other:lazy is a generator"),
+        ("typo:send", "typo cannot be imported: SyntaxError: '(' was never closed (typo.py, line 1)"),
         ("broken:send", "broken cannot be imported: NameError: name 'x' is not defined"),
         ("needs:send", "needs cannot be imported: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
     ],
 )
 def test_a_function_that_is_not_there(clicks: Shell, module: Path, function: str, why: str) -> None:
     (module / "broken.py").write_text("x")
+    (module / "other.py").write_text("def two(a, b): ...\ndef lazy(message):\n    yield message\n")
+    (module / "typo.py").write_text("def send(message:\n")
     (module / "needs.py").write_text("import nothing_of_the_kind")
     refused = clicks("work", function, "clicks", "mailer")
     assert refused.code == 2

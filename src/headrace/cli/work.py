@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options import home_option, opened, queue_argument, start_of, topic_argument
-from headrace.cli.output import Progress, counted, note, say
+from headrace.cli.output import Progress, counted, harmless, note, say
 from headrace.errors import HeadraceError, LeaseExpired, nearest
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ def loaded(name: str) -> Callable[[Message], Any]:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise _bad(f"there is no module {error.name!r} here or on PYTHONPATH") from None
         raise _bad(f"{module_name} cannot be imported: {_last_line(error)}") from error
+    except SyntaxError as error:
+        raise _bad(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     except Exception as error:
         raise _bad(f"{module_name} cannot be imported: {_last_line(error)}") from error
     found: Any = module
@@ -152,6 +154,14 @@ def loaded(name: str) -> Callable[[Message], Any]:
         found = getattr(found, part)
     if not callable(found):
         raise _bad(f"{name} is not a function, but {type(found).__name__}")
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise _bad(f"{name} is a generator (it has yield): calling it would do nothing")
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError as error:
+        raise _bad(f"{name} cannot be called with one argument, the message: {error}") from None
+    except ValueError:  # it does not tell, as some builtins
+        pass
     checked: Callable[[Message], Any] = found
     return checked
 
@@ -192,6 +202,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._ended = threading.Event()
+        self._progress = Progress("messages done")
         self.done = self.failed = self.late = self.given_back = 0
         self.interrupted = False
         self.problem: BaseException | None = None
@@ -220,9 +231,9 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            with Progress("messages done") as progress:
+            with self._progress:
                 while not self._stopping and self._fetch():
-                    progress.show(self.done)
+                    self._progress.show(self.done)
             if self._stopping:
                 say(f"stopping: {counted(len(self._held), 'message')} to finish or to give back")
         finally:
@@ -283,6 +294,7 @@ class Worker:
                 done, failed = (1, 0) if self._answer(message) else (0, 1)
             except LeaseExpired as error:
                 late = 1
+                self._progress.clear()
                 say(str(error))
             except BaseException as error:  # the log's, not the function's: there is no point in going on
                 self.problem = error
@@ -302,7 +314,8 @@ class Worker:
             if not message.answered:
                 message.nack(said, delay=self._retry_after)
             where = f"{message.topic}/{message.partition} offset {message.offset}"
-            say(f"{where}, delivery {message.deliveries}: {said}")
+            self._progress.clear()
+            say(harmless(f"{where}, delivery {message.deliveries}: {' '.join(said.split())}"))
             return False
         if not message.answered:
             message.ack()
