@@ -29,7 +29,7 @@ def maintain(format_: str | None) -> None:
     into large ones, give disk space back, and finish erasures that were interrupted.
 
     Safe beside readers and writers, and to interrupt: the next run goes on. Groups and queues that retention has
-    overtaken, and groups that it soon will, are told on standard error. Exit code 3 if it met damage (headrace verify
+    overtaken, or soon will, are told on standard error. Exit code 3 if it met damage (headrace verify
     says more), 1 if an erasure could not be finished yet.
 
     \b
