@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 WAIT = "1 hour"
 WAIT_TO_BE_EMPTY = "1 second"
 """With --stop-when-empty: others' acks wake nobody."""
+LOOK_SECONDS = 0.2
+"""A signal that comes just before the main thread waits cannot wake it: so it looks."""
 EXTENSIONS_PER_VISIBILITY = 3
 
 
@@ -50,7 +52,7 @@ EXTENSIONS_PER_VISIBILITY = 3
     "--batch",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Messages fetched at a time; as many as --concurrency unless said.",
+    help="Messages fetched at a time; as many as can be begun at once unless said.",
 )
 @click.option(
     "--visibility",
@@ -117,7 +119,7 @@ def work(
             order=order,  # type: ignore[arg-type]
             start=begin,
         )
-        worker = Worker(found, run, concurrency, batch or concurrency, retry_after, stop_when_empty)
+        worker = Worker(found, run, concurrency, batch, retry_after, stop_when_empty)
         with _stopped_by_signals(worker):
             worker.run()
     note(f"queue {queue} of {topic}: {worker.told()}")
@@ -187,7 +189,7 @@ class Worker:
         queue: EmbeddedQueue,
         function: Callable[[Message], Any],
         concurrency: int,
-        batch: int,
+        batch: int | None,
         retry_after: str | None,
         stop_when_empty: bool,
     ) -> None:
@@ -221,8 +223,6 @@ class Worker:
         """From a signal handler or a thread: fetches no more."""
         self._stopping = True
         self._queue.interrupt()
-        with self._changed:
-            self._changed.notify_all()
 
     def run(self) -> None:
         """Until it is stopped, or the queue is empty and that was asked for."""
@@ -248,12 +248,14 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _fetch(self) -> bool:
-        """More messages, when those there were are begun. False when there is nothing left to wait for."""
+        """More messages, when those there were are begun and somebody is free: a message that only waits here, behind a
+        slow one, would be kept from other workers. False when there is nothing left to wait for."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or self._stopping)
-        if self._stopping:
-            return False
-        found = self._queue.receive(self._batch, wait=WAIT_TO_BE_EMPTY if self._stop_when_empty else WAIT)
+            free = self._changed.wait_for(lambda: not self._waiting and self._free > 0, LOOK_SECONDS)
+            count = self._batch or self._free
+        if self._stopping or not free:
+            return not self._stopping
+        found = self._queue.receive(count, wait=WAIT_TO_BE_EMPTY if self._stop_when_empty else WAIT)
         with self._changed:
             self._held |= {id(message): message for message in found}
             self._waiting += len(found)
@@ -263,6 +265,10 @@ class Worker:
             return True
         stats = self._queue.stats()
         return bool(stats.ready or stats.in_flight or stats.waiting or stats.due)
+
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self._held)
 
     def _give_back(self) -> None:
         """What was fetched and not begun goes back, as if it had not been delivered."""
@@ -288,7 +294,6 @@ class Worker:
         while (message := self._inbox.get()) is not None:
             with self._changed:
                 self._waiting -= 1
-                self._changed.notify()
             done = failed = late = 0
             try:
                 done, failed = (1, 0) if self._answer(message) else (0, 1)
@@ -302,6 +307,7 @@ class Worker:
             with self._changed:
                 del self._held[id(message)]
                 self.done, self.failed, self.late = self.done + done, self.failed + failed, self.late + late
+                self._changed.notify()
 
     def _answer(self, message: Message) -> bool:
         """Whether the function has done it."""
