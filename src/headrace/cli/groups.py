@@ -68,8 +68,8 @@ def warn(risks: list[AtRisk]) -> None:
     for risk in risks:
         left = about(risk.time_to_loss.total_seconds())
         say(
-            f"{risk.kind} {risk.consumer} of {risk.topic} loses records in {left}, at its pace. Speed it up, or headrace "
-            f"topics alter {risk.topic} with --unread keep or a longer --retention."
+            f"{risk.kind} {risk.consumer} of {risk.topic} loses records in {left} at its pace: speed it up, or "
+            f"headrace topics alter {risk.topic} with --unread keep or a longer --retention."
         )
 
 

@@ -459,7 +459,8 @@ def opened(
                 *(None, topic.id, name, VISIBILITY_US, MAX_DELIVERIES, int(order == "key"), engine.boot),
                 *(0, 0, 0, 0, 0),
             )._replace(**changes)
-            return deliveries.begin(tx, fresh, offsets)
+            earliest = {state.partition: state.earliest for state in tx.partitions(topic.id)}  # retention may be faster
+            return deliveries.begin(tx, fresh, {n: max(at, earliest[n]) for n, at in offsets.items()})
 
         row = engine.committer.run(apply, synced=topic.synced)
     assert row is not None and row.id is not None
