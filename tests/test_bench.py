@@ -38,10 +38,16 @@ def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
         "open a log of 10 data files",
         "append (os) to woken follower in another process, p50",
         "append (os) to woken follower in another process, p99",
+        "receive and ack, 100 at a time, os",
+        "receive 100, ack one by one, fsync, 8 threads",
+        "seal batches of 1,000 rows",
+        "compact 0.05 M rows",
+        "seal one-row appends",
+        "appends (10 k rows, fsync) beside sealing",
     ):
         assert f"| {row}" in printed
     found = json.loads((tmp_path / "results" / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 18 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 27 and all(row["ours"]["median"] is not None for row in found["rows"])
     for plot in ("append_cost.svg", "commit_cost.svg"):
         assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
 
