@@ -53,7 +53,7 @@ def test_doctor(clicks: Shell) -> None:
         *("file system", "free space", "permissions", "log", "upkeep", "lost ranges"),
     }
     assert found["permissions"]["state"] == "ok"
-    assert "1 topics" in found["log"]["found"]
+    assert "1 topic" in found["log"]["found"]
     assert all(row["do"] for row in found.values() if row["state"] != "ok")
 
 

@@ -1,5 +1,6 @@
 """`headrace queue …`, `headrace work …`, and the dead letters of queues."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.cli.work import Worker, _stopped_by_signals
 from tests.cli.conftest import SECONDS_MAX, Shell, Spawner
 
 FUNCTIONS = """
@@ -143,12 +145,17 @@ def test_functions_of_any_kind(clicks: Shell, module: Path, function: str) -> No
         ("mial:send", "there is no module 'mial'"),
         ("mail:sned", "has no 'sned'. Did you mean 'send'?"),
         ("mail:NUMBER", "is not a function, but int"),
+        ("other:two", "other:two cannot be called with one argument, the message: missing a required argument: 'b'"),
+        ("other:lazy", "other:lazy is a generator"),
+        ("typo:send", "typo cannot be imported: SyntaxError: '(' was never closed (typo.py, line 1)"),
         ("broken:send", "broken cannot be imported: NameError: name 'x' is not defined"),
         ("needs:send", "needs cannot be imported: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
     ],
 )
 def test_a_function_that_is_not_there(clicks: Shell, module: Path, function: str, why: str) -> None:
     (module / "broken.py").write_text("x")
+    (module / "other.py").write_text("def two(a, b): ...\ndef lazy(message):\n    yield message\n")
+    (module / "typo.py").write_text("def send(message:\n")
     (module / "needs.py").write_text("import nothing_of_the_kind")
     refused = clicks("work", function, "clicks", "mailer")
     assert refused.code == 2
@@ -208,6 +215,47 @@ def test_a_worker_keeps_what_it_works_on(clicks: Shell, module: Path, spawn: Spa
         assert queue.receive(9, wait="3 seconds") == []
         worker.kill()
         assert len(queue.receive(9, wait="10 seconds")) >= 1
+
+
+def test_a_slow_message_holds_up_no_other(clicks: Shell, module: Path, spawn: Spawner) -> None:
+    """A worker takes no more than it can begin: what it only kept, nobody else could work on."""
+    worker = spawn("work", "mail:slow", "clicks", "mailer", cwd=module)
+    begun(worker, 1)
+    others: list[Any] = []
+    with hr.open_log(clicks.home) as log:
+        queue = log.topic("clicks").queue("mailer")
+        while found := queue.receive(1, wait="2 seconds" if len(others) < 2 else None):
+            others += found
+    assert len(others) == 2
+    (module / "go").touch()
+
+
+def test_a_signal_just_before_the_worker_waits(clicks: Shell) -> None:
+    """Its handler runs in the thread that is about to wait, and cannot wake it."""
+
+    def until_the_others_went_back(_: Any) -> None:
+        deadline = time.monotonic() + 5
+        while worker.given_back < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def wait(timeout: float | None = None) -> bool:
+        if worker._waiting == 2:  # the first is begun
+            os.kill(os.getpid(), signal.SIGTERM)
+        return really_wait(timeout)
+
+    with hr.open_log(clicks.home) as log:
+        queue = log.topic("clicks").queue("mailer")
+        worker = Worker(queue, until_the_others_went_back, 1, 10, None, False)
+        really_wait, worker._changed.wait = worker._changed.wait, wait  # type: ignore[method-assign]
+        with _stopped_by_signals(worker):
+            worker.run()
+    assert (worker.done, worker.given_back) == (1, 2)
+
+
+def test_what_a_function_says_cannot_drive_the_terminal(clicks: Shell, module: Path) -> None:
+    (module / "evil.py").write_text("def f(message):\n    raise ValueError('\\x1b]0;owned\\x07')\n")
+    told = clicks.ok("work", "evil:f", "clicks", "mailer", "--max-deliveries", "1", "--stop-when-empty").err
+    assert "ValueError: \\x1b]0;owned\\x07" in told and "\x1b" not in told
 
 
 def test_names_are_completed(clicks: Shell) -> None:

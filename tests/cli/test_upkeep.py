@@ -137,6 +137,13 @@ def test_keys_of_several_columns(shell: Shell, key: tuple[str, ...]) -> None:
     assert shell.ok("erase", "t", '["ann", null]', "--yes").rows[0]["records"] == 1
 
 
+def test_no_text_is_not_the_null_key(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "n int", "--key", "n")
+    produced(shell, "t", {"n": None})
+    assert "is empty, and column 'n' is not text" in shell.refused("erase", "t", "", "--yes")
+    assert shell.ok("consume", "t").rows == [{"n": None}]
+
+
 def test_keys_are_typed(numbers: Shell) -> None:
     numbers.ok("produce", "numbers", stdin=b'{"n": -5}')
     assert numbers.ok("erase", "numbers", "7", "--yes").rows[0]["records"] == 1

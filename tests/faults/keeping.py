@@ -171,8 +171,9 @@ class Kept:
             files = FILES.select(db)
         self._check_times(log)
         for topic in log.topics():
-            if topic.settings.retention_bytes is not None:
+            if topic.settings.retention_bytes is not None:  # and joined only as far as retention stays exact
                 assert 0 < topic.describe().bytes <= topic.settings.retention_bytes
+                continue
             for partition in topic.offsets():
                 mine = [b for b in batches if (b.topic, b.partition) == (topic._id, partition)]
                 assert len(mine) <= 2 + len(lost), f"{topic.name}/{partition} is not sealed: {len(mine)} batches"

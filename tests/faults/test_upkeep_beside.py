@@ -20,7 +20,7 @@ from tests.faults.children import Children, ack, hear
 from tests.faults.keeping import ERASED, SECRET, holding, row
 from tests.faults.test_beside import flag
 
-SECONDS = 6
+SECONDS = 4
 WRITERS = 2
 FILE_BYTES = 15_000
 
@@ -133,8 +133,8 @@ def start(home: Path, children: Children, programs: Iterable[tuple[Any, ...]]) -
     return started
 
 
-def test_readers_and_writers_beside_two_keepers(tmp_path: Path, children: Children) -> None:
-    home = tmp_path / "log"
+def test_readers_and_writers_beside_two_keepers(memory: Path, children: Children) -> None:
+    home = memory / "log"
     with open_log(home) as log:
         log.create_topic("events", keeping.SCHEMA, key="who", partitions=2, durability="os")
         log.create_topic("latest", keeping.SCHEMA, key="who", cleanup="compact")
@@ -147,7 +147,7 @@ def test_readers_and_writers_beside_two_keepers(tmp_path: Path, children: Childr
     print(counts, one, other, scanner)
     assert follower == consumer == scanner[0] == counts
     assert scanner[1] == {f"{who}-{k}": (count - 1 - k) // 3 * 3 + k for who, count in counts.items() for k in range(3)}
-    assert all(sum(each) > 10 for each in zip(one, other, strict=True)), "the keepers had nothing to do"
+    assert all(sum(each) > 5 for each in zip(one, other, strict=True)), "the keepers had nothing to do"
     with opened(home) as log:
         assert log.verify().ok
         log.topic("events").erase(ERASED)

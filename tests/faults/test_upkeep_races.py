@@ -215,10 +215,10 @@ def test_what_an_unsynced_append_has_deleted_is_not_wiped(
 
 def test_retention_deletes_what_is_being_sealed(log: EmbeddedLog) -> None:
     """That is no damage."""
-    topic = log.create_topic("short", SCHEMA, retention_bytes=3_000)
+    topic = log.create_topic("short", SCHEMA, retention_bytes=10_000)
     for n in range(4):
         topic.append(row("short", "a", n))
-    with before(swapping, "contents", lambda: topic.append([row("short", "b", n) for n in range(60)]) and None):
+    with before(swapping, "contents", lambda: topic.append([row("short", "b", n) for n in range(250)]) and None):
         assert log.maintain().problems == []
     assert topic.offsets()[0].earliest > 0
     assert log.maintain().problems == []

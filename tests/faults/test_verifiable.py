@@ -41,8 +41,8 @@ def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: i
 @pytest.mark.timeout(180)
 def test_maintained_meanwhile(tmp_path: Path, children: Children, seed: int) -> None:
     """Two keepers, killed and paused like everybody else, in the middle of whatever they do."""
-    did = run(tmp_path / "log", children, seed, 15, keepers=2).did
-    assert did["kept"] > 5 and did["sealed"] > 20 and did["removed"] > 2, did
+    did = run(tmp_path / "log", children, seed, 10, keepers=2).did
+    assert did["kept"] > 5 and did["sealed"] > 20 and did["removed"] > 0, did
 
 
 def consume_slowly(home: str, in_transaction: bool) -> None:

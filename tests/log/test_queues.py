@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.errors import DamagedData, LeaseExpired
-from headrace.log.embedded import deliveries, queue_core, receiving
+from headrace.log.embedded import burying, deliveries, queue_core, receiving, windows
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.topic import EmbeddedTopic
 from tests.faults.checking import another_boot
@@ -55,6 +55,47 @@ def rows(count: int, keys: int = 5) -> list[dict[str, Any]]:
 
 def numbers(messages: list[Any]) -> list[int]:
     return [message.value["n"] for message in messages]
+
+
+def test_what_ends_or_is_passed_over_is_no_contention(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many messages are to be buried or are gone, a receive goes on until it finds one."""
+    clock = [queue_core.now()]
+    monkeypatch.setattr(queue_core, "now", lambda: clock[0])
+    monkeypatch.setattr(receiving, "ATTEMPTS", 3)
+    monkeypatch.setattr(burying, "BURY_MESSAGES", 2)
+    topic = log.create_topic("c", SCHEMA, key="k", durability="os", cleanup="compact")
+    topic.append([{"k": "same", "n": n} for n in range(40)])
+    once, often = topic.queue("once", max_deliveries=1), topic.queue("often")
+    once.receive(30)
+    clock[0] += 31_000_000
+    assert numbers(once.receive(1)) == [30] and once.stats().dead == 2  # the others with the next ones
+    once.receive(9)
+    clock[0] += 31_000_000
+    assert once.receive(1) == [] and once.stats().dead == 40
+    often.receive(20)
+    monkeypatch.setattr(windows, "SPAN", 5)
+    log.maintain()
+    clock[0] += 31_000_000
+    assert numbers(often.receive(1)) == [39]  # those before it were compacted: first delivered ones, then fresh ones
+    assert numbers(topic.queue("new").receive(1)) == [39]
+
+
+def test_a_peek_looks_no_further_than_a_receive(topic: EmbeddedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "WAITING_MAX", 5)
+    topic.append([*rows(10, keys=1), {"k": "other", "n": 10}])
+    assert [record.value["n"] for record in topic.queue("q", order="key").peek(2)] == [0]
+
+
+def test_large_records_are_not_read_far_ahead(topic: EmbeddedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "BYTES", 500_000)
+    for n in range(6):
+        topic.append({"k": "x" * 600_000, "n": n})
+    queue = topic.queue("q")
+    seen: list[int] = []
+    while found := queue.receive(10):
+        assert len(found) == 1
+        seen += numbers(found)
+    assert seen == list(range(6))
 
 
 @pytest.mark.parametrize("order", ["none", "key"])

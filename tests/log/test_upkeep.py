@@ -434,7 +434,7 @@ def test_time_to_loss_by_bytes(log: EmbeddedLog, clock: Clock) -> None:
     done = log.maintain()
     assert [(one.consumer, one.start) for one in done.overtaken] == [("g", 20)]
     assert topic.group("g").time_to_loss() == timedelta(0)
-    assert [one.group for one in done.at_risk] == ["g"]
+    assert [(one.kind, one.consumer) for one in done.at_risk] == [("group", "g")]
 
 
 def test_a_group_that_was_set_forward_is_no_faster_for_it(log: EmbeddedLog, clock: Clock) -> None:

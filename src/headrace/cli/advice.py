@@ -45,7 +45,8 @@ def _words(error: HeadraceError) -> str:
         return (
             f"{error.topic}/{error.partition}: offsets {error.offset}..{error.earliest} were deleted by retention "
             f"(have {error.earliest}..{error.next}). Start from earliest; a group goes on with headrace groups rewind "
-            f"GROUP {error.topic} --start earliest."
+            f"GROUP {error.topic} --start earliest, a queue with headrace queue rewind {error.topic} QUEUE --start "
+            f"earliest."
         )
     if isinstance(error, TopicFull):
         return (

@@ -203,7 +203,7 @@ def _log() -> Iterator[Finding]:
     try:
         with opened() as log:
             topics = log.topics()
-            yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {len(topics)} topics")
+            yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {counted(len(topics), 'topic')}")
             yield _upkeep(log)
             lost = _lost(log)
             if lost:

@@ -11,7 +11,8 @@ from headrace.cli.options import home_option
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @home_option
 def completion(shell: str) -> None:
-    """Print the completion script of a shell: commands, options, and the names of topics and groups.
+    """Print the completion script of a shell: commands, options, and the names of topics, groups and
+    queues.
 
     \b
     Example:

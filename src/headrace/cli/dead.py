@@ -131,7 +131,7 @@ def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
                 done += 1
             except HeadraceError as error:
                 failed += 1
-                say(f"dead letter {letter.id}: {sentence(error)}")
+                say(f"dead letter {letter.id}: {sentence(error).removeprefix(f'letter {letter.id}: ')}")
     note(f"{done} replayed, {failed} not")
     if failed:
         raise click.exceptions.Exit(1)

@@ -64,12 +64,12 @@ def group_row(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str
 
 
 def warn(risks: list[AtRisk]) -> None:
-    """A line for each group that is about to lose records."""
+    """A line for each group or queue that is about to lose records."""
     for risk in risks:
         left = about(risk.time_to_loss.total_seconds())
         say(
-            f"group {risk.group} of {risk.topic} loses records in {left}, at its pace. Speed it up, or headrace topics "
-            f"alter {risk.topic} with --unread keep or a longer --retention."
+            f"{risk.kind} {risk.consumer} of {risk.topic} loses records in {left} at its pace: speed it up, or "
+            f"headrace topics alter {risk.topic} with --unread keep or a longer --retention."
         )
 
 
@@ -145,7 +145,7 @@ def show(group: str, topic: str, format_: str | None) -> None:
                 for number, part in lag.items()
             ],
         }
-        warn([risk for risk in found.at_risk() if risk.group == group])
+        warn([risk for risk in found.at_risk() if (risk.kind, risk.consumer) == ("group", group)])
     print_one(shown, format_)
 
 

@@ -391,7 +391,10 @@ def _field_reader(column: pa.Field) -> Any:
 
 
 def field_value(column: pa.Field, text: str) -> Any:
-    """A value as it is typed, by the column's type."""
+    """A value as it is typed, by the column's type. No text is no value, and not null: an unset variable of a shell
+    must not name the records without a key."""
+    if not text and not pa.types.is_string(column.type):
+        raise InvalidArgument("key", text, f"is empty, and column {column.name!r} is not text")
     if pa.types.is_date(column.type):
         from datetime import date
 

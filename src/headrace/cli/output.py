@@ -36,7 +36,7 @@ def harmless(text: str) -> str:
 
 def say(text: str) -> None:
     """A remark or an error, on standard error."""
-    click.echo(f"headrace: {text}", err=True)
+    click.echo(f"headrace: {harmless(text)}", err=True)
 
 
 def note(text: str) -> None:

@@ -76,7 +76,7 @@ def produce(
             stack.callback(source.close)
         log, target, head = _created(topic, sources[0], given) if create else _found(topic)
         stack.enter_context(log)
-        work = Work(log, target, dead_letters)
+        work = Work(target, dead_letters)
         with Progress("records") as progress:
             try:
                 for source in sources:
@@ -130,8 +130,8 @@ def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Embedded
 class Work:
     """What was appended so far, and what was not."""
 
-    def __init__(self, log: EmbeddedLog, topic: EmbeddedTopic, dead_letters: bool) -> None:
-        self._log, self._topic, self._dead_letters = log, topic, dead_letters
+    def __init__(self, topic: EmbeddedTopic, dead_letters: bool) -> None:
+        self._topic, self._dead_letters = topic, dead_letters
         self.appended: dict[int, int] = {}
         self.quarantined = 0
         self.bad = 0

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "topics": ("topics", "Create, alter, list, show and delete topics."),
     "produce": ("produce", "Append records from files or standard input."),
     "consume": ("consume", "Print records, from anywhere, once or for ever, alone or in a group."),
-    "groups": ("groups", "List, show, rewind and delete consumer groups."),
+    "groups": ("groups", "List, show, wait for, rewind and delete consumer groups."),
     "queue": ("queue", "List, show, peek into, redrive, rewind and delete queues."),
     "work": ("work", "Run a function on the messages of a queue."),
     "dead": ("dead", "List, show, replay and drop dead letters."),

@@ -121,7 +121,7 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
 @topic_argument
 @click.option("--schema", metavar="DDL", help="The whole new schema: columns added, types widened.")
 @click.option("--add-column", multiple=True, metavar='"NAME TYPE"', help="A column to add; may be repeated.")
-@_partitions
+@click.option("--partitions", type=int, metavar="N", help="How many partitions; more than now, never fewer.")
 @_retention
 @_retention_bytes
 @_cleanup

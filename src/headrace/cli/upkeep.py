@@ -28,9 +28,9 @@ def maintain(format_: str | None) -> None:
     """Do now what writing processes do in the background: delete what retention allows, compact, seal small batches
     into large ones, give disk space back, and finish erasures that were interrupted.
 
-    Safe beside readers and writers, and to interrupt: the next run goes on. Groups that were overtaken by retention, or
-    soon will be, are told on standard error. Exit code 3 if it met damage (headrace verify says more), 1 if an erasure
-    could not be finished yet.
+    Safe beside readers and writers, and to interrupt: the next run goes on. Groups and queues that retention has
+    overtaken, or soon will, are told on standard error. Exit code 3 if it met damage (headrace verify
+    says more), 1 if an erasure could not be finished yet.
 
     \b
     Example:
@@ -68,8 +68,8 @@ def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> N
     """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. There
     is no way back. Offsets stay as they are, with nothing at them.
 
-    KEY is typed as the key column is. Of several columns: a KEY for each, or all in one, as A,B or as a JSON array
-    ('["ann", null]').
+    KEY is typed as the key column is; a negative number goes behind --, after the options. Of several columns: a
+    KEY for each, or all in one, as A,B or as a JSON array ('["ann", null]').
 
     Prints what was touched. Exit code 1 if bytes may be left somewhere for now: the last line says where, why, and what
     to do.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options import home_option, opened, queue_argument, start_of, topic_argument
-from headrace.cli.output import Progress, counted, note, say
+from headrace.cli.output import Progress, counted, harmless, note, say
 from headrace.errors import HeadraceError, LeaseExpired, nearest
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 WAIT = "1 hour"
 WAIT_TO_BE_EMPTY = "1 second"
 """With --stop-when-empty: others' acks wake nobody."""
+LOOK_SECONDS = 0.2
+"""A signal that comes just before the main thread waits cannot wake it: so it looks."""
 EXTENSIONS_PER_VISIBILITY = 3
 
 
@@ -50,7 +52,7 @@ EXTENSIONS_PER_VISIBILITY = 3
     "--batch",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Messages fetched at a time; as many as --concurrency unless said.",
+    help="Messages fetched at a time; as many as can be begun at once unless said.",
 )
 @click.option(
     "--visibility",
@@ -117,7 +119,7 @@ def work(
             order=order,  # type: ignore[arg-type]
             start=begin,
         )
-        worker = Worker(found, run, concurrency, batch or concurrency, retry_after, stop_when_empty)
+        worker = Worker(found, run, concurrency, batch, retry_after, stop_when_empty)
         with _stopped_by_signals(worker):
             worker.run()
     note(f"queue {queue} of {topic}: {worker.told()}")
@@ -143,6 +145,8 @@ def loaded(name: str) -> Callable[[Message], Any]:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise _bad(f"there is no module {error.name!r} here or on PYTHONPATH") from None
         raise _bad(f"{module_name} cannot be imported: {_last_line(error)}") from error
+    except SyntaxError as error:
+        raise _bad(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     except Exception as error:
         raise _bad(f"{module_name} cannot be imported: {_last_line(error)}") from error
     found: Any = module
@@ -152,6 +156,14 @@ def loaded(name: str) -> Callable[[Message], Any]:
         found = getattr(found, part)
     if not callable(found):
         raise _bad(f"{name} is not a function, but {type(found).__name__}")
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise _bad(f"{name} is a generator (it has yield): calling it would do nothing")
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError as error:
+        raise _bad(f"{name} cannot be called with one argument, the message: {error}") from None
+    except ValueError:  # it does not tell, as some builtins
+        pass
     checked: Callable[[Message], Any] = found
     return checked
 
@@ -177,7 +189,7 @@ class Worker:
         queue: EmbeddedQueue,
         function: Callable[[Message], Any],
         concurrency: int,
-        batch: int,
+        batch: int | None,
         retry_after: str | None,
         stop_when_empty: bool,
     ) -> None:
@@ -192,6 +204,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._ended = threading.Event()
+        self._progress = Progress("messages done")
         self.done = self.failed = self.late = self.given_back = 0
         self.interrupted = False
         self.problem: BaseException | None = None
@@ -210,8 +223,6 @@ class Worker:
         """From a signal handler or a thread: fetches no more."""
         self._stopping = True
         self._queue.interrupt()
-        with self._changed:
-            self._changed.notify_all()
 
     def run(self) -> None:
         """Until it is stopped, or the queue is empty and that was asked for."""
@@ -220,9 +231,9 @@ class Worker:
         for thread in threads:
             thread.start()
         try:
-            with Progress("messages done") as progress:
+            with self._progress:
                 while not self._stopping and self._fetch():
-                    progress.show(self.done)
+                    self._progress.show(self.done)
             if self._stopping:
                 say(f"stopping: {counted(len(self._held), 'message')} to finish or to give back")
         finally:
@@ -237,12 +248,14 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _fetch(self) -> bool:
-        """More messages, when those there were are begun. False when there is nothing left to wait for."""
+        """More messages, when those there were are begun and somebody is free: a message that only waits here, behind a
+        slow one, would be kept from other workers. False when there is nothing left to wait for."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or self._stopping)
-        if self._stopping:
-            return False
-        found = self._queue.receive(self._batch, wait=WAIT_TO_BE_EMPTY if self._stop_when_empty else WAIT)
+            free = self._changed.wait_for(lambda: not self._waiting and self._free > 0, LOOK_SECONDS)
+            count = self._batch or self._free
+        if self._stopping or not free:
+            return not self._stopping
+        found = self._queue.receive(count, wait=WAIT_TO_BE_EMPTY if self._stop_when_empty else WAIT)
         with self._changed:
             self._held |= {id(message): message for message in found}
             self._waiting += len(found)
@@ -252,6 +265,10 @@ class Worker:
             return True
         stats = self._queue.stats()
         return bool(stats.ready or stats.in_flight or stats.waiting or stats.due)
+
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self._held)
 
     def _give_back(self) -> None:
         """What was fetched and not begun goes back, as if it had not been delivered."""
@@ -277,12 +294,12 @@ class Worker:
         while (message := self._inbox.get()) is not None:
             with self._changed:
                 self._waiting -= 1
-                self._changed.notify()
             done = failed = late = 0
             try:
                 done, failed = (1, 0) if self._answer(message) else (0, 1)
             except LeaseExpired as error:
                 late = 1
+                self._progress.clear()
                 say(str(error))
             except BaseException as error:  # the log's, not the function's: there is no point in going on
                 self.problem = error
@@ -290,6 +307,7 @@ class Worker:
             with self._changed:
                 del self._held[id(message)]
                 self.done, self.failed, self.late = self.done + done, self.failed + failed, self.late + late
+                self._changed.notify()
 
     def _answer(self, message: Message) -> bool:
         """Whether the function has done it."""
@@ -302,7 +320,8 @@ class Worker:
             if not message.answered:
                 message.nack(said, delay=self._retry_after)
             where = f"{message.topic}/{message.partition} offset {message.offset}"
-            say(f"{where}, delivery {message.deliveries}: {said}")
+            self._progress.clear()
+            say(harmless(f"{where}, delivery {message.deliveries}: {' '.join(said.split())}"))
             return False
         if not message.answered:
             message.ack()

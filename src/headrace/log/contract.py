@@ -203,15 +203,16 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """A group that loses records in `time_to_loss` if it and its producers go on as they do."""
+    """A group or queue that loses records in `time_to_loss` if it and its producers go on as they do."""
 
     topic: str
-    group: str
+    kind: str
+    consumer: str
     time_to_loss: timedelta
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}: at its pace, retention overtakes group {self.group!r} in {self.time_to_loss}. "
+            f"{self.topic}: at its pace, retention overtakes {self.kind} {self.consumer!r} in {self.time_to_loss}. "
             f"Speed it up, use a longer retention, or unread='keep'."
         )
 

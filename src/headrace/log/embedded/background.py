@@ -60,6 +60,11 @@ class Background:
 
         return upkeep.in_background(self._engine, Catalog(self._engine), self._stop.is_set)
 
+    def check(self) -> None:
+        """Between the steps of what may take long: when the thread of this is asked to stop, it ends here."""
+        if self._stop.is_set() and threading.current_thread() is self._thread:
+            raise Closed(what=f"the log {self._engine.home}")
+
     def stop(self) -> None:
         """Lets a step that runs finish."""
         with self._lock:

@@ -7,6 +7,7 @@ comes back as a letter."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,12 +59,12 @@ def bury(
 
 def bury_exhausted(core: QueueCore, rows: Sequence[DeliveryRow]) -> None:
     """Those whose last visibility has run out; nothing is done when one was answered or extended meanwhile."""
-    found = [
+    found = (
         (Claim(row.partition, offset, row.lease, row.key), row.deliveries)
         for row in rows
         for offset in range(row.offset, row.stop)
-    ]
-    counts = dict(found[:BURY_MESSAGES])
+    )
+    counts = dict(itertools.islice(found, BURY_MESSAGES))
 
     def check(tx: Tx) -> None:
         queue = core.row_in(tx)
@@ -146,9 +147,11 @@ class _WithLetters:
 def redrive(core: QueueCore) -> int:
     """All open letters of the queue; how many came back. One whose record is gone from the topic stays a letter."""
     core.row()
-    found = list(listed(core.engine, core.catalog, None, queue=core.id))
-    chunks = [found[first : first + REDRIVE_LETTERS] for first in range(0, len(found), REDRIVE_LETTERS)]
-    return sum(put_back(core, chunk, missing_ok=True) for chunk in chunks)
+    found = listed(core.engine, core.catalog, None, queue=core.id)
+    done = 0
+    while chunk := list(itertools.islice(found, REDRIVE_LETTERS)):
+        done += put_back(core, chunk, missing_ok=True)
+    return done
 
 
 def put_back(core: QueueCore, found: Sequence[DeadLetter], *, missing_ok: bool) -> int:

@@ -229,7 +229,7 @@ class Catalog:
 
 
 def _empty(topic: int, partition: int, now_us: int) -> PartitionRow:
-    return PartitionRow(topic, partition, 0, 0, 0, 0, None, now_us, 0, 0, 0)
+    return PartitionRow(topic, partition, 0, 0, 0, 0, None, now_us, 0, 0, None, 0)
 
 
 def _visible(db: sqlite3.Connection, *, system: bool = False) -> list[TopicRow]:

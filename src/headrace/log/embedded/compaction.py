@@ -30,6 +30,8 @@ from headrace.schema import EXTRA_COLUMN
 
 PASS_KEYS, PASSES_MAX = 4_000_000, 1024
 MERGE_RECORDS = 2_000_000
+UNREAD_US = 3_600_000_000
+"""In the background, a tombstone that a group or queue has not read is looked at again after this long."""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -39,10 +41,10 @@ def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int,
     with engine.index.snapshot() as db:
         state = PARTITIONS.get(db, topic.id, partition)
         seen = min((c.offset for c in consumers(db, topic.id) if c.partition == partition), default=None)
-    if state is None or state.cleaned >= state.next:
+    if state is None or (state.cleaned >= state.next and state.revisit is None):
         return 0
     seen = state.next if seen is None else min(seen, state.next)
-    newest, tombstones = _newest(engine, catalog, topic, state, seen, now_us)
+    newest, revisit = _newest(engine, catalog, topic, state, seen, now_us)
     swaps = (
         swapping.Swap(
             topic,
@@ -56,16 +58,15 @@ def compact(engine: Engine, catalog: Catalog, topic: TopicState, partition: int,
     gone = 0
     for swap in swapping.swapped(engine, swaps):
         gone += sum(row.records for row in swap.old) - sum(new.body.count for new in swap.new if new.body)
-    # As long as tombstones wait for their end, the partition counts as not clean from the first of them on.
-    _note(engine, topic, partition, int(tombstones.min(initial=state.next)))
+    _note(engine, topic, partition, state.next, revisit)
     return gone
 
 
-def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int) -> None:
+def _note(engine: Engine, topic: TopicState, partition: int, cleaned: int, revisit: int | None) -> None:
     def apply(tx: Tx) -> None:
         state = PARTITIONS.get(tx.db, topic.id, partition)
         if state is not None:
-            PARTITIONS.put(tx.db, state._replace(cleaned=max(cleaned, state.earliest)))
+            PARTITIONS.change(tx.db, state._replace(cleaned=max(cleaned, state.earliest), revisit=revisit))
 
     engine.committer.run(apply, synced=False)
 
@@ -83,8 +84,8 @@ class _Tombstones:
 
 def _newest(
     engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, seen: int, now_us: int
-) -> tuple[Offsets, Offsets]:
-    """The offsets that stay, in order; and those of them that are tombstones."""
+) -> tuple[Offsets, int | None]:
+    """The offsets that stay, in order; and when to look at the tombstones among them again."""
     nothing = np.empty(0, np.int64)
     passes, stay = 1, None
     while stay is None:  # too many keys for so few passes
@@ -94,8 +95,11 @@ def _newest(
     newest = np.sort(stay)
     offsets, arrived = np.concatenate(tombstones.offsets), np.concatenate(tombstones.arrived)
     last = _among(offsets, newest)
-    over = last & (arrived < now_us - topic.settings.tombstone_grace_us) & (offsets < seen)
-    return np.setdiff1d(newest, offsets[over], assume_unique=True), offsets[last & ~over]
+    ends = arrived + topic.settings.tombstone_grace_us
+    over = last & (ends < now_us) & (offsets < seen)
+    waiting = ends[last & ~over]  # those that are unread wait for somebody who may take long
+    revisit = int(np.where(waiting < now_us, now_us + UNREAD_US, waiting).min()) if len(waiting) else None
+    return np.setdiff1d(newest, offsets[over], assume_unique=True), revisit
 
 
 def _latest(
@@ -133,6 +137,7 @@ def _keys(
     values = _values(catalog, topic) if number == 0 else []
     reader = Reader(engine, catalog, topic, state.partition)
     for batch in reader.batches(state.earliest, state.next, [*key, "_offset", *values, "_arrived_at"]):
+        engine.background.check()
         if values and all(batch.column(name).null_count for name in values):
             _find_tombstones(batch, values, tombstones)
         batch = batch.select([*key, "_offset"])

@@ -275,6 +275,9 @@ class DataFiles:
         except OSError as error:
             raise disk.translate(error, path) from error
         with self._lock:
+            for other, held in list(self._open.items()):  # another process has unlinked it: let the disk have it back
+                if os.fstat(held.fd).st_nlink == 0:
+                    del self._open[other]
             self._open[file] = made
             while len(self._open) > OPEN_FILES_MAX:
                 self._open.popitem(last=False)

@@ -30,6 +30,8 @@ NAME = "__dead_letters"
 RAW_BYTES_MAX = 16 << 20
 LETTER_BYTES_MAX = 64 << 20
 """A record of the largest size must fit as JSON text, with its reason beside it."""
+NEAR = 100
+"""Open letters with fewer others between them are read together."""
 SCHEMA = (
     "reason string NOT NULL, error string, topic string, topic_id string, partition int, offset bigint, source string, "
     "deliveries int, died_at timestamp NOT NULL, row string, raw binary"
@@ -193,14 +195,15 @@ def listed(
     owner = _Owner(engine, catalog, topic)
     for first, stop in _stretches(list(open_letters)):
         for record in reader.records(first, stop):
-            yield _letter(record.offset, record.value, open_letters[record.offset], catalog, owner)
+            if record.offset in open_letters:
+                yield _letter(record.offset, record.value, open_letters[record.offset], catalog, owner)
 
 
 def _stretches(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring offsets, as ranges."""
+    """Offsets that lie near each other, as ranges: what they share a frame with is read but once."""
     first = previous = offsets[0]
     for offset in offsets[1:]:
-        if offset != previous + 1:
+        if offset > previous + NEAR:
             yield first, previous + 1
             first = offset
         previous = offset

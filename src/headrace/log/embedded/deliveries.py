@@ -63,6 +63,7 @@ class Taken:
     fresh: list[tuple[int, Window, Sequence[int]]] = field(default_factory=list)
     exhausted: list[DeliveryRow] = field(default_factory=list)
     missing: bool = False  # a partition has more, but not in the window
+    moved: bool = False  # a cursor has
 
 
 @dataclass(eq=False, repr=False)
@@ -103,7 +104,6 @@ def take(
     redelivered = _take_due(tx, queue, taken, count, until, now_us)
     room = count - sum(row.stop - row.offset for row in taken.again)
     new: list[DeliveryRow] = []
-    moved = False
     keys = _Keys(tx.db, queue) if queue.by_key and room else None
     for partition in partitions if room else ():
         state = _state(tx, queue, partition)
@@ -130,7 +130,7 @@ def take(
         reached = window.stop if end == len(window.offsets) else int(window.offsets[end])
         if reached > cursor:
             CURSORS.put(tx.db, CursorRow(queue.id, partition, reached))
-            moved = True
+            taken.moved = True
         if found:
             taken.fresh.append((partition, window, found))
             room -= len(found)
@@ -138,7 +138,7 @@ def take(
                 break
         elif cursor < reached < state.next:
             taken.missing = True  # all of it waits, or is gone: there is more behind
-    if not taken.again and not moved:
+    if not taken.again and not taken.moved:
         raise NothingTaken(taken)
     DELIVERIES.add_all(tx.db, new)
     counted = {"delivered": queue.delivered + count - room, "redelivered": queue.redelivered + redelivered}

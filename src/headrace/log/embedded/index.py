@@ -62,6 +62,7 @@ class PartitionRow(NamedTuple):
     arrived: int  # of the last append; creation counts as one
     small: int  # batches so small that sealing would join them
     cleaned: int  # compaction has seen the records below
+    revisit: int | None  # when a tombstone that it kept may be over
     rewritten: int  # how often batches were replaced: what was read of them before may be erased since
 
 

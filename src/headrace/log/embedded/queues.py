@@ -19,7 +19,7 @@ from headrace.durations import Duration, duration_us
 from headrace.errors import HeadraceError, InvalidArgument, LeaseExpired, UnknownQueue, WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.contract import Appended, QueueStats, Record, Start
-from headrace.log.embedded import burying, deliveries, queue_core, windows
+from headrace.log.embedded import burying, deliveries, queue_core, retention, windows
 from headrace.log.embedded.append import Stale
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Job, Tx
@@ -168,9 +168,13 @@ class EmbeddedQueue:
             acked=queue.acked,
             dead=queue.dead,
             dead_open=dead_open,
-            lost=queue.lost,
+            lost=queue.lost + sum(max(0, state.earliest - outlook.cursor(number)) for number, state in states.items()),
             oldest=timedelta(microseconds=max(0, clock_us - min(oldest, default=clock_us))),
         )
+
+    def time_to_loss(self) -> timedelta | None:
+        """How long until retention deletes the oldest message that is not done, if it stays so. None: never."""
+        return retention.time_to_loss(self._core.engine, self._core.topic_now(), self.name, kind="queue")
 
     def peek(self, count: int = 10) -> list[Record]:
         """What would be handed out next, without handing it out."""
@@ -180,25 +184,28 @@ class EmbeddedQueue:
         with core.engine.index.reading() as db:
             due = DELIVERIES.select(
                 db,
-                "WHERE queue = ? AND due <= ? AND deliveries < ? ORDER BY due LIMIT ?",
+                "WHERE queue = ? AND due <= ? AND deliveries < ? ORDER BY due",
                 core.id,
                 WAITING - 1 if queue.boot != core.engine.boot else queue_core.now(),
                 queue.max_deliveries,
-                count,
             )
         out: list[Record] = []
-        for row in due:
+        for row in due:  # records of some may be gone: compacted, or erased
+            if len(out) >= count:
+                return out
             start = max(row.offset, outlook.states[row.partition].earliest)
             out += Reader(core.engine, core.catalog, topic, row.partition).records(start, row.stop, count - len(out))
         busy: set[int] = set()
+        passed = 0
         for number in outlook.fresh:
             reader = Reader(core.engine, core.catalog, topic, number)
             for record in reader.records(outlook.cursor(number), outlook.states[number].next):
-                if len(out) >= count:
+                if len(out) >= count or passed >= deliveries.WAITING_MAX:  # behind so many nobody looks
                     return out
                 if queue.by_key:
                     key = windows.hash_of(record.key, core.catalog, topic)
                     if key in busy or self._waits(key):
+                        passed += 1
                         continue
                     busy.add(key)
                 out.append(record)
@@ -452,7 +459,8 @@ def opened(
                 *(None, topic.id, name, VISIBILITY_US, MAX_DELIVERIES, int(order == "key"), engine.boot),
                 *(0, 0, 0, 0, 0),
             )._replace(**changes)
-            return deliveries.begin(tx, fresh, offsets)
+            earliest = {state.partition: state.earliest for state in tx.partitions(topic.id)}  # retention may be faster
+            return deliveries.begin(tx, fresh, {n: max(at, earliest[n]) for n, at in offsets.items()})
 
         row = engine.committer.run(apply, synced=topic.synced)
     assert row is not None and row.id is not None

@@ -97,7 +97,8 @@ class Receiver:
         """What there is, or when something will be due. An error of a partition, or of a message, is raised when there
         is nothing else: what is whole goes on."""
         began = time.monotonic()
-        for attempt in range(ATTEMPTS):
+        attempt = 0  # in vain: what ends messages, or passes over what is gone, is none
+        while attempt < ATTEMPTS:
             kept, self._kept = self._kept, None
             self._core.catalog.check()
             outlook = kept or look(self._core)
@@ -119,6 +120,7 @@ class Receiver:
                     return handed, None
                 problem = unread or problem
                 if unread is None and (gone or buried or taken.missing):
+                    attempt += not (gone or buried or taken.moved)
                     continue  # there may be more behind them, or others were faster than the window
             if kept is not None and unread is None:
                 continue  # it was as old as it looked

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from dataclasses import dataclass, field
 
-from headrace.errors import DamagedData, IndexDamaged
+from headrace.errors import DamagedData, IndexDamaged, TopicReplaced
 from headrace.failpoints import reach
 from headrace.log.embedded import swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -104,14 +104,14 @@ def _move(engine: Engine, catalog: Catalog, file: int, done: Reclaimed) -> None:
             row = TOPICS.get(db, first.topic)
         if row is None or row.name is None:
             continue  # deleted meanwhile
-        topic = catalog.current(first.topic, row.name, row.uid)
         try:
+            topic = catalog.current(first.topic, row.name, row.uid)
             swapping.submit(engine, swapping.Swap(topic, run, _as_they_are(engine, catalog, topic, run)))
             done.moved_bytes += sum(row.length for row in run)
-        except swapping.Changed:  # then it has left the file anyway
+        except (swapping.Changed, TopicReplaced):  # then it has left the file anyway
             continue
         except DamagedData as error:
-            done.problems.append(f"{topic.name}/{first.partition}: {error}")
+            done.problems.append(f"{row.name}/{first.partition}: {error}")
 
 
 def _runs(rows: list[BatchRow]) -> list[list[BatchRow]]:

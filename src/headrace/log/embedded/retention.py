@@ -232,22 +232,26 @@ def _pace(share: ShareRow, now_us: int) -> float:
     return max(0, share.committed - offset) / (now_us - since) * 1e6
 
 
-def time_to_loss(engine: Engine, topic: TopicState, group: str, now_us: int | None = None) -> timedelta | None:
-    """How long until the oldest record the group has not read is deleted, if it and its producers go on as they do.
-    None: not at this pace, or never (no retention, or unread="keep")."""
+def time_to_loss(
+    engine: Engine, topic: TopicState, name: str, now_us: int | None = None, *, kind: str = "group"
+) -> timedelta | None:
+    """How long until the oldest record the group has not read is deleted, if it and its producers go on as they do. A
+    queue is taken to stand still: its oldest message may be the one that never ends. None: not at this pace, or never
+    (no retention, or unread="keep")."""
     settings, now = topic.settings, time.time_ns() // 1000 if now_us is None else now_us
     if settings.unread == "keep":
         return None
     with engine.index.snapshot() as db:
         states = PARTITIONS.select(db, "WHERE topic = ?", topic.id)
-        shares = {
-            share.partition: share for share in SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, group)
-        }
+        known = [c for c in consumers(db, topic.id) if (c.kind, c.name) == (kind, name)]
+        offsets = {consumer.partition: consumer.offset for consumer in known}
+        of_group = SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, name) if kind == "group" else []
+        shares = {share.partition: share for share in of_group}
         left: list[float] = []
         behind = paces = news = 0.0  # bytes: unread, read a second, and added a second
         for state in states:
             share = shares.get(state.partition)
-            at = state.earliest if share is None or share.committed is None else share.committed
+            at = offsets.get(state.partition, state.earliest)
             unread = state.next - max(at, state.earliest)
             pace = _pace(share, now) if share is not None else 0.0
             each = state.bytes / state.records if state.records else 0.0
@@ -292,16 +296,16 @@ def _offset_before(db: sqlite3.Connection, state: PartitionRow, when_us: int) ->
 
 
 def at_risk(engine: Engine, topic: TopicState) -> list[AtRisk]:
-    """Groups that have less than a tenth of the retention left (an hour, where only bytes are bounded)."""
+    """Groups and queues that have less than a tenth of the retention left (an hour, where only bytes are bounded)."""
     settings = topic.settings
     if settings.retention_us is None and settings.retention_bytes is None:
         return []
     with engine.index.reading() as db:
-        names = [row.name for row in GROUPS.select(db, "WHERE topic = ?", topic.id)]
+        known = sorted({(consumer.kind, consumer.name) for consumer in consumers(db, topic.id)})
     limit = timedelta(hours=1) if settings.retention_us is None else timedelta(microseconds=settings.retention_us / 10)
     out = []
-    for name in names:
-        left = time_to_loss(engine, topic, name)
+    for kind, name in known:
+        left = time_to_loss(engine, topic, name, kind=kind)
         if left is not None and left < limit:
-            out.append(AtRisk(topic.name, name, left))
+            out.append(AtRisk(topic.name, kind, name, left))
     return out

@@ -117,6 +117,7 @@ def swapped(engine: Engine, swaps: Iterable[Swap]) -> Iterator[Swap]:
     what they were."""
     waiting: tuple[Swap, Future[Any]] | None = None
     for swap in itertools.chain(swaps, [None]):
+        engine.background.check()
         begun = None
         if swap is not None:
             reach("swap.prepared")

@@ -118,4 +118,5 @@ def _worth_it(topic: TopicState, state: PartitionRow) -> bool:
     if state.small >= SEAL_AT:
         return True
     dirty = state.next - state.cleaned
-    return topic.settings.cleanup == "compact" and dirty >= max(COMPACT_RECORDS, state.records // 2)
+    over = state.revisit is not None and state.revisit <= time.time_ns() // 1000
+    return topic.settings.cleanup == "compact" and (over or dirty >= max(COMPACT_RECORDS, state.records // 2))

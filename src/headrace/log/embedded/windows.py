@@ -27,6 +27,8 @@ from headrace.schema import EXTRA_COLUMN
 
 SPAN = 65_536
 """Offsets a window reaches ahead at most: the rows of the largest frame."""
+BYTES = 16 << 20
+"""What a window holds at most, and the frame that passes it: then fewer messages are handed out at a time."""
 
 
 Entry = tuple[int, datetime, Any, dict[str, Any]]
@@ -79,15 +81,15 @@ class Window:
 def load(
     engine: Engine, catalog: Catalog, topic: TopicState, partition: int, start: int, count: int, *, hashed: bool
 ) -> Window:
-    """A window from `start` on: `count` records or a few more, as they lie in frames."""
+    """A window from `start` on: `count` records or a few more, as they lie in frames; fewer when they are large."""
     state = partition_state(engine, topic, partition)  # before the records: a rewrite in between shows
     stop = min(state.next, start + SPAN)
     found: list[pa.RecordBatch] = []
-    held = 0
+    held = size = 0
     for batch in Reader(engine, catalog, topic, partition).batches(start, stop, _names(catalog, topic)):
         found.append(batch)
-        held += batch.num_rows
-        if held >= count:
+        held, size = held + batch.num_rows, size + batch.nbytes
+        if held >= count or size >= BYTES:
             stop = batch.column("_offset")[-1].as_py() + 1
             break
     if not found:
