@@ -3,12 +3,14 @@ and a model that must agree, whatever is done in whatever order."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import shutil
 import sqlite3
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,7 +267,7 @@ class Held:
 
     deliveries: int
     due: int | None  # None: waits for its key
-    lease: object
+    lease: int
 
 
 @dataclass
@@ -277,9 +279,10 @@ class Model:
     log: dict[int, list[str]]  # partition -> the keys of its records
     cursor: dict[int, int] = field(default_factory=dict)
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
-    dead: set[tuple[int, int]] = field(default_factory=set)
+    dead: list[tuple[int, int]] = field(default_factory=list)  # one can die again after a rewind
     acked: int = 0
     died: int = 0
+    freed: set[str] = field(default_factory=set)  # keys whose message was buried by the receive that is looked at
 
     def key(self, place: tuple[int, int]) -> str:
         return self.log[place[0]][place[1]]
@@ -294,7 +297,7 @@ class Model:
             if rest and all(self.held[other].due is None for other in rest):
                 self.held[rest[0]].due = now
 
-    def handed(self, place: tuple[int, int], deliveries: int, lease: object, now: int) -> None:
+    def handed(self, place: tuple[int, int], deliveries: int, lease: int, now: int) -> None:
         """The log handed this out: was it right to?"""
         known = self.held.get(place)
         if known is not None:
@@ -305,16 +308,32 @@ class Model:
         partition, offset = place
         assert offset >= self.cursor[partition] and deliveries == 1, f"{place} was done"
         for passed in range(self.cursor[partition], offset):
-            assert self.by_key, "passed over"
-            self.wait((partition, passed))
+            self.wait((partition, passed), now)
         if self.by_key:
             assert not self.of_key(self.key(place)), "another one of its key is not done"
         self.held[place] = Held(1, now + VISIBILITY, lease)
         self.cursor[partition] = offset + 1
 
-    def wait(self, place: tuple[int, int]) -> None:
-        assert self.of_key(self.key(place)), f"{place} was passed over, and nothing of its key is out"
-        self.held[place] = Held(0, None, None)
+    def wait(self, place: tuple[int, int], now: int) -> None:
+        """The log passed this over: was it right to?"""
+        key = self.key(place)
+        assert self.by_key and (self.of_key(key) or key in self.freed), f"{place} was passed over"
+        self.held[place] = Held(0, None if self.of_key(key) else now, 0)
+
+    def received(self, found: list[Any], cursors: dict[int, int], now: int) -> None:
+        for message in found:
+            self.handed((message.partition, message.offset), message.deliveries, message._lease, now)
+        for partition, cursor in cursors.items():
+            for offset in range(self.cursor[partition], cursor):
+                self.wait((partition, offset), now)
+            self.cursor[partition] = cursor
+
+    def bury(self, places: list[tuple[int, int]], now: int) -> None:
+        self.freed = {self.key(place) for place in places}
+        for place in places:
+            self.finish(place, now)
+            self.dead.append(place)
+            self.died += 1
 
     def exhausted(self, now: int) -> list[tuple[int, int]]:
         return [
@@ -365,35 +384,32 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6), fresh_handle=st.booleans())
     def receive(self, count: int, fresh_handle: bool) -> None:
         queue = self.topic.queue("q") if fresh_handle else self.queue
-        exhausted = self.model.exhausted(self.now)
         found = queue.receive(count)
-        buried = {(letter.origin.partition, letter.origin.offset) for letter in self.log.dead_letters()}
-        for place in exhausted:
-            if place in buried:
-                self.model.finish(place, self.now)
-                self.model.dead.add(place)
-                self.model.died += 1
-        due = {place for place, held in self.model.held.items() if held.due is not None and held.due <= self.now}
-        for message in found:
-            self.model.handed((message.partition, message.offset), message.deliveries, message, self.now)
-            self.messages.append(message)
-        self.follow()
-        if len(found) < count:  # then there was no more
-            left = due - {(message.partition, message.offset) for message in found} - set(exhausted)
-            assert not left or found, f"{left} are due"
-
-    def follow(self) -> None:
-        """What the scan passed over behind the last message it handed out waits: the cursors tell."""
+        self.messages += found
+        letters = Counter((letter.origin.partition, letter.origin.offset) for letter in self.log.dead_letters())
+        buried = list((letters - Counter(self.model.dead)).elements())
+        assert set(buried) <= set(self.model.exhausted(self.now)), "buried too early"
         with self.log._engine.index.reading() as db:
             cursors = dict(db.execute("SELECT partition, next FROM cursors").fetchall())
-        for partition, cursor in cursors.items():
-            for offset in range(self.model.cursor[partition], cursor):
-                self.model.wait((partition, offset))
-            self.model.cursor[partition] = max(cursor, self.model.cursor[partition])
+        # What was exhausted is buried after messages were handed out; or before, when there was nothing else at first.
+        before = copy.deepcopy(self.model)
+        self.model.freed = set()
+        try:
+            self.model.received(found, cursors, self.now)
+            self.model.bury(buried, self.now)
+        except AssertionError:
+            if not buried:
+                raise
+            self.model = before
+            self.model.bury(buried, self.now)
+            self.model.received(found, cursors, self.now)
+        if not found:
+            held = self.model.held.items()
+            assert not [p for p, one in held if one.due is not None and one.due <= self.now], "something was due"
 
     def current(self, message: Any) -> bool:
         held = self.model.held.get((message.partition, message.offset))
-        return held is not None and held.lease is message
+        return held is not None and held.lease == message._lease
 
     @rule(data=st.data(), answer=st.sampled_from(["ack", "nack", "later", "extend", "back", "tx"]))
     def answer(self, data: Any, answer: str) -> None:
@@ -421,7 +437,8 @@ class QueueMachine(RuleBasedStateMachine):
             refused = error
         assert (refused is None) is fine, "a stale answer was accepted, or one in time refused"
         if refused is not None:
-            assert not self.current(places[refused.partition, refused.offset])
+            where = (refused.partition, refused.offset)
+            assert not all(self.current(one) for one in some if (one.partition, one.offset) == where)
             return
         for place, message in places.items():
             held = self.model.held[place]
@@ -430,13 +447,13 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.acked += 1
             elif answer in ("nack", "later") and message.deliveries >= self.model.most:
                 self.model.finish(place, self.now)
-                self.model.dead.add(place)
+                self.model.dead.append(place)
                 self.model.died += 1
             elif answer == "extend":
                 held.due = self.now + 5_000_000
             else:
                 held.due = self.now + (2_000_000 if answer == "later" else 0)
-                held.lease = None
+                held.lease = 0
                 held.deliveries -= answer == "back"
 
     @rule(by=st.sampled_from([1, VISIBILITY - 1, VISIBILITY, 3 * VISIBILITY]))
@@ -449,7 +466,7 @@ class QueueMachine(RuleBasedStateMachine):
         for place in sorted(self.model.dead):
             waits = self.model.by_key and bool(self.model.of_key(self.model.key(place)))
             if place not in self.model.held and place[1] < self.model.cursor[place[0]]:
-                self.model.held[place] = Held(0, None if waits else self.now, None)
+                self.model.held[place] = Held(0, None if waits else self.now, 0)
         self.model.dead.clear()
 
     @rule(data=st.data())
