@@ -29,7 +29,7 @@ from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS
 from headrace.schema import EXTRA_COLUMN
 
 PASS_KEYS, PASSES_MAX = 4_000_000, 1024
-MERGE_RECORDS = 2_000_000
+MERGE_RECORDS = 4_000_000
 UNREAD_US = 3_600_000_000
 """In the background, a tombstone that a group or queue has not read is looked at again after this long."""
 
@@ -165,7 +165,7 @@ def _find_tombstones(batch: pa.RecordBatch, values: list[str], tombstones: _Tomb
 
 def _merged(latest: pa.Table | None, more: list[pa.Table], key: tuple[str, ...]) -> pa.Table:
     tables = [*([latest] if latest is not None else []), *more]
-    grouped = pa.concat_tables(tables).group_by(list(key), use_threads=False).aggregate([("_offset", "max")])
+    grouped = pa.concat_tables(tables).group_by(list(key)).aggregate([("_offset", "max")])
     return grouped.rename_columns([*key, "_offset"])
 
 
