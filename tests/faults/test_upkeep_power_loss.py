@@ -195,9 +195,17 @@ def walk(
 def test_after_a_power_loss(
     traced: tuple[Trace, Kept], memory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images, lost = walk(traced, memory, seed, monkeypatch, points=6)
-    assert images > 20
-    assert lost > 0, "no image lost anything: the test sees nothing"
+    for points in (
+        6,
+        12,
+        24,
+        48,
+    ):  # where a trace has unsynced bytes depends on the machine's pace: look until one shows
+        images, lost = walk(traced, memory, seed, monkeypatch, points=points)
+        assert images > 20
+        if lost:
+            return
+    raise AssertionError("no image lost anything: the test sees nothing")
 
 
 def test_around_what_upkeep_takes_away(

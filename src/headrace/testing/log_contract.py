@@ -1507,15 +1507,14 @@ class Producers(Setting):
         assert asyncio.run(main()).offsets("clicks") == {0: 1}
 
     def test_the_event_loop_is_never_blocked(self, clicks: Any) -> None:
-        async def main() -> float:
-            worst, done = 0.0, False
+        async def main() -> list[float]:
+            pauses, done = [], False
 
             async def pulse() -> None:
-                nonlocal worst
                 while not done:
                     began = time.perf_counter()
                     await asyncio.sleep(0)
-                    worst = max(worst, time.perf_counter() - began)
+                    pauses.append(time.perf_counter() - began)
 
             async with clicks.async_producer(linger="1 millisecond") as producer:
                 beat = asyncio.create_task(pulse())
@@ -1523,9 +1522,10 @@ class Producers(Setting):
                     await asyncio.gather(*(producer.send(click(ms=n)) for n in range(first, first + 100)))
                 done = True
                 await beat
-            return worst
+            return pauses
 
-        assert asyncio.run(main()) < 0.25  # a blocked loop would stand for a whole sync, every time
+        # A blocked loop would stand for a whole sync, fifty times; a busy machine makes it stand now and then.
+        assert sum(pause > 0.1 for pause in asyncio.run(main())) < 5
         assert sorted(values(clicks, "ms")) == list(range(5000))
 
     def test_a_full_buffer_is_awaited_while_the_loop_goes_on(self, clicks: Any) -> None:
