@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn, Protocol
 
-from headrace.errors import Closed, HeadraceError, LogMissing, SyncFailed
+from headrace.errors import Closed, HeadraceError, IndexDamaged, LogMissing, SyncFailed
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.datafiles import DataFiles, Draft
@@ -375,7 +375,8 @@ class Committer:
     def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
         """Numbers the commit, and learns how far others have synced."""
         row = META.get(db, "commit")
-        assert row is not None
+        if row is None:
+            raise IndexDamaged(path=str(self._index.path), why="its last commit's number is missing")
         last, known = (int(text) for text in row.value.split("/"))
         number = last + 1
         self._synced_known = max(self._synced_known, known)

@@ -248,7 +248,8 @@ class Table(Generic[Row]):
         """Puts a row that is there: half the work."""
         width = len(self.key)
         done = db.execute(self._change, (*row[width:], row_crc(self.name, row), *row[:width]))
-        assert done.rowcount == 1, f"{self.name} has the row {row[:width]}"
+        if done.rowcount != 1:
+            raise IndexDamaged(path=self.name, why=f"row {row[:width]!r} of {self.name} cannot be found by its key")
 
     def get(self, db: sqlite3.Connection, *key: Any) -> Row | None:
         found = db.execute(self._by_key, key).fetchone()
