@@ -192,6 +192,7 @@ def walk(
     return images, lost
 
 
+@pytest.mark.timeout(500)
 def test_after_a_power_loss(
     traced: tuple[Trace, Kept], memory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
