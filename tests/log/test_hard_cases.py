@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.log.embedded.index import META, MetaRow
 from headrace.log.embedded.log import EmbeddedLog, open_log
 
 
@@ -232,3 +234,13 @@ def test_batches_of_all_partitions(log: EmbeddedLog) -> None:
     with pytest.raises(hr.InvalidArgument, match="say which"):
         topic.batches(start=0)
     assert sum(batch.num_rows for batch in topic.batches(partition=1, start=10, stop=20)) == 10
+
+
+def test_a_row_that_its_key_does_not_find_is_damage_with_a_name() -> None:
+    db = sqlite3.connect(":memory:")
+    for statement in META.create:
+        db.execute(statement)
+    META.put(db, MetaRow("commit", "7/7"))
+    db.execute("UPDATE meta SET name = 'commat'")  # as one flipped bit of the key's page does it
+    with pytest.raises(hr.IndexDamaged, match="cannot be found by its key"):
+        META.change(db, MetaRow("commit", "8/8"))

@@ -29,7 +29,7 @@ from headrace.log.embedded.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS
 from headrace.schema import EXTRA_COLUMN
 
 PASS_KEYS, PASSES_MAX = 4_000_000, 1024
-MERGE_RECORDS = 4_000_000
+MERGE_RECORDS = 3_000_000
 UNREAD_US = 3_600_000_000
 """In the background, a tombstone that a group or queue has not read is looked at again after this long."""
 
