@@ -3,7 +3,7 @@ directory share one engine per process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -133,6 +133,21 @@ class EmbeddedLog:
             tx.abandon()
             raise
         tx.finish()
+
+    def sync(self) -> None:
+        """Makes durable whatever can be read now, also what only `os` topics have."""
+        self._check()
+        self._engine.committer.run(lambda _: None, synced=True)
+
+    def news(self, topics: Iterable[EmbeddedTopic]) -> dict[str, int]:
+        """What `wait` compares with: take it before looking, wait when there was nothing to see."""
+        self._check()
+        return {topic.topic_id: self._engine.wakes.count(topic.topic_id) for topic in topics}
+
+    def wait(self, seen: Mapping[str, int], timeout: float | None = None) -> bool:
+        """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
+        self._check()
+        return self._engine.wakes.wait_any(seen, timeout)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them."""

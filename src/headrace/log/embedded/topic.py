@@ -13,7 +13,7 @@ from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.index import GROUPS, PARTITIONS, QUEUES, VERSIONS
+from headrace.log.embedded.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
 from headrace.log.settings import TopicDescription, TopicSettings
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Progress,
         Record,
         Rows,
+        Span,
         Start,
         TopicUsage,
     )
@@ -203,6 +204,16 @@ class EmbeddedTopic:
             self._engine, self, id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overload=overload
         )
 
+    def stamps(self, producer: str) -> Stamp:
+        """The stamp of this producer's next append, with a new epoch: whoever used the name before is fenced. Each
+        append that carries one counts up its sequence by its rows."""
+        from headrace.log.embedded.append import Stamp
+        from headrace.log.embedded.producer import begin
+        from headrace.names import check_name
+
+        check_name(producer, argument="producer")
+        return Stamp(producer, *begin(self._engine, self._state(), producer))
+
     def async_producer(
         self,
         id: str | None = None,
@@ -293,8 +304,24 @@ class EmbeddedTopic:
 
                 reader = Reader(self._engine, self._catalog, state, row.partition)
                 offset, progress = reader.offset_at(instant_us(at, argument="at"), row)
-            out[row.partition] = Offsets(row.earliest, offset, None if progress is None else from_us(progress))
+            stored = None if progress is None else from_us(progress)
+            out[row.partition] = Offsets(row.earliest, offset, stored, from_us(row.arrived))
         return out
+
+    def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
+        """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
+        from headrace.log.contract import Span
+
+        with self._engine.index.reading() as db:
+            rows = BATCHES.select(
+                db,
+                "WHERE topic = ? AND partition = ? AND next > ? ORDER BY base LIMIT ?",
+                self._state().id,
+                partition,
+                start,
+                limit,
+            )
+        return [Span(max(row.base, start), row.next, row.records, row.length, row.event_max) for row in rows]
 
     def erase(self, key: Any) -> Erased:
         """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing
