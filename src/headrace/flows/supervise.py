@@ -29,6 +29,7 @@ from headrace.errors import (
     TopicReplaced,
     ViewTaken,
 )
+from headrace.flows.flow import Flow
 from headrace.flows.loop import Batch, FlowLoop
 
 logger = logging.getLogger("headrace.flows")
@@ -72,14 +73,15 @@ class Pulse:
 
 
 class Supervisor:
-    """One flow's thread. `make` gives a begun loop: again after each error."""
+    """One flow's thread. `again` makes a new loop, begun, after each error."""
 
-    def __init__(self, name: str, make: Callable[[], FlowLoop]) -> None:
-        self._make = make
-        self.pulse = Pulse(name)
+    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop]) -> None:
+        self._flow, self._again = loop.flow, again
+        self._loop: FlowLoop | None = loop
+        self.pulse = Pulse(loop.flow.name)
         self.error: BaseException | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit: int | None = None
         self._since_first_dead = 0
 
@@ -100,12 +102,14 @@ class Supervisor:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                self._live(self._make())
+                self._loop = self._loop or self._again(self._flow)
+                self._live(self._loop)
             except FATAL as error:
                 return self._fail(error)
             except TooManyDeadLetters as error:
                 return self._fail(error)
             except Exception as error:
+                self._loop = None
                 if time.monotonic() - began > PAUSE_MAX_SECONDS:
                     pause = PAUSE_SECONDS
                 self.pulse.state, self.pulse.error = "retrying", _first_line(error)
