@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.app import View as View
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
+    from headrace.flows.clocks import clock_quality as clock_quality
+    from headrace.flows.clocks import corrected_time as corrected_time
     from headrace.log.contract import META as META
     from headrace.log.contract import Appended as Appended
     from headrace.log.contract import Lag as Lag
@@ -57,6 +59,7 @@ _HOMES = {
     "Aggregated": "headrace.app",
     "View": "headrace.app",
     "open_views": "headrace.views.reading",
+    **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(("tumbling", "hopping", "drop", "correct"), "headrace.windows"),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
 }

@@ -14,8 +14,9 @@ from headrace.aggregates import Aggregate
 from headrace.errors import InvalidArgument, nearest
 from headrace.flows import ranges
 from headrace.flows.flow import Flow
-from headrace.flows.partials import partial_rows
+from headrace.flows.partials import SOURCE, partial_rows
 from headrace.log.contract import META
+from headrace.schema import parse_ddl, schema_from
 from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
 from headrace.views.values import arrow_type, declared
 
@@ -51,6 +52,8 @@ def empty(flow: Flow, spark: SparkSession) -> DataFrame:
         df = spark.createDataFrame([], ranges.spark_schema(source.topic))
         for transform in source.transforms:
             df = transform(df)
+        if flow.time is not None:
+            df = df.withColumn(SOURCE, F.lit(0))
         out = df if out is None else out.unionByName(df)
     assert out is not None
     for transform in flow.transforms:
@@ -88,7 +91,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
                 f"flow {flow.name!r}: a result cannot have this name; window, group and '_' names are taken",
             )
     column = None if time is None else F.col(f"`{time}`")
-    schema = partial_rows(flow, df, column, F.col("_progress")).schema
+    schema = partial_rows(flow, df, column).schema
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []
@@ -133,8 +136,6 @@ def _ddl(kind: DataType, name: str) -> str:
 def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of the topic a flow writes to, and the settings that follow from the flow: results are keyed by their
     group and have their window's start as event time; records keep the key and the event time they had."""
-    from headrace.schema import parse_ddl, schema_from
-
     spec = compiled(flow, app, spark)
     if spec.view is None:
         schema = schema_from(empty(flow, spark).drop(*META).schema)
@@ -153,6 +154,14 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
     return schema, implied
+
+
+def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
+    """The columns of the topic that takes dropped records: theirs, and the window they were too late for."""
+    schema = schema_from(empty(flow, spark).drop(*META, SOURCE).schema)
+    for name in WINDOW:
+        schema = schema.append(pa.field(name, arrow_type("timestamp")))
+    return schema
 
 
 def _change_type(view: ViewSpec) -> StructType:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate
-from headrace.flows.partials import DROPPED, LATE, PANE, RECORDS, UPDATED
+from headrace.flows.partials import DROPPED, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
 from headrace.views.contract import WINDOW, LedgerRow, ViewSpec
 from headrace.views.exact import exact_sum, rounded
 from headrace.windows import Fixed
@@ -24,7 +24,8 @@ def folded(
     partials: pa.Table, window: Fixed | None, groups: tuple[str, ...], aggregates: Mapping[str, Aggregate]
 ) -> tuple[pa.Table, list[LedgerRow]]:
     """The rows to merge, and what became of the records."""
-    values = [*groups, *(name for name in partials.column_names if name not in {*groups, PANE, DROPPED, LATE, RECORDS})]
+    own = {*groups, PANE, DROPPED, LATE, RECORDS, SOURCE, "_partition", REACHED}
+    values = [*groups, *(name for name in partials.column_names if name not in own)]
     if window is None:
         rows = partials.select(values).append_column("_corrections", _zeros(partials.num_rows))
         total = pc.sum(partials[RECORDS]).as_py() or 0
@@ -54,6 +55,32 @@ def folded(
     if untimed:
         ledger.append(LedgerRow(None, None, untimed=untimed))
     return _slots(pa.concat_tables(pieces), aggregates), ledger
+
+
+def spread(dropped: pa.Table, window: Fixed) -> pa.Table:
+    """Dropped records, one row for each window they were too late for."""
+    pane, count = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
+    first = -(-(pane + window.pane_us - window.size_us) // window.every_us) * window.every_us
+    plain = dropped.drop_columns([PANE, DROPPED])
+    pieces = []
+    for number in range(window.windows_max):
+        start = (first + number * window.every_us)[number < count]
+        pieces.append(
+            plain.filter(pa.array(number < count))
+            .append_column(WINDOW[0], pa.array(start, pa.int64()).cast(INSTANT))
+            .append_column(WINDOW[1], pa.array(start + window.size_us, pa.int64()).cast(INSTANT))
+        )
+    return pa.concat_tables(pieces)
+
+
+def reached(partials: pa.Table) -> dict[tuple[int, int], int]:
+    """(source, partition) -> the largest time its records had."""
+    out: dict[tuple[int, int], int] = {}
+    columns = (partials[name].to_pylist() for name in (SOURCE, "_partition", REACHED))
+    for source, partition, us in zip(*columns, strict=True):
+        if us is not None:
+            out[source, partition] = max(us, out.get((source, partition), us))
+    return out
 
 
 def _slots(rows: pa.Table, aggregates: Mapping[str, Aggregate]) -> pa.Table:

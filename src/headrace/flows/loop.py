@@ -28,8 +28,8 @@ from headrace.errors import TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
 from headrace.flows.flow import Flow
-from headrace.flows.fold import folded, needed
-from headrace.flows.partials import partial_rows
+from headrace.flows.fold import folded, needed, reached, spread
+from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.relay import Relay
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
@@ -111,7 +111,9 @@ class FlowLoop:
             ends = source.topic.offsets()
             begin = ranges.begin(source.topic, source.start)
             out[source.topic.name] = {
-                partition: ranges.place_at(source.topic, partition, offset, ends[partition])
+                partition: Place(offset, None)
+                if self.flow.time is not None
+                else ranges.place_at(source.topic, partition, offset, ends[partition])
                 for partition, offset in begin.items()
             }
         self._places = {topic: dict(places) for topic, places in out.items()}
@@ -146,12 +148,15 @@ class FlowLoop:
             for partition in ends[source.topic.name]:  # partitions that were added since
                 known.setdefault(partition, Place(0, None))
             starts = {partition: place.offset for partition, place in known.items()}
-            chosen = ranges.plan(source.topic, starts, ends[source.topic.name], max(left, 1)) if left > 0 else []
+            chosen = ranges.plan(source.topic, starts, ends[source.topic.name], left) if left > 0 else []
+            if self.flow.time is not None:
+                chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
             left -= sum(each.rows for each in chosen)
             planned[source.topic.name] = chosen
             for each in chosen:
                 end = ends[source.topic.name][each.partition]
-                known[each.partition] = ranges.place_at(source.topic, each.partition, each.stop, end)
+                place = ranges.place_at(source.topic, each.partition, each.stop, end)
+                known[each.partition] = place if self.flow.time is None else replace(place, progress_us=each.carry_us)
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         self._planned, self.planned_rows = (planned, places, ends), rows
         if rows == 0:
@@ -199,9 +204,33 @@ class FlowLoop:
             assert flow.target is not None
             out = _in_order(table)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
+        if flow.time is not None:
+            self._reach(batch.places, reached(table))
         rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
-        return replace(batch, partials=rows.select(needed(self.spec.view)), ledger=ledger)
+        return replace(
+            batch,
+            partials=rows.select(needed(self.spec.view)),
+            ledger=ledger,
+            outgoing=self._dropped(planned) if any(row.dropped for row in ledger) else [],
+        )
+
+    def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
+        """The progress of a time that the transforms made is the flow's own: the log does not know it."""
+        for number, source in enumerate(self.flow.sources):
+            for partition, place in places[source.topic.name].items():
+                before = self._places.get(source.topic.name, {}).get(partition, Place(0, None)).progress_us
+                after = [us for us in (before, found.get((number, partition))) if us is not None]
+                places[source.topic.name][partition] = replace(place, progress_us=max(after, default=None))
+
+    def _dropped(self, planned: Mapping[str, list[ranges.Range]]) -> list[Outgoing]:
+        """The records that were too late, for the topic that takes them. Read again: it is rare that there are any."""
+        flow, time = self.flow, self._time()
+        if flow.late.dropped_to is None or flow.window is None:
+            return []
+        some = {name: chosen for name, chosen in planned.items() if chosen}
+        table = dropped_rows(flow, self._records(dict.fromkeys(some, ranges.read), planned), time).toArrow()
+        return [Outgoing(flow.late.dropped_to, _in_order(spread(table, flow.window)))]
 
     def _frame(self, planned: dict[str, list[ranges.Range]], rows: int) -> DataFrame:
         """The batch's query. A small one has a plan that is made once, if it can be."""
@@ -221,19 +250,22 @@ class FlowLoop:
         return self._slate.read(spark, topic, schema)
 
     def _query(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
+        df = self._records(readers, planned)
+        return df if self.flow.aggregates is None else partial_rows(self.flow, df, self._time())
+
+    def _records(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
+        """The batch's records behind the transforms."""
         frames: list[DataFrame] = []
-        for source in self.flow.sources:
+        for number, source in enumerate(self.flow.sources):
             name = source.topic.name
             if name in readers:
                 df = readers[name](self._spark, source.topic, planned[name], self._schemas[name])
-                frames.append(functools.reduce(lambda df, transform: transform(df), source.transforms, df))
+                df = functools.reduce(lambda df, transform: transform(df), source.transforms, df)
+                frames.append(df if self.flow.time is None else df.withColumn(SOURCE, F.lit(number)))
         small = len(frames) > 1 and all(reader != ranges.read for reader in readers.values())
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)
         df = df.coalesce(1) if small else df
-        df = functools.reduce(lambda df, transform: transform(df), self.flow.transforms, df)
-        if self.flow.aggregates is None:
-            return df
-        return partial_rows(self.flow, df, self._time(), F.col("_progress"))
+        return functools.reduce(lambda df, transform: transform(df), self.flow.transforms, df)
 
     def _time(self) -> Any:
         """The column with the records' event time."""
@@ -335,7 +367,7 @@ class FlowLoop:
 def _in_order(rows: pa.Table) -> pa.Table:
     """Rows as their sources have them: by partition and offset. Of the metadata only progress goes on."""
     rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
-    return rows.drop_columns([name for name in META if name != "_progress"])
+    return rows.drop_columns([name for name in rows.column_names if name in {*META, SOURCE} - {"_progress"}])
 
 
 def has_exchange(df: DataFrame) -> bool:

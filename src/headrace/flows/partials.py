@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 
 from headrace.aggregates import ORDER, Aggregate
@@ -20,17 +20,49 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PANE, DROPPED, LATE, RECORDS, UPDATED = "_pane", "_dropped", "_late", "_records", "_updated_at"
+SOURCE, REACHED = "_source", "_reached"
 
 
-def partial_rows(flow: Flow, df: DataFrame, time: Column | None, progress: Column) -> DataFrame:
+def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
     """`time`: the records' event time, None when the flow has no windows and needs none."""
     assert flow.aggregates is not None
     keys = [F.col(_quoted(name)).alias(name) for name in flow.groups]
     if flow.window is not None:
         assert time is not None
-        keys += lateness(flow.window, F.unix_micros(time), F.unix_micros(progress), flow.grace_us, flow.late.within_us)
+        if flow.time is not None:
+            df = with_own_progress(df, time)
+            keys += [F.col(SOURCE), F.col("_partition")]
+        keys += lateness_of(flow, time)
     slots = [column for name, each in flow.aggregates.items() for column in partial_of(name, each, time)]
+    if flow.time is not None and time is not None:
+        slots.append(F.max(F.unix_micros(_capped(time))).alias(REACHED))
     return df.groupBy(*keys).agg(*slots, F.count(F.lit(1)).alias(RECORDS), F.max("_arrived_at").alias(UPDATED))
+
+
+def with_own_progress(df: DataFrame, time: Column) -> DataFrame:
+    """For a time that the transforms made: `_progress` comes as what the partition had reached before the batch, and
+    becomes what it had before the record: the largest time of the records let through at lower offsets."""
+    below = Window.partitionBy(SOURCE, "_partition").orderBy("_offset").rangeBetween(Window.unboundedPreceding, -1)
+    return df.withColumn("_progress", F.greatest(F.col("_progress"), F.max(_capped(time)).over(below)))
+
+
+def _capped(time: Column) -> Column:
+    """No clock in the future makes others late."""
+    return F.when(time.isNotNull(), F.least(time, F.col("_arrived_at")))
+
+
+def lateness_of(flow: Flow, time: Column) -> list[Column]:
+    assert flow.window is not None
+    progress = F.unix_micros(F.col("_progress"))
+    return lateness(flow.window, F.unix_micros(time), progress, flow.grace_us, flow.late.within_us)
+
+
+def dropped_rows(flow: Flow, df: DataFrame, time: Column) -> DataFrame:
+    """The records that were too late, with `_pane` and for how many of its windows."""
+    if flow.time is not None:
+        df = with_own_progress(df, time)
+    pane, dropped, _ = lateness_of(flow, time)
+    return df.withColumns({PANE: pane, DROPPED: dropped}).where(F.col(DROPPED) > 0)
 
 
 def lateness(window: Fixed, time: Column, progress: Column, grace_us: int, within_us: int) -> list[Column]:

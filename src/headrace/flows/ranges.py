@@ -13,7 +13,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -41,11 +41,13 @@ META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress tim
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets [start, stop) of one partition."""
+    """Offsets [start, stop) of one partition. `carry_us`: progress before them, for flows with their own time, UNSET
+    for others."""
 
     partition: int
     start: int
     stop: int
+    carry_us: int | None = UNSET
 
     @property
     def rows(self) -> int:
@@ -156,7 +158,7 @@ class Slate:
         self._remove = weakref.finalize(self, _unlink, self._path)
 
     def write(self, ranges: Mapping[str, Sequence[Range]]) -> None:
-        told = {name: [(each.partition, each.start, each.stop) for each in some] for name, some in ranges.items()}
+        told = {name: [astuple(each) for each in some] for name, some in ranges.items()}
         with open(self._path, "wb") as file:
             file.write(orjson.dumps(told))
 
@@ -183,17 +185,23 @@ def _reader(topic: EmbeddedTopic, columns: Sequence[str]) -> Callable[[Iterable[
 
     def read(ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
-            yield from worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted)
+            for batch in worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted):
+                yield batch if each.carry_us == UNSET else _carrying(batch, each.carry_us)
 
     return read
 
 
+def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
+    """The batch with what the partition had reached before it in place of the log's progress."""
+    at = batch.schema.get_field_index("_progress")
+    value = pa.scalar(carry_us, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(value, batch.num_rows))
+
+
 def few(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
     """The records of the ranges, read here: for small batches where there is no slate."""
-    table = pa.Table.from_batches(
-        [batch for each in ranges for batch in topic.batches(each.partition, each.start, each.stop, schema.names)],
-        schema=arrow_schema(topic, schema.names),
-    )
+    found = _reader(topic, schema.names)(ranges)
+    table = pa.Table.from_batches(found, schema=arrow_schema(topic, schema.names))
     return spark.createDataFrame(table, schema=schema).coalesce(1)
 
 
@@ -209,7 +217,7 @@ def _parts(ranges: Sequence[Range], cores: int) -> list[Range]:
     """Pieces for the workers: two for each core, so that one that is slow does not hold up the other."""
     size = max(-(-sum(each.rows for each in ranges) // (2 * cores)), 10_000)
     return [
-        Range(each.partition, start, min(start + size, each.stop))
+        replace(each, start=start, stop=min(start + size, each.stop))
         for each in ranges
         for start in range(each.start, each.stop, size)
     ]

@@ -111,10 +111,12 @@ class Running:
 
     def begun(self, flow: Flow) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
-        from headrace.flows.compile import compiled
+        from headrace.flows.compile import compiled, dropped_schema
         from headrace.flows.loop import FlowLoop
 
         spec = compiled(flow, self._app, self.spark)
+        if flow.late.dropped_to is not None:
+            self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
         loop = FlowLoop(
             flow,
             spec,

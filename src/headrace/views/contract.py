@@ -80,7 +80,7 @@ class ViewSpec:
 
 def change_columns(view: ViewSpec) -> list[Column]:
     """What a change of the view has: whether the row came or went, and the row, without what only readers see."""
-    return [Column("op", "string"), *(each for each in view.columns if each.name not in ("_status", "_updated_at"))]
+    return [Column("op", "string"), *(each for each in view.columns if each.name not in TAIL)]
 
 
 @dataclass(frozen=True, slots=True)

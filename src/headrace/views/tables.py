@@ -65,7 +65,7 @@ class ViewTables:
             slots = [f"{of}{quoted(slot)}" for slot in result.slots]
             out.append(slots[0] if len(slots) == 1 else f"{_ratio(*slots)} AS {quoted(result.name)}")
         if not status:
-            return ", ".join([*out, f"{of}_corrections"])
+            return ", ".join(out)
         return ", ".join([*out, f"{self.status()} AS _status", "_corrections", "_updated_at"])
 
     def status(self) -> str:
