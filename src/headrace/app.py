@@ -37,12 +37,16 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from headrace.flows.audit import Audited
     from headrace.flows.flow import DataFrame, SparkSession
     from headrace.flows.running import FlowStatus, Running
     from headrace.log.contract import Start
     from headrace.views.reading import Views, ViewStatus
 
 HOME = ".headrace"
+
+overrides: dict[str, Any] = {}
+"""What the command line says of `home` and `spark`: it comes over what programs say."""
 
 
 class App:
@@ -78,7 +82,7 @@ class App:
     def home(self) -> Path:
         with self._lock:
             if self._home is None:
-                given = self._given_home or os.environ.get("HEADRACE_HOME") or HOME
+                given = overrides.get("home") or self._given_home or os.environ.get("HEADRACE_HOME") or HOME
                 if str(given) == ":temp:":
                     made = tempfile.mkdtemp(prefix="headrace-")
                     self._home = Path(made)
@@ -135,7 +139,9 @@ class App:
 
         with self._lock:
             if self._running is None:
-                self._running = Running(self.name, self.flows, self.log, self._spark, self.batch_rows)
+                self._running = Running(
+                    self.name, self.flows, self.log, overrides.get("spark", self._spark), self.batch_rows
+                )
             return self._running
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
@@ -168,6 +174,12 @@ class App:
     def status(self) -> list[FlowStatus]:
         """How each flow does: rows, rate, lag, frontier, errors."""
         return self.running.status()
+
+    def audit(self) -> Audited:
+        """Recomputes every view as a batch over the log, and compares: `app.audit().ok`."""
+        from headrace.flows.audit import audit
+
+        return audit(self.name, list(self.flows.values()), self.log, self.home, self.running.spark)
 
     def replace(self, *, home: str | Path, spark: Any = None) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""

@@ -28,7 +28,8 @@ from headrace.errors import TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
 from headrace.flows.flow import Flow
-from headrace.flows.fold import folded, needed, reached, spread
+from headrace.flows.fold import folded, needed, spread
+from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.relay import Relay
 from headrace.jsonrows import encode_row
@@ -61,7 +62,8 @@ class Batch:
 
 
 class FlowLoop:
-    """One flow's life in this process. Not thread-safe: one thread steps it."""
+    """One flow's life in this process. Not thread-safe: one thread steps it. `until`: reads no further than this state
+    of the flow, and sends nothing out: to see what it should have come to."""
 
     def __init__(
         self,
@@ -71,10 +73,11 @@ class FlowLoop:
         log: EmbeddedLog,
         store: ViewStore,
         spark: SparkSession,
-        batch_rows: int,
+        batch_rows: int = 1_000_000,
+        until: FlowState | None = None,
         clock_us: Clock = lambda: time.time_ns() // 1000,
     ) -> None:
-        self.flow, self.spec, self.batch_rows = flow, spec, batch_rows
+        self.flow, self.spec, self.batch_rows, self._until = flow, spec, batch_rows, until
         self._log, self._store, self._spark, self._clock_us = log, store, spark, clock_us
         self._schemas = {source.topic.name: ranges.spark_schema(source.topic) for source in flow.sources}
         self._state: FlowState | None = None
@@ -120,7 +123,13 @@ class FlowLoop:
         return out
 
     def _ends(self) -> Ends:
-        return {topic.name: topic.offsets() for topic in self.flow.topics}
+        ends = {topic.name: topic.offsets() for topic in self.flow.topics}
+        if self._until is not None:
+            for topic, places in self._until.places.items():
+                for partition, place in places.items():
+                    reached = None if place.progress_us is None else from_us(place.progress_us)
+                    ends[topic][partition] = replace(ends[topic][partition], next=place.offset, progress=reached)
+        return ends
 
     @property
     def position(self) -> FlowState:
@@ -205,7 +214,7 @@ class FlowLoop:
             out = _in_order(table)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.time is not None:
-            self._reach(batch.places, reached(table))
+            self._reach(batch.places, reached_by(table))
         rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
         return replace(
@@ -300,7 +309,7 @@ class FlowLoop:
                 reachable_us=None if reachable is None else reachable - grace - self.flow.late.within_us,
                 partials=batch.partials,
                 ledger=batch.ledger,
-                outgoing=batch.outgoing,
+                outgoing=batch.outgoing if self._until is None else (),
                 relayed=self._relay.done,
             ),
         )

@@ -1,0 +1,262 @@
+"""`headrace run|check|audit APP.py`: programs of streams and views. Owns the loading of the program, the status line,
+and how a run is stopped. Does not know what flows do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import HOME, format_option, home_option
+from headrace.cli.output import FOUND, busy, counted, harmless, note, print_rows, say
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.flows.running import FlowStatus
+
+STATUS_SECONDS = 0.5
+STATUS_COLUMNS = ("flow", "state", "rows", "rate", "lag", "frontier", "dead", "restarts", "error")
+
+app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Path(dir_okay=False))
+
+
+@click.command()
+@app_argument
+@click.option("--drain", "--once", "drain", is_flag=True, help="Process all there is, then end.")
+@click.option("--standby", is_flag=True, help="If another process runs the flows, wait until it ends.")
+@click.option("--take-over", is_flag=True, help="If another process runs the flows, take them from it.")
+@click.option("--spark", metavar="MASTER", help="Where to run: local[4], spark://…; a local session unless said.")
+@click.option("--metrics", metavar="PORT", type=int, help="Serve metrics for Prometheus on this port of 127.0.0.1.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
+)
+@home_option
+def run(
+    program: str,
+    drain: bool,
+    standby: bool,
+    take_over: bool,
+    spark: str | None,
+    metrics: int | None,
+    log_format: str,
+) -> None:
+    """Run every flow of a program, until Ctrl-C or SIGTERM.
+
+    The program is a Python file with one hr.App (or APP.py:NAME names it). A flow that fails is started again; a
+    record that its functions cannot take becomes a dead letter. Stopping lets the batch that runs finish; what is not
+    committed is read again by the next start.
+
+    \b
+    Example:
+      headrace run shop.py
+      headrace run shop.py --drain
+    """  # fmt: skip
+    if standby and take_over:
+        raise click.UsageError("--standby waits, --take-over does not: say one of them.")
+    _log_to_stderr(log_format)
+    note(f"starting Spark for {Path(program).name}")
+    app = loaded(program, spark)
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if drain:
+            _drain(app, stopping)
+            return
+        app.running.start(wait=(lambda: not stopping.is_set()) if standby else None, take_over=take_over)
+        note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
+        if metrics is not None:
+            from headrace.flows.metrics import serve
+
+            note(f"metrics on http://127.0.0.1:{serve(metrics, app.status)}/metrics")
+        _watch(app, stopping)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        app.close()
+    note("stopped")
+
+
+def _drain(app: App, stopping: threading.Event) -> None:
+    done: list[int] = []
+    error: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(app.drain())
+        except BaseException as problem:
+            error.append(problem)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        if stopping.is_set():
+            raise KeyboardInterrupt
+    if error:
+        raise error[0]
+    note(f"{counted(done[0], 'record')} processed")
+
+
+def _watch(app: App, stopping: threading.Event) -> None:
+    """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
+    live = sys.stderr.isatty()
+    while not stopping.is_set():
+        if app.running.wait(STATUS_SECONDS if live else 0.2):
+            return
+        if live:
+            sys.stderr.write("\r\x1b[K" + harmless(line(app.status()))[: _width() - 1])
+            sys.stderr.flush()
+    if live:
+        sys.stderr.write("\r\x1b[K")
+    note("stopping")
+
+
+def line(statuses: list[FlowStatus]) -> str:
+    """All flows in one line."""
+    parts = []
+    for status in statuses:
+        said = f"{status.flow}: {status.rows:,} rows, {status.rate:,.0f}/s, lag {status.lag:,}"
+        if status.frontier is not None:
+            said += f", complete to {status.frontier:%H:%M:%S}"
+        if status.dead:
+            said += f", {counted(status.dead, 'dead letter')}"
+        if status.state in ("retrying", "failed"):
+            said += f", {status.state}: {status.error}"
+        parts.append(said)
+    return " · ".join(parts)
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+@click.command()
+@app_argument
+@click.option("--spark", metavar="MASTER", help="Where to run; a local session unless said.")
+@home_option
+def check(program: str, spark: str | None) -> None:
+    """Check a program without running it: columns, types, transforms, and whether its views are what they were.
+
+    \b
+    Example:
+      headrace check shop.py
+    """
+    with busy("starting Spark"):
+        app = loaded(program, spark)
+        try:
+            app.running.check()
+        finally:
+            app.close()
+    note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
+
+
+@click.command()
+@app_argument
+@click.option("--spark", metavar="MASTER", help="Where to run; a local session unless said.")
+@format_option
+@home_option
+def audit(program: str, spark: str | None, format_: str | None) -> None:
+    """Recompute every view from the log, as one batch, and compare; exit code 3 if there is a difference.
+
+    \b
+    Example:
+      headrace audit shop.py
+    """
+    with busy("recomputing"):
+        app = loaded(program, spark)
+        try:
+            result = app.audit()
+        finally:
+            app.close()
+    if result.differences:
+        columns = ("view", "row", "column", "stored", "expected")
+        print_rows([{name: getattr(each, name) for name in columns} for each in result.differences], columns, format_)
+    note(
+        f"{counted(result.views, 'view')}, {counted(result.rows, 'row')} recomputed: "
+        + ("no difference" if result.ok else counted(result.found, "difference"))
+    )
+    if not result.ok:
+        raise click.exceptions.Exit(FOUND)
+
+
+# -- the program ---------------------------------------------------------------------------------------
+
+
+def loaded(program: str, spark: str | None) -> App:
+    """The app of a file; wrong usage says what is wrong with it."""
+    from headrace import app as apps
+
+    name, colon, attribute = program.partition(":") if ".py:" in program else (program, "", "")
+    path = Path(name)
+    if not path.is_file():
+        raise click.BadParameter(f"there is no file {name!r}", param_hint="APP.py")
+    home = click.get_current_context().meta.get(HOME)
+    if home:
+        apps.overrides["home"] = home
+    if spark:
+        apps.overrides["spark"] = spark
+    sys.path.insert(0, str(path.parent.absolute()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        import traceback
+
+        say("".join(traceback.format_exception(error.with_traceback(_own(error, path)))).strip())
+        raise click.ClickException(f"{name} cannot be loaded: {type(error).__name__}: {error}") from None
+    if colon:
+        found = getattr(module, attribute, None)
+        if not isinstance(found, apps.App):
+            raise click.BadParameter(f"{name} has no App named {attribute!r}", param_hint="APP.py")
+        return found
+    found_apps = {id(value): value for value in vars(module).values() if isinstance(value, apps.App)}
+    if len(found_apps) != 1:
+        what = "no hr.App" if not found_apps else f"{len(found_apps)} of them: say which with {name}:NAME"
+        raise click.BadParameter(f"{name} has {what}", param_hint="APP.py")
+    (app,) = found_apps.values()
+    return app
+
+
+def _own(error: BaseException, path: Path) -> Any:
+    """The traceback from the program's own lines on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def _log_to_stderr(how: str) -> None:
+    class Json(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            said = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))}
+            said |= {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+            return json.dumps(said)
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Json() if how == "json" else logging.Formatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("headrace")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if how == "json" else logging.WARNING)

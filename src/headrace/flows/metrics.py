@@ -1,0 +1,58 @@
+"""How flows do, as text for Prometheus. Owns the names of the metrics, and a small server on the loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.flows.running import FlowStatus
+
+METRICS: dict[str, tuple[str, str, Callable[[FlowStatus], float]]] = {
+    "headrace_flow_records_total": ("counter", "Records read since the start.", lambda s: s.rows),
+    "headrace_flow_batches_total": ("counter", "Batches computed since the start.", lambda s: s.batches),
+    "headrace_flow_dead_letters_total": ("counter", "Records that became dead letters.", lambda s: s.dead),
+    "headrace_flow_restarts_total": ("counter", "Starts after an error.", lambda s: s.restarts),
+    "headrace_flow_lag_records": ("gauge", "Records in the log that were not read.", lambda s: s.lag),
+    "headrace_flow_batch_seconds": ("gauge", "How long the last batch took to compute.", lambda s: s.batch_seconds),
+    "headrace_flow_frontier_seconds": (
+        "gauge",
+        "Event time up to which the flow is complete, in seconds since 1970.",
+        lambda s: s.frontier.timestamp() if s.frontier else 0.0,
+    ),
+    "headrace_flow_up": ("gauge", "1 while the flow runs.", lambda s: float(s.state in ("running", "waiting"))),
+}
+
+
+def exposition(statuses: list[FlowStatus]) -> str:
+    lines = []
+    for name, (kind, text, value) in METRICS.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        lines += [f'{name}{{flow="{status.flow}"}} {value(status):g}' for status in statuses]
+    return "\n".join(lines) + "\n"
+
+
+def serve(port: int, statuses: Callable[[], list[FlowStatus]]) -> int:
+    """Answers GET /metrics on 127.0.0.1; the port it got (0 asks for a free one)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.split("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            body = exposition(statuses()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="headrace-metrics", daemon=True).start()
+    return int(server.server_address[1])

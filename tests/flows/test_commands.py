@@ -1,0 +1,123 @@
+"""`headrace run`, `check` and `audit`, as a shell runs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import headrace as hr
+
+PROGRAM = """
+import headrace as hr
+
+app = hr.App("shop")
+clicks = app.topic("clicks", "user string, page string, at timestamp", key="user", event_time="at")
+(app.stream(clicks)
+    .window(hr.tumbling("1 minute"), grace="10 seconds", late=hr.correct(within="1 hour"))
+    .group_by("page").agg(views=hr.count(), visitors=hr.count_distinct("user"))
+    .to_view("views_per_minute"))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
+
+
+def some_clicks(home: Path) -> None:
+    with hr.open_log(home) as log:
+        topic = log.create_topic(
+            "clicks", "user string, page string, at timestamp", key="user", event_time="at", exist_ok=True
+        )
+        topic.append([{"user": f"u{n % 3}", "page": f"/{n % 2}", "at": f"2026-01-01T09:{n:02}:00Z"} for n in range(20)])
+
+
+def test_run_once_then_audit(program: Path, tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    some_clicks(home)
+    done = headrace("run", str(program), "--once", "--home", str(home), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20 records processed" in done.stderr and done.stdout == ""
+    assert "WARN" not in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / ".headrace").exists()  # the command line comes over the program
+    assert hr.open_views(home).query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 20}]
+    done = headrace("--home", str(home), "audit", str(program), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 view, 20 rows recomputed: no difference" in done.stderr
+    with sqlite3.connect(home / "views.db") as db:
+        db.execute("UPDATE views_per_minute__state SET views = 7 WHERE rowid = 3")
+    done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "views,7,1" in done.stdout and "1 difference" in done.stderr
+
+
+def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
+    some_clicks(tmp_path / ".headrace")
+    command = [sys.executable, "-m", "headrace", "run", str(program), "--metrics", "0", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        said: list[str] = []
+        for line in running.stderr:
+            said.append(line)
+            if "metrics on" in line:
+                break
+        views = hr.open_views(tmp_path / ".headrace")
+        with hr.open_log(tmp_path / ".headrace") as log:
+            done = log.topic("clicks").append({"user": "u9", "page": "/new", "at": "2026-01-01T09:30:00Z"})
+        found = views.query(
+            "select views from views_per_minute where page = '/new'", wait_for=done.position, timeout="1 minute"
+        )
+        assert found.to_pylist() == [{"views": 1}]
+        with urllib.request.urlopen(said[-1].split("metrics on ")[1].strip(), timeout=10) as answer:
+            assert 'headrace_flow_records_total{flow="views_per_minute"} 21' in answer.read().decode()
+        second = headrace("run", str(program), "--once", cwd=tmp_path)
+        assert second.returncode == 1 and f"process {running.pid}" in second.stderr and "--take-over" in second.stderr
+        os.kill(running.pid, signal.SIGTERM)
+        assert running.wait(timeout=40) == 0
+        assert "stopped" in running.stderr.read()
+
+
+def test_a_changed_flow_is_told_before_it_starts(program: Path, tmp_path: Path) -> None:
+    some_clicks(tmp_path / ".headrace")
+    assert headrace("run", str(program), "--drain", cwd=tmp_path).returncode == 0
+    program.write_text(PROGRAM.replace('visitors=hr.count_distinct("user")', 'latest=hr.last("user")'))
+    done = headrace("run", str(program), "--drain", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "aggregate 'latest' was added; aggregate 'visitors' was removed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x = 1", "has no hr.App"),
+        ("import headrace as hr\na = hr.App('a'); b = hr.App('b')", "2 of them: say which with shop.py:NAME"),
+        ("import nothing_at_all", "ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_program(program: Path, tmp_path: Path, text: str, problem: str) -> None:
+    program.write_text(text)
+    done = headrace("check", "shop.py", cwd=tmp_path)
+    assert done.returncode in (1, 2) and problem in done.stderr
+    assert headrace("check", "nothing.py", cwd=tmp_path).returncode == 2
+
+
+def test_check_names_flow_and_column(program: Path, tmp_path: Path) -> None:
+    assert headrace("check", "shop.py", cwd=tmp_path).returncode == 0
+    program.write_text(PROGRAM.replace('group_by("page")', 'group_by("pag")'))
+    done = headrace("check", "shop.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "views_per_minute" in done.stderr and "Did you mean 'page'?" in done.stderr
