@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, StringType, StructType
 
 import headrace as hr
 from headrace.flows.plan_check import Checked, check_transform
@@ -68,6 +68,11 @@ chancy = F.udf(lambda s: s, StringType()).asNondeterministic()
 @F.pandas_udf(StringType())
 def shout(s: pd.Series) -> pd.Series:
     return s + "!"
+
+
+@F.udf(DoubleType())
+def dice(_: int) -> float:  # not marked as what it is
+    return random.random()
 
 
 def rand(n: int) -> int:  # a UDF of the user's, named as a function of Spark's
@@ -236,6 +241,7 @@ REFUSED: list[tuple[str, Fn, str]] = [
     ("a name twice", lambda df: df.withColumn("x", F.lit(1)).select("*", F.lit(2).alias("X")), "column 'x'"),
     ("first of each slice", lambda df: df.mapInArrow(first_of_slice, df.schema), "mapInArrow"),
     ("numbered in each slice", lambda df: df.mapInPandas(numbered, df.schema), "mapInPandas"),
+    ("chance in a udf", lambda df: df.withColumn("x", dice("ms")), "a UDF"),
     ("the size of the batch", with_n, "the function"),
     ("nothing", lambda _: None, "its return value"),
     ("a number", lambda df: df.count(), "its return value"),
@@ -410,6 +416,8 @@ def test_an_action_is_allowed_and_noted(spark: SparkSession) -> None:
     checked = check(spark, lambda df: df if df.isEmpty() else df.where("ms > 1"))
     assert checked.notes == ("isEmpty() is called in the transform, so every batch is read once more",)
     assert "Filter" in checked.plan
+    (note,) = check(spark, lambda df: df.withWatermark("at", "1 minute")).notes
+    assert note.startswith("withWatermark() has no effect in a flow")
 
 
 def test_it_works_on_any_type_a_topic_has(spark: SparkSession) -> None:

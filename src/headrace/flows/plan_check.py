@@ -7,7 +7,9 @@ nothing, and runs Spark jobs only on a few hundred rows."""
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import re
 import sys
 import threading
@@ -19,6 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException, PySparkAttributeError, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,8 +37,10 @@ from headrace.schema import schema_from
 __all__ = ["Checked", "Transform", "check_transform"]
 
 Transform = Callable[[DataFrame], DataFrame]
+Row = tuple[str, ...]
 
 SAMPLE_ROWS_MAX: Final = 1_000
+_PART: Final = "headrace: part"
 MARK: Final = -4_611_686_018_427_387_847  # no offset is below it; nobody else writes it
 
 
@@ -373,23 +378,21 @@ def _reason(error: Exception) -> str:
 def _compared(
     spark: SparkSession, fn: Transform, schema: StructType, table: pa.Table, suspect: str | None
 ) -> Refusal | None:
-    def run(rows: pa.Table) -> Counter[tuple[str, ...]]:
-        return _rows(fn(spark.createDataFrame(rows, schema)).toArrow())
-
-    whole = run(table)
+    cuts = _cuts(table, thorough=suspect is not None)
+    whole, *cut = _run(spark, fn, schema, [table, *itertools.chain(*cuts)])
     moved = _moved(table, whole)
     if moved:
         return _changed(moved)
-    if suspect and run(table) != whole:
+    # In a job of its own: within one, Spark computes what is the same only once.
+    if suspect and _run(spark, fn, schema, [table]) != [whole]:
         return Refusal(
             suspect,
             "gave two different results for the same rows",
             "Let it depend on its arguments alone: no clock, no chance, nothing kept from call to call",
         )
-    for parts in _cuts(table, thorough=suspect is not None):
-        together: Counter[tuple[str, ...]] = Counter()
-        for part in parts:
-            together += run(part)
+    results = iter(cut)
+    for parts in cuts:
+        together = sum((next(results) for _ in parts), Counter[Row]())
         if together != whole:
             first = min((whole - together) or (together - whole))
             return Refusal(
@@ -402,6 +405,16 @@ def _compared(
     return None
 
 
+def _run(spark: SparkSession, fn: Transform, schema: StructType, parts: list[pa.Table]) -> list[Counter[Row]]:
+    """The results for each part, called one by one, computed in one job."""
+    outs = [
+        fn(spark.createDataFrame(part, schema)).select(F.lit(at).alias(_PART), "*") for at, part in enumerate(parts)
+    ]
+    table = functools.reduce(DataFrame.union, outs).toArrow()
+    numbers = table.column(_PART)
+    return [_rows(table.filter(pc.equal(numbers, at)).drop_columns([_PART])) for at in range(len(parts))]
+
+
 def _cuts(table: pa.Table, *, thorough: bool) -> list[list[pa.Table]]:
     """Ways to cut it. Where the plan holds nothing but Spark's own row-local operators, one is enough."""
     rows = table.num_rows
@@ -411,7 +424,7 @@ def _cuts(table: pa.Table, *, thorough: bool) -> list[list[pa.Table]]:
     return [[table.slice(0, rows // 3), table.slice(rows // 3)], [even, odd.slice(0, 1), odd.slice(1), odd.slice(rows)]]
 
 
-def _moved(table: pa.Table, result: Counter[tuple[str, ...]]) -> str | None:
+def _moved(table: pa.Table, result: Counter[Row]) -> str | None:
     """The metadata column that some row of the result has from nowhere."""
     before = {row[:2]: row for row in _rows(table.select(list(META)))}
     came = {row[: len(META)] for row in result}
@@ -421,7 +434,7 @@ def _moved(table: pa.Table, result: Counter[tuple[str, ...]]) -> str | None:
     return next((name for row in differing for name, old, new in row if old != new), None)
 
 
-def _rows(table: pa.Table) -> Counter[tuple[str, ...]]:
+def _rows(table: pa.Table) -> Counter[Row]:
     """The rows as a multiset, metadata columns first. As text: NaN equals itself there, and -0.0 not 0.0."""
     rest = [name for name in table.schema.names if name not in META]
     columns = []

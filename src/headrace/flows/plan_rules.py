@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.flows.plan_text import MAPPERS, Node, batch_columns, calls, join_type
+from headrace.flows.plan_text import MAPPERS, Node, attributes, batch_columns, calls, join_type
 
 __all__ = ["Refusal", "columns_read", "denied_function", "denied_operator", "undetermined"]
 
@@ -285,7 +285,7 @@ def columns_read(final: Node, names: list[str]) -> frozenset[str]:
     mentioned: set[str] = set()
     for node in final.walk():
         if not node.is_batch:
-            mentioned.update(re.findall(r"#(\d+)", node.text))
+            mentioned |= attributes(node.text)
     needed: set[str] = set()
     for node in batches:
         listed = batch_columns(node)

@@ -12,7 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["PROBE", "Node", "Output", "analyzed", "attributes", "calls", "fingerprint", "optimized", "outputs"]
+__all__ = [
+    "MAPPERS",
+    "PROBE",
+    "Node",
+    "Output",
+    "analyzed",
+    "attributes",
+    "batch_columns",
+    "calls",
+    "fingerprint",
+    "join_type",
+    "optimized",
+    "outputs",
+]
 
 PROBE: Final = "headrace_batch"
 """The name of the Python function that stands for the batch: it is how the batch is found in a plan."""
@@ -95,7 +108,7 @@ def _operator(text: str) -> str:
 
 # -- expressions -----------------------------------------------------------------------------------
 
-_OPEN: Final = {"(": ")", "[": "]", "{": "}"}
+_CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 _ATTRIBUTE: Final = re.compile(r"[^#]*#(\d+)L?")
 _ALIAS: Final = re.compile(r"(.*) AS (.*)#(\d+)L?", re.DOTALL)
 _NAMED: Final = re.compile(r"(.*?)#(\d+)L?(?:, |$)", re.DOTALL)
@@ -114,14 +127,15 @@ def calls(text: str, names: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes."""
-    depth = 0
+    """Where the bracket that opens at `start` closes; None if brackets do not match (a literal has some)."""
+    expected: list[str] = []
     for at in range(start, len(text)):
-        if text[at] in "([{":
-            depth += 1
+        if text[at] in _CLOSING:
+            expected.append(_CLOSING[text[at]])
         elif text[at] in ")]}":
-            depth -= 1
-            if depth == 0:
+            if expected.pop() != text[at]:
+                return None
+            if not expected:
                 return at
     return None
 
