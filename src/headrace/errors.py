@@ -22,6 +22,8 @@
     ├── Overloaded                               the producer's buffer is full
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
+    ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
+    ├── UnknownColumn                            a flow's function names a column there is not
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle is of no use any more
     └── StorageError                             the disk, or what is on it
@@ -81,6 +83,8 @@ __all__ = [
     "TopicExists",
     "TopicFull",
     "TopicReplaced",
+    "TransformRefused",
+    "UnknownColumn",
     "UnknownGroup",
     "UnknownQueue",
     "UnknownTopic",
@@ -426,6 +430,37 @@ class WaitTimeout(HeadraceError, TimeoutError):
 
     def __str__(self) -> str:
         return f"waited {self.seconds:g} s for {self.what}"
+
+
+# -- flows -----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class TransformRefused(HeadraceError):
+    """A transform whose result would not be a function of the log alone. `operator` names what in it, `why` says what
+    is wrong with that in a flow, `instead` what does it right."""
+
+    flow: str
+    step: str
+    operator: str
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"flow {self.flow!r}, {self.step}: {self.operator} {self.why}. {self.instead}."
+
+
+@dataclass(eq=False, repr=False)
+class UnknownColumn(HeadraceError, LookupError):
+    """`known`: the columns there are at that place."""
+
+    flow: str
+    column: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        have = f" There are: {', '.join(self.known[:10])}." if self.known else ""
+        return f"flow {self.flow!r}: there is no column {self.column!r}.{nearest(self.column, self.known)}{have}"
 
 
 # -- handles ---------------------------------------------------------------------------------------

@@ -1,0 +1,448 @@
+"""Whether a user's transform may run in a flow, found out once, before it starts.
+
+A transform is `DataFrame -> DataFrame` and must be row-local: its result over two batches is its results over each, put
+together, today and on a replay. Owns the question to Spark and the trial on sample rows; the rules are in `plan_rules`,
+the reading of plans in `plan_text`. Uses Spark's public API alone. Leaves the session's settings as they were, writes
+nothing, and runs Spark jobs only on a few hundred rows."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, PySparkAttributeError, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from headrace.errors import InvalidArgument, InvalidSchema, TransformRefused, UnknownColumn, nearest
+from headrace.flows.plan_rules import Refusal, columns_read, denied_function, denied_operator, undetermined
+from headrace.flows.plan_text import MAPPERS, PROBE, Node, Output, analyzed, fingerprint, optimized, outputs
+from headrace.flows.probe_rows import edge_rows, plain_rows
+from headrace.log.contract import META
+from headrace.schema import schema_from
+
+__all__ = ["Checked", "Transform", "check_transform"]
+
+Transform = Callable[[DataFrame], DataFrame]
+Row = tuple[str, ...]
+
+SAMPLE_ROWS_MAX: Final = 1_000
+_PART: Final = "headrace: part"
+MARK: Final = -4_611_686_018_427_387_847  # no offset is below it; nobody else writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A transform that may run. `columns_needed`: columns of the batch that can change the result; any other may be
+    null in the DataFrame that is passed in, though not absent. `plan`: the analysed plan, for people."""
+
+    schema: StructType
+    columns_needed: frozenset[str]
+    plan: str
+    sample_skipped: str | None
+    """Why it could not be tried on sample rows: None, or the error it raised on them."""
+    notes: tuple[str, ...]
+    """What is allowed, but its author may want to know."""
+
+
+def check_transform(
+    spark: SparkSession,
+    fn: Transform,
+    schema: StructType,
+    *,
+    flow: str,
+    step: str,
+    sample: pa.Table | None = None,
+    needed: Collection[str] | None = None,
+) -> Checked:
+    """What `fn` makes of a batch of `schema` (metadata columns included), if it is row-local; TransformRefused or
+    UnknownColumn if not. `sample`: real rows to try it on; without, rows are made up. `needed`: the columns of the
+    result that later steps read; without, all of them."""
+
+    def refuse(found: Refusal | None) -> None:
+        if found:
+            raise TransformRefused(flow, step, found.operator, found.why, found.instead)
+
+    trials = _trials(schema, sample)
+    probe = _probe(spark, schema, trials[-1] if trials else None)
+    with _whole_plans(spark):
+        with _calls(probe) as called:
+            out, schema_out = _applied(fn, probe, schema, flow, step, refuse)
+        plan, final = _explained(out, schema_out, schema)
+        refuse(denied_operator(plan))
+        refuse(_columns_refused(schema, schema_out, outputs(plan)))
+        unstable, unnamed = undetermined(final, str(MARK))
+        refuse(denied_function(plan, final, unstable=unstable))
+        refuse(unnamed)
+        again, schema_again = _applied(fn, probe, schema, flow, step, refuse)
+        refuse(_plan_changes(plan, _explained(again, schema_again, schema)[0]))
+        if needed is not None:
+            wanted = out.select(F.struct(*map(_quoted, dict.fromkeys([*needed, *META]))).alias("row"))
+            final = optimized(_explain(wanted))
+    suspect = _suspect(plan) or ("the function" if called else None)
+    differs, skipped = _tried(spark, fn, schema, trials, suspect)
+    refuse(differs)
+    return Checked(
+        schema=schema_out,
+        columns_needed=columns_read(final, schema.names) | frozenset(META),
+        plan=_drawn(plan),
+        sample_skipped=skipped,
+        notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
+    )
+
+
+# -- the question to Spark -------------------------------------------------------------------------
+
+
+def _probe(spark: SparkSession, schema: StructType, rows: pa.Table | None) -> DataFrame:
+    """A DataFrame that stands for a batch: opaque to the optimiser, and found in a plan by its function's name. It
+    holds a few rows, because a transform may look (`if df.isEmpty(): return df`)."""
+    few = [] if rows is None else rows.slice(0, 8).to_batches()
+
+    def headrace_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from few
+
+    assert headrace_batch.__name__ == PROBE
+    return spark.range(1, numPartitions=1).mapInArrow(headrace_batch, schema)
+
+
+def _applied(
+    fn: Transform,
+    df: DataFrame,
+    schema: StructType,
+    flow: str,
+    step: str,
+    refuse: Callable[[Refusal | None], None],
+) -> tuple[DataFrame, StructType]:
+    try:
+        out = fn(df)
+        if not isinstance(out, DataFrame):
+            refuse(
+                Refusal(
+                    "its return value",
+                    f"is {type(out).__name__}, not a DataFrame",
+                    "End it with `return df…`" if out is None else "A transform takes a DataFrame and returns one",
+                )
+            )
+        if out.isStreaming:
+            refuse(
+                Refusal(
+                    "readStream",
+                    "makes a streaming DataFrame, and a flow's batches are none",
+                    "Use .join(…), .union(…) or .enrich(…) on the stream, or spark.read for a static table",
+                )
+            )
+        return out, out.schema  # on Spark Connect the plan is analysed only here
+    except PySparkException as error:
+        unknown = unknown_column(error, flow, schema.names)
+        if unknown:
+            raise unknown from error
+        error.add_note(f"in {step} of flow {flow!r}")
+        raise
+
+
+def unknown_column(error: PySparkException, flow: str, names: list[str]) -> UnknownColumn | None:
+    """Spark's error about a column that is not there, as ours; None for any other error."""
+    condition, facts = error.getCondition() or "", error.getMessageParameters() or {}
+    if isinstance(error, AnalysisException) and condition.startswith("UNRESOLVED_COLUMN"):
+        proposed = [_last_part(name) for name in facts.get("proposal", "").split(", ") if name]
+        return UnknownColumn(flow, _last_part(facts.get("objectName", "")), proposed or names)
+    if isinstance(error, AnalysisException) and condition == "UNRESOLVED_USING_COLUMN_FOR_JOIN":
+        suggested = facts.get("suggestion", "").strip("[]").split(", ")
+        return UnknownColumn(flow, _last_part(facts.get("colName", "")), [_last_part(name) for name in suggested])
+    if isinstance(error, PySparkAttributeError):  # df.pgae: a column or a method?
+        name = facts.get("attr_name", "")
+        return UnknownColumn(flow, name, names) if name and nearest(name, names) else None
+    return None
+
+
+def _last_part(name: str) -> str:
+    """`page` of "`clicks`.`page`"."""
+    return name.removesuffix("`").rsplit("`.`", 1)[-1].removeprefix("`").replace("``", "`")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _explained(out: DataFrame, schema_out: StructType, schema: StructType) -> tuple[Node, Node]:
+    """The analysed plan of `out`, and an optimised plan of all its columns below a filter that holds `MARK`.
+
+    The columns go into one that mentions them all, so that the text opens with a Project that is known. They go by
+    number, because a column may be called `now()`."""
+    numbered = out.toDF(*(f"c{at}" for at in range(len(schema_out))))
+    marked = "_offset" in schema_out.names and schema_out["_offset"].dataType == schema["_offset"].dataType
+    if marked:
+        numbered = numbered.where(F.col(f"c{schema_out.names.index('_offset')}") > F.lit(MARK))
+    text = _explain(numbered.select(F.struct("*").alias("row")))
+    plan = analyzed(text)
+    for _ in range(3 if marked else 2):  # the one column, the mark, the numbers
+        plan = plan.children[0]
+    return plan, optimized(text)
+
+
+def _suspect(plan: Node) -> str | None:
+    """What there is in the plan that Spark cannot look into: mapInArrow, or a UDF, which is written `name(…)#id`."""
+    mine = [node for node in plan.walk() if not node.is_batch]
+    mapper = next((node.operator for node in mine if node.operator in MAPPERS), None)
+    if mapper:
+        return "mapInPandas" if mapper == "MapInPandas" else "mapInArrow"
+    return "a UDF" if any(")#" in node.text for node in mine) else None
+
+
+_CAPTURE: Final = threading.Lock()
+
+
+class _OwnThread(io.StringIO):
+    """Keeps what its own thread prints; passes on what others print meanwhile."""
+
+    def __init__(self, passing: Any) -> None:
+        super().__init__()
+        self._owner, self._passing = threading.get_ident(), passing
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._owner:
+            return super().write(text)
+        return int(self._passing.write(text) or 0)
+
+
+def _explain(df: DataFrame) -> str:
+    """The four plans. Spark has no public way to get them but to print them."""
+    with _CAPTURE:
+        printed = _OwnThread(sys.stdout)
+        with redirect_stdout(printed):
+            df.explain(mode="extended")
+        return printed.getvalue()
+
+
+@contextmanager
+def _whole_plans(spark: SparkSession) -> Iterator[None]:
+    """Plans are printed in full, whatever the session's settings, which are put back."""
+    wide = {"spark.sql.debug.maxToStringFields": "1000000", "spark.sql.maxPlanStringLength": str(2**31 - 16)}
+    before = {key: spark.conf.get(key, None) for key in wide}
+    try:
+        for key, value in wide.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, was in before.items():
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
+
+
+_ACTIONS: Final = (
+    "count", "collect", "toPandas", "toArrow", "first", "head", "take", "tail", "show", "isEmpty", "foreach",
+    "foreachPartition", "toLocalIterator", "checkpoint", "localCheckpoint",
+)  # fmt: skip
+_CALLS: Final = {
+    **dict.fromkeys(_ACTIONS, "is called in the transform, so every batch is read once more"),
+    **dict.fromkeys(("cache", "persist"), "is called in the transform, and nobody gives the memory back"),
+    "withWatermark": "has no effect in a flow: lateness is decided from the log, see .window(…, grace=, late=)",
+}
+
+
+@contextmanager
+def _calls(df: DataFrame) -> Iterator[list[str]]:
+    """Methods of DataFrames worth a note that are called inside the block, by whomever but Spark itself."""
+    methods = {getattr(getattr(type(df), name, None), "__code__", None): name for name in _CALLS}
+    seen: list[str] = []
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        name = methods.get(frame.f_code) if event == "call" else None
+        caller = frame.f_back.f_globals.get("__name__", "") if frame.f_back else ""
+        if name and name not in seen and not caller.startswith("pyspark."):
+            seen.append(name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
+
+
+# -- what the plan must keep -----------------------------------------------------------------------
+
+
+def _columns_refused(schema: StructType, out: StructType, traced: list[Output] | None) -> Refusal | None:
+    names = [name.lower() for name in out.names]
+    twice = next((name for name in out.names if names.count(name.lower()) > 1), None)
+    if twice:
+        return Refusal(
+            f"column {twice!r}",
+            "is there twice, so nobody can name it",
+            "Rename or drop one; after a join, pass the names: df.join(table, 'id')",
+        )
+    missing = [name for name in META if name not in out.names]
+    if missing:
+        return Refusal(
+            "select",
+            f"drops {', '.join(missing)}, which say where a record is in the log and in time",
+            "Keep them: df.select(…, *hr.META)",
+        )
+    for name in META:
+        origin = traced[out.names.index(name)] if traced and len(traced) == len(out.names) else Output("", opaque=True)
+        if out[name].dataType != schema[name].dataType or (not origin.opaque and origin.origin != name):
+            return _changed(name)
+    return None
+
+
+def _changed(name: str) -> Refusal:
+    return Refusal(
+        f"column {name!r}",
+        "is changed, and it must come through as it is: it says where a record is in the log and in time",
+        "Give what you compute another name; for another event time use .window(…, time='your_column')",
+    )
+
+
+def _plan_changes(one: Node, two: Node) -> Refusal | None:
+    texts, others = fingerprint(one), fingerprint(two)
+    if texts == others:
+        return None
+    differing = [pair for pair in zip(texts, others, strict=False) if pair[0] != pair[1]]
+    what = f" ({_short(differing[0][0])} | {_short(differing[0][1])})" if differing else ""
+    return Refusal(
+        "a plan that differs from call to call",
+        f"comes of a clock, a random number or a changing variable in Python, or of a missing seed{what}",
+        "Let it depend on the DataFrame alone: `_arrived_at` for now, F.xxhash64('_partition', '_offset') for chance",
+    )
+
+
+def _drawn(node: Node, depth: int = 0) -> str:
+    lines = ["  " * depth + node.text]
+    lines += [_drawn(below, depth + 1) for below in (*node.subqueries, *node.children)]
+    return "\n".join(lines)
+
+
+def _short(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# -- the trial on sample rows ----------------------------------------------------------------------
+
+
+def _trials(schema: StructType, sample: pa.Table | None) -> list[pa.Table]:
+    """Tables to try it on, the most telling first. The next is tried when a transform cannot stand the one before."""
+    if sample is not None:
+        missing = [name for name in schema.names if name not in sample.schema.names]
+        if missing:
+            raise InvalidArgument("sample", sample.schema.names, f"has no column {missing[0]!r}")
+        if sample.num_rows >= 2:
+            return [sample.select(schema.names).slice(0, SAMPLE_ROWS_MAX)]
+    try:
+        # By number: metadata columns are part of a batch, though no topic may name a column so.
+        numbered = [StructField(f"c{i}", field.dataType, field.nullable) for i, field in enumerate(schema)]
+        arrow = schema_from(StructType(numbered))
+    except InvalidSchema:
+        return []  # a type that an earlier transform made, which no log has
+    renamed = pa.schema([arrow.field(i).with_name(name) for i, name in enumerate(schema.names)])
+    return [edge_rows(renamed), plain_rows(renamed)]
+
+
+def _tried(
+    spark: SparkSession, fn: Transform, schema: StructType, trials: list[pa.Table], suspect: str | None
+) -> tuple[Refusal | None, str | None]:
+    """(the refusal, if any; why there was no trial, if there was none). `suspect`: what may depend on the cut."""
+    skipped = "no rows could be made up for this schema"
+    for table in trials:
+        try:
+            return _compared(spark, fn, schema, table, suspect), None
+        except Exception as error:  # the user's function on these rows: the data may never look so
+            skipped = _reason(error)
+    return None, skipped
+
+
+def _reason(error: Exception) -> str:
+    """One line; of a Python worker's error, the line that names the exception."""
+    lines = str(error).strip().splitlines() or [""]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return _short(named[-1] if named else f"{type(error).__name__}: {lines[0]}", 300)
+
+
+def _compared(
+    spark: SparkSession, fn: Transform, schema: StructType, table: pa.Table, suspect: str | None
+) -> Refusal | None:
+    cuts = _cuts(table, thorough=suspect is not None)
+    whole, *cut = _run(spark, fn, schema, [table, *itertools.chain(*cuts)])
+    moved = _moved(table, whole)
+    if moved:
+        return _changed(moved)
+    # In a job of its own: within one, Spark computes what is the same only once.
+    if suspect and _run(spark, fn, schema, [table]) != [whole]:
+        return Refusal(
+            suspect,
+            "gave two different results for the same rows",
+            "Let it depend on its arguments alone: no clock, no chance, nothing kept from call to call",
+        )
+    results = iter(cut)
+    for parts in cuts:
+        together = sum((next(results) for _ in parts), Counter[Row]())
+        if together != whole:
+            first = min((whole - together) or (together - whole))
+            return Refusal(
+                suspect or "the function",
+                f"depends on where a batch is cut: {table.num_rows} rows at once and in {len(parts)} parts gave "
+                f"different rows, the first at partition {first[0]}, offset {first[1]}",
+                "Compute each row from that row alone; counting, numbering and comparing rows is for the stream: "
+                ".window(…).agg(…), .dedup(…), .match(…)",
+            )
+    return None
+
+
+def _run(spark: SparkSession, fn: Transform, schema: StructType, parts: list[pa.Table]) -> list[Counter[Row]]:
+    """The results for each part, called one by one, computed in one job."""
+    outs = [
+        fn(spark.createDataFrame(part, schema)).select(F.lit(at).alias(_PART), "*") for at, part in enumerate(parts)
+    ]
+    table = functools.reduce(DataFrame.union, outs).toArrow()
+    numbers = table.column(_PART)
+    return [_rows(table.filter(pc.equal(numbers, at)).drop_columns([_PART])) for at in range(len(parts))]
+
+
+def _cuts(table: pa.Table, *, thorough: bool) -> list[list[pa.Table]]:
+    """Ways to cut it. Where the plan holds nothing but Spark's own row-local operators, one is enough."""
+    rows = table.num_rows
+    even, odd = table.take(list(range(0, rows, 2))), table.take(list(range(1, rows, 2)))
+    if not thorough:
+        return [[even, odd]]
+    return [[table.slice(0, rows // 3), table.slice(rows // 3)], [even, odd.slice(0, 1), odd.slice(1), odd.slice(rows)]]
+
+
+def _moved(table: pa.Table, result: Counter[Row]) -> str | None:
+    """The metadata column that some row of the result has from nowhere."""
+    before = {row[:2]: row for row in _rows(table.select(list(META)))}
+    came = {row[: len(META)] for row in result}
+    if any(row[:2] not in before for row in came):
+        return "_offset"
+    differing = (zip(META, before[row[:2]], row, strict=True) for row in sorted(came))
+    return next((name for row in differing for name, old, new in row if old != new), None)
+
+
+def _rows(table: pa.Table) -> Counter[Row]:
+    """The rows as a multiset, metadata columns first. As text: NaN equals itself there, and -0.0 not 0.0."""
+    rest = [name for name in table.schema.names if name not in META]
+    columns = []
+    for name in (*META, *rest):
+        column = table.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())  # any year at all
+        elif pa.types.is_date(column.type):
+            column = column.cast(pa.date32()).cast(pa.int32())
+        columns.append([repr(value) for value in column.to_pylist()])
+    return Counter(zip(*columns, strict=True))
