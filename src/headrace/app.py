@@ -179,7 +179,8 @@ class App:
         """Recomputes every view as a batch over the log, and compares: `app.audit().ok`."""
         from headrace.flows.audit import audit
 
-        return audit(self.name, list(self.flows.values()), self.log, self.home, self.running.spark)
+        running = self.running
+        return audit([running.compiled(flow) for flow in running.flows], self.log, running.spark)
 
     def replace(self, *, home: str | Path, spark: Any = None) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""

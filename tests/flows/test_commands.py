@@ -14,6 +14,8 @@ import pytest
 
 import headrace as hr
 
+pytestmark = pytest.mark.timeout(400)  # each command starts a JVM
+
 PROGRAM = """
 import headrace as hr
 

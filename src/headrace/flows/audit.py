@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.flows.compile import compiled
-from headrace.flows.flow import Flow
+from headrace.flows.compile import Compiled
 from headrace.flows.loop import FlowLoop
 from headrace.views.contract import ViewSpec
 from headrace.views.reading import LEDGER_COLUMNS, Views, open_views
@@ -50,16 +49,17 @@ class Audited:
         return self.found == 0
 
 
-def audit(app: str, flows: list[Flow], log: EmbeddedLog, home: Path, spark: SparkSession) -> Audited:
+def audit(flows: list[Compiled], log: EmbeddedLog, spark: SparkSession) -> Audited:
     """Recomputes every view that has been run."""
     out = Audited()
-    for flow in flows:
-        real = open_views(home)
+    real = open_views(log.home)
+    for compiled in flows:
+        flow = compiled.flow
         if flow.target is not None or flow.name not in real.names():
             continue
         (state,) = [state for state in real.states() if state.name == flow.name]
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
-            loop = FlowLoop(flow, compiled(flow, app, spark), log=log, store=store, spark=spark, until=state)
+            loop = FlowLoop(compiled, log=log, store=store, spark=spark, until=state)
             loop.begin()
             loop.drain()
             _compare(out, real, open_views(folder), real.spec(flow.name))

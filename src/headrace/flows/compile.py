@@ -3,7 +3,8 @@ analyser; runs no job."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,10 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from headrace.aggregates import Aggregate
-from headrace.errors import InvalidArgument, nearest
+from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.flows import ranges
-from headrace.flows.flow import Flow
+from headrace.flows.flow import Flow, Source, Transform
 from headrace.flows.partials import SOURCE, partial_rows
+from headrace.flows.plan_check import check_transform, columns_needed
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, schema_from
 from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
@@ -24,9 +26,61 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def compiled(flow: Flow, app: str, spark: SparkSession) -> FlowSpec:
-    """What the flow is, for its store; or the error that says what cannot be."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A flow that can be run: what its store keeps of it, and which columns of its topics it reads."""
+
+    flow: Flow
+    spec: FlowSpec
+    columns: Mapping[str, ranges.Columns]
+    notes: tuple[str, ...] = ()
+
+
+def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
+    """The flow, checked; or the error that says what cannot be."""
+    notes = _check_transforms(flow, spark)
     df = empty(flow, spark)
+    spec = _spec(flow, app, df)
+    return Compiled(flow, spec, {source.topic.name: _columns(flow, source, spark) for source in flow.sources}, notes)
+
+
+def _check_transforms(flow: Flow, spark: SparkSession) -> tuple[str, ...]:
+    """Whether each transform is row-local, keeps the metadata and knows its columns."""
+    notes: list[str] = []
+
+    def through(schema: StructType, transforms: tuple[Transform, ...], of: str) -> StructType:
+        for number, transform in enumerate(transforms, start=1):
+            step = f"transform {number}{of}"
+            checked = check_transform(spark, transform, schema, flow=flow.name, step=step)
+            notes.extend(f"{flow.name}, {step}: {note}" for note in checked.notes)
+            schema = checked.schema
+        return schema
+
+    several = len(flow.sources) > 1
+    for source in flow.sources:
+        of = f" of {source.topic.name}" if several else ""
+        schema = through(ranges.spark_schema(source.topic), source.transforms, of)
+    through(schema, flow.transforms, "")
+    return tuple(notes)
+
+
+def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
+    """What is read of a source: by its transforms, by the flow's, and by the aggregates."""
+
+    def query(df: DataFrame) -> DataFrame:
+        for transform in (*source.transforms, *flow.transforms):
+            df = transform(df)
+        if flow.aggregates is None:
+            return df
+        time = time_column(flow)
+        df = df if flow.time is None else df.withColumn(SOURCE, F.lit(0))
+        return partial_rows(flow, df, None if time is None else F.col(f"`{time}`"))
+
+    schema = ranges.spark_schema(source.topic)
+    return ranges.Columns(source.topic, schema, columns_needed(spark, query, schema))
+
+
+def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
     spec = FlowSpec(
         name=flow.name,
         app=app,
@@ -81,7 +135,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     known = df.columns
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
-            raise InvalidArgument("group_by", name, f"flow {flow.name!r} has no such column.{nearest(name, known)}")
+            raise UnknownColumn(flow.name, name, known)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
         if name in taken or name.startswith("_") or "__" in name:
@@ -136,7 +190,7 @@ def _ddl(kind: DataType, name: str) -> str:
 def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of the topic a flow writes to, and the settings that follow from the flow: results are keyed by their
     group and have their window's start as event time; records keep the key and the event time they had."""
-    spec = compiled(flow, app, spark)
+    spec = _spec(flow, app, empty(flow, spark))
     if spec.view is None:
         schema = schema_from(empty(flow, spark).drop(*META).schema)
         settings = flow.sources[0].topic.settings

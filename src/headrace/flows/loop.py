@@ -9,10 +9,7 @@ computing the next batch may run beside the commit of the last one; nothing else
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,22 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
-from headrace.flows.flow import Flow
+from headrace.flows.compile import Compiled
 from headrace.flows.fold import folded, needed, spread
 from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
+from headrace.flows.plan_check import has_exchange
 from headrace.flows.relay import Relay
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.time import UNSET
-from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, ViewStore
+from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Place, ViewStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
-Reader = Callable[["SparkSession", "EmbeddedTopic", Sequence[ranges.Range], StructType], "DataFrame"]
+Reader = Callable[["SparkSession", ranges.Columns, Sequence[ranges.Range]], "DataFrame"]
 Ends = dict[str, dict[int, Offsets]]
 
 
@@ -67,8 +64,7 @@ class FlowLoop:
 
     def __init__(
         self,
-        flow: Flow,
-        spec: FlowSpec,
+        compiled: Compiled,
         *,
         log: EmbeddedLog,
         store: ViewStore,
@@ -77,9 +73,10 @@ class FlowLoop:
         until: FlowState | None = None,
         clock_us: Clock = lambda: time.time_ns() // 1000,
     ) -> None:
-        self.flow, self.spec, self.batch_rows, self._until = flow, spec, batch_rows, until
+        flow = compiled.flow
+        self.flow, self.spec, self.batch_rows, self._until = flow, compiled.spec, batch_rows, until
+        self._columns = compiled.columns
         self._log, self._store, self._spark, self._clock_us = log, store, spark, clock_us
-        self._schemas = {source.topic.name: ranges.spark_schema(source.topic) for source in flow.sources}
         self._state: FlowState | None = None
         self._relay = Relay(log, store, flow.name)
         self._places: dict[str, dict[int, Place]] = {}
@@ -238,7 +235,8 @@ class FlowLoop:
         if flow.late.dropped_to is None or flow.window is None:
             return []
         some = {name: chosen for name, chosen in planned.items() if chosen}
-        table = dropped_rows(flow, self._records(dict.fromkeys(some, ranges.read), planned), time).toArrow()
+        records = self._records(dict.fromkeys(some, ranges.read_whole), planned)
+        table = dropped_rows(flow, records, time).toArrow()
         return [Outgoing(flow.late.dropped_to, _in_order(spread(table, flow.window)))]
 
     def _frame(self, planned: dict[str, list[ranges.Range]], rows: int) -> DataFrame:
@@ -247,16 +245,14 @@ class FlowLoop:
             return self._query({name: ranges.read for name, chosen in planned.items() if chosen}, planned)
         if self._small is None:
             self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-            self._slated = _local(self._spark) and not has_exchange(self._small)
+            self._slated = _local(self._spark) and not has_exchange(self._spark, self._small)
         if not self._slated:
             return self._query({name: ranges.few for name, chosen in planned.items() if chosen}, planned)
         self._slate.write(planned)
         return self._small
 
-    def _on_slate(
-        self, spark: SparkSession, topic: EmbeddedTopic, _: Sequence[ranges.Range], schema: StructType
-    ) -> DataFrame:
-        return self._slate.read(spark, topic, schema)
+    def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
+        return self._slate.read(spark, columns)
 
     def _query(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
         df = self._records(readers, planned)
@@ -268,7 +264,7 @@ class FlowLoop:
         for number, source in enumerate(self.flow.sources):
             name = source.topic.name
             if name in readers:
-                df = readers[name](self._spark, source.topic, planned[name], self._schemas[name])
+                df = readers[name](self._spark, self._columns[name], planned[name])
                 df = functools.reduce(lambda df, transform: transform(df), source.transforms, df)
                 frames.append(df if self.flow.time is None else df.withColumn(SOURCE, F.lit(number)))
         small = len(frames) > 1 and all(reader != ranges.read for reader in readers.values())
@@ -377,14 +373,6 @@ def _in_order(rows: pa.Table) -> pa.Table:
     """Rows as their sources have them: by partition and offset. Of the metadata only progress goes on."""
     rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
     return rows.drop_columns([name for name in rows.column_names if name in {*META, SOURCE} - {"_progress"}])
-
-
-def has_exchange(df: DataFrame) -> bool:
-    """Whether the plan moves records between partitions."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        df.explain()
-    return re.search(r"\bExchange\b|\bShuffle", text.getvalue()) is not None
 
 
 def _local(spark: SparkSession) -> bool:

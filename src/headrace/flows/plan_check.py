@@ -34,7 +34,7 @@ from headrace.flows.probe_rows import edge_rows, plain_rows
 from headrace.log.contract import META
 from headrace.schema import schema_from
 
-__all__ = ["Checked", "Transform", "check_transform"]
+__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange"]
 
 Transform = Callable[[DataFrame], DataFrame]
 Row = tuple[str, ...]
@@ -102,6 +102,20 @@ def check_transform(
         sample_skipped=skipped,
         notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
     )
+
+
+def columns_needed(spark: SparkSession, query: Transform, schema: StructType) -> frozenset[str]:
+    """The columns of a batch of `schema` that a query over it reads; all of them when its plan does not tell."""
+    with _whole_plans(spark):
+        result = query(_probe(spark, schema, None)).select(F.struct("*").alias("row"))  # so that the plan names it all
+        return columns_read(optimized(_explain(result)), schema.names)
+
+
+def has_exchange(spark: SparkSession, df: DataFrame) -> bool:
+    """Whether the query moves records between partitions (a broadcast of a static table does not)."""
+    with _whole_plans(spark):
+        physical = _explain(df).split("== Physical Plan ==")[-1]
+    return re.search(r"(?<!Broadcast)Exchange\b|\bShuffle", physical) is not None
 
 
 # -- the question to Spark -------------------------------------------------------------------------

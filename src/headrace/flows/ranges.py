@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import OffsetOutOfRange
@@ -56,7 +56,8 @@ class Range:
 
 def spark_schema(topic: EmbeddedTopic) -> StructType:
     """The topic's columns and the metadata, as Spark has them."""
-    return struct(f"{topic.describe().schema}, {META_DDL}")
+    schema = struct(f"{topic.describe().schema}, {META_DDL}")
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])
 
 
 def struct(ddl: str) -> StructType:
@@ -134,17 +135,31 @@ def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) ->
 # -- reading -----------------------------------------------------------------------------------------
 
 
-def read(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
-    """The records of the ranges, read by the workers; `schema` names the columns, metadata included."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A topic's columns, metadata included, and which of them anybody reads: the others come as nulls."""
+
+    topic: EmbeddedTopic
+    schema: StructType
+    needed: frozenset[str]
+
+
+def read_whole(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
+    """As `read`, with all columns."""
+    return read(spark, replace(columns, needed=frozenset(columns.schema.names)), ranges)
+
+
+def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
+    """The records of the ranges, read by the workers."""
     parts = _parts(ranges, spark.sparkContext.defaultParallelism)
-    reader = _reader(topic, schema.names)
+    reader = _reader(columns)
 
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered.column(0).to_pylist():
                 yield from reader([parts[number]])
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, schema)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
 
 
 class Slate:
@@ -162,16 +177,16 @@ class Slate:
         with open(self._path, "wb") as file:
             file.write(orjson.dumps(told))
 
-    def read(self, spark: SparkSession, topic: EmbeddedTopic, schema: StructType) -> DataFrame:
+    def read(self, spark: SparkSession, columns: Columns) -> DataFrame:
         """The records of the topic's ranges on the slate, in one partition."""
-        path, name, reader = self._path, topic.name, _reader(topic, schema.names)
+        path, name, reader = self._path, columns.topic.name, _reader(columns)
 
         def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in numbers:
                 with open(path, "rb") as file:
                     yield from reader([Range(*each) for each in orjson.loads(file.read())[name]])
 
-        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, schema)
+        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.schema)
 
 
 def _unlink(path: str) -> None:
@@ -179,16 +194,30 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
-def _reader(topic: EmbeddedTopic, columns: Sequence[str]) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
+def _reader(columns: Columns) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
     """A function for a worker: it knows where the log is, not the log."""
-    home, name, topic_id, wanted = str(topic.home), topic.name, topic.topic_id, list(columns)
+    topic = columns.topic
+    home, name, topic_id = str(topic.home), topic.name, topic.topic_id
+    whole = arrow_schema(topic, columns.schema.names)
+    wanted = [column for column in whole.names if column in columns.needed] or ["_offset"]
 
     def read(ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
             for batch in worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted):
-                yield batch if each.carry_us == UNSET else _carrying(batch, each.carry_us)
+                if each.carry_us != UNSET and "_progress" in wanted:
+                    batch = _carrying(batch, each.carry_us)
+                yield batch if len(wanted) == len(whole) else _padded(batch, whole)
 
     return read
+
+
+def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with nulls in the columns that were not read."""
+    have = set(batch.schema.names)
+    arrays = [
+        batch.column(field.name) if field.name in have else pa.nulls(batch.num_rows, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field.with_nullable(True) for field in schema]))
 
 
 def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
@@ -198,11 +227,11 @@ def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at), pa.repeat(value, batch.num_rows))
 
 
-def few(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+def few(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
     """The records of the ranges, read here: for small batches where there is no slate."""
-    found = _reader(topic, schema.names)(ranges)
-    table = pa.Table.from_batches(found, schema=arrow_schema(topic, schema.names))
-    return spark.createDataFrame(table, schema=schema).coalesce(1)
+    schema = arrow_schema(columns.topic, columns.schema.names)
+    table = pa.Table.from_batches(_reader(columns)(ranges), schema=schema)
+    return spark.createDataFrame(table, schema=columns.schema).coalesce(1)
 
 
 def arrow_schema(topic: EmbeddedTopic, columns: Sequence[str]) -> pa.Schema:
@@ -210,7 +239,7 @@ def arrow_schema(topic: EmbeddedTopic, columns: Sequence[str]) -> pa.Schema:
     known = {field.name: field for field in topic.schema}
     known |= {"_partition": pa.field("_partition", pa.int32()), "_offset": pa.field("_offset", pa.int64())}
     known |= {name: pa.field(name, instant) for name in META[2:]}
-    return pa.schema([known[name] for name in columns])
+    return pa.schema([known[name].with_nullable(True) for name in columns])
 
 
 def _parts(ranges: Sequence[Range], cores: int) -> list[Range]:

@@ -4,6 +4,7 @@ say who runs them, and the order in which they are drained."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,11 +20,14 @@ from headrace.views.owner import FlowLock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.flows.compile import Compiled
     from headrace.flows.loop import FlowLoop
     from headrace.flows.supervise import Supervisor
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
     from headrace.views.sqlite import SqliteViews
+
+logger = logging.getLogger("headrace.flows")
 
 STOP_SECONDS = 10.0
 """A batch that runs may finish for so long; then Spark is told to give it up."""
@@ -64,6 +68,7 @@ class Running:
         self._loops: dict[str, FlowLoop] = {}
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._lock = threading.RLock()
 
     @property
@@ -96,10 +101,20 @@ class Running:
 
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why."""
+        for flow in self.flows:
+            self.compiled(flow)
+
+    def compiled(self, flow: Flow) -> Compiled:
+        """The flow, checked: once, for its transforms are tried on sample rows."""
         from headrace.flows.compile import compiled
 
-        for flow in self.flows:
-            compiled(flow, self._app, self.spark)
+        with self._lock:
+            found = self._compiled.get(flow.name)
+            if found is None or found.flow is not flow:
+                found = self._compiled[flow.name] = compiled(flow, self._app, self.spark)
+                for note in found.notes:
+                    logger.warning("%s", note)
+            return found
 
     def take(self, flow: Flow, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
         """Says that this process runs the flow, unless it does already."""
@@ -111,15 +126,14 @@ class Running:
 
     def begun(self, flow: Flow) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
-        from headrace.flows.compile import compiled, dropped_schema
+        from headrace.flows.compile import dropped_schema
         from headrace.flows.loop import FlowLoop
 
-        spec = compiled(flow, self._app, self.spark)
+        compiled = self.compiled(flow)
         if flow.late.dropped_to is not None:
             self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
         loop = FlowLoop(
-            flow,
-            spec,
+            compiled,
             log=self._log,
             store=self.store,
             spark=self.spark,
