@@ -1,0 +1,1 @@
+"""Flows on Spark: the only layer that imports pyspark."""
