@@ -3,7 +3,8 @@ calls become ranges of offsets and Arrow batches, and the form of a streaming of
 
 A streaming offset is `{"topic_id": …, "next": {"0": 120}}`, so a query never goes on in a topic that was created anew.
 A range is read as it was planned or not at all: what retention deleted is OffsetOutOfRange, as is an offset the log
-never had (an older copy). Opened in each process that needs it, the log is closed with its task or query."""
+never had (an older copy). Opened in each process that needs it, the log is closed with its task or query. Spark starts
+a process for each step of planning: what a step does not need is not imported."""
 
 from __future__ import annotations
 
@@ -33,7 +34,6 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange, TopicReplaced, nearest
 from headrace.flows.source_options import ReadOptions, offsets_by_partition, read_options, write_options
 from headrace.flows.spans import Span, admitted, backlog, spans
-from headrace.flows.staging import BatchWriter, StreamWriter
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.topic import EmbeddedTopic
@@ -72,10 +72,14 @@ class HeadraceSource(DataSource):
         return StreamReader(read_options(self.options, "readStream"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from headrace.flows.staging import BatchWriter
+
         _refuse_overwriting(overwrite, "mode('append')")
         return BatchWriter(write_options(self.options, "write"), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from headrace.flows.staging import StreamWriter
+
         _refuse_overwriting(overwrite, "outputMode('append') or outputMode('update')")
         return StreamWriter(write_options(self.options, "writeStream"), schema)
 

@@ -54,8 +54,7 @@ def spans(
     """The spans of [start, stop), large partitions cut into pieces of about equal size, so that all cores work:
     at least `count_min` pieces (the number of cores, where that is worth it), none larger than `rows_max`."""
     total = backlog(start, stop)
-    size = -(-total // (count_min or cores)) or 1
-    size = max(size, SPAN_ROWS_MIN) if count_min is None else size
+    size = max(-(-total // cores), SPAN_ROWS_MIN) if count_min is None else max(total // count_min, 1)
     size = min(size, rows_max or SPAN_ROWS_MAX)
     out = []
     for partition, last in stop.items():

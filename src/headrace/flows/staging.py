@@ -23,12 +23,13 @@ from pyspark.sql.types import StructType
 from headrace.errors import BatchDiffers, InvalidArgument, OutOfOrderSequence, StorageError, TopicReplaced, nearest
 from headrace.flows.source_options import WriteOptions
 from headrace.log.contract import META
-from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.topic import EmbeddedTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.log.embedded.append import Stamp
 
 STAGING = "staging"
 LEFT_SECONDS = 86_400
@@ -217,6 +218,8 @@ def append_once(
 
 
 def _stamp(writer: str | None, sequence: int, rejected: int = 0) -> Stamp:
+    from headrace.log.embedded.append import Stamp
+
     return Stamp(str(writer), 0, sequence, rejected)
 
 
