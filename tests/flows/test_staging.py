@@ -162,6 +162,15 @@ def test_what_programs_left_goes_after_a_day(log: EmbeddedLog) -> None:
     assert staged_files(log) == [new]
 
 
+def test_an_erasure_says_what_is_staged(log: EmbeddedLog) -> None:
+    writer = BatchWriter(WriteOptions(log.home, "clicks"), COLUMNS)
+    staged = writer.write(iter(rows(1).to_batches()))
+    (left,) = log.topic("clicks").erase("u1").incomplete
+    assert str(staged.path) in left
+    writer.commit([staged])
+    assert log.topic("clicks").erase("u1").incomplete == []
+
+
 def test_a_topic_created_anew_while_tasks_ran_is_refused(log: EmbeddedLog) -> None:
     writer = BatchWriter(WriteOptions(log.home, "clicks"), COLUMNS)
     staged = writer.write(iter(rows(1).to_batches()))
