@@ -10,8 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.aggregates import avg as avg
+    from headrace.aggregates import count as count
+    from headrace.aggregates import count_distinct as count_distinct
+    from headrace.aggregates import first as first
+    from headrace.aggregates import last as last
+    from headrace.aggregates import max as max
+    from headrace.aggregates import min as min
+    from headrace.aggregates import sum as sum
+    from headrace.app import Aggregated as Aggregated
+    from headrace.app import App as App
+    from headrace.app import Stream as Stream
+    from headrace.app import View as View
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
+    from headrace.flows.clocks import clock_quality as clock_quality
+    from headrace.flows.clocks import corrected_time as corrected_time
     from headrace.log.contract import META as META
     from headrace.log.contract import Appended as Appended
     from headrace.log.contract import Lag as Lag
@@ -21,6 +35,11 @@ if TYPE_CHECKING:
     from headrace.log.embedded.log import open_log as open_log
     from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
+    from headrace.views.reading import open_views as open_views
+    from headrace.windows import correct as correct
+    from headrace.windows import drop as drop
+    from headrace.windows import hopping as hopping
+    from headrace.windows import tumbling as tumbling
 
 __version__ = "0.1.0"
 
@@ -35,6 +54,14 @@ _HOMES = {
     "Record": "headrace.log.contract",
     "QueueStats": "headrace.log.contract",
     "Message": "headrace.log.embedded.queues",
+    "App": "headrace.app",
+    "Stream": "headrace.app",
+    "Aggregated": "headrace.app",
+    "View": "headrace.app",
+    "open_views": "headrace.views.reading",
+    **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
+    **dict.fromkeys(("tumbling", "hopping", "drop", "correct"), "headrace.windows"),
+    **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
 }
 
 

@@ -9,7 +9,15 @@
     ├── VersionConflict                          a conditional append whose condition does not hold
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
     ├── BatchDiffers                             a micro-batch that comes again with other rows
-    ├── Fenced ─ ProducerFenced · MemberFenced   somebody newer has taken over
+    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   somebody newer has taken over
+    ├── AlreadyRunning                           another process runs this flow
+    ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
+    ├── CommitConflict                           a batch that is not the next one
+    ├── UnknownView
+    ├── InvalidQuery                             SQL that is wrong, or does more than read
+    ├── DoesNotFit                               a sum beyond its type
+    ├── TooManyDeadLetters                       a program that fails on too many records
+    ├── JavaMissing                              Spark cannot start
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
     ├── Overloaded                               the producer's buffer is full
@@ -22,6 +30,7 @@
         ├── SyncFailed                           no more writes until reopened
         ├── DamagedData                          bytes that are not what was written
         ├── IndexDamaged · IndexBehindLog
+        ├── ViewsDamaged
         ├── LogMissing · NotALog · UnsupportedFormat · UnsupportedFilesystem
         └── TooManyFiles
 
@@ -34,12 +43,18 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 __all__ = [
+    "AlreadyRunning",
     "BatchDiffers",
     "Closed",
     "CommitBackwards",
+    "CommitConflict",
     "DamagedData",
     "DiskFull",
+    "DoesNotFit",
+    "DuplicateView",
     "Fenced",
+    "FlowChanged",
+    "FlowFenced",
     "ForgottenSequence",
     "ForkedProcess",
     "HeadraceError",
@@ -48,7 +63,9 @@ __all__ = [
     "IndexDamaged",
     "InvalidArgument",
     "InvalidName",
+    "InvalidQuery",
     "InvalidSchema",
+    "JavaMissing",
     "LeaseExpired",
     "LogMissing",
     "MemberFenced",
@@ -61,6 +78,7 @@ __all__ = [
     "RecordTooLarge",
     "StorageError",
     "SyncFailed",
+    "TooManyDeadLetters",
     "TooManyFiles",
     "TopicExists",
     "TopicFull",
@@ -68,9 +86,12 @@ __all__ = [
     "UnknownGroup",
     "UnknownQueue",
     "UnknownTopic",
+    "UnknownView",
     "UnsupportedFilesystem",
     "UnsupportedFormat",
     "VersionConflict",
+    "ViewTaken",
+    "ViewsDamaged",
     "WaitTimeout",
 ]
 
@@ -450,6 +471,144 @@ class ForkedProcess(Closed):
         )
 
 
+# -- flows and views -------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class FlowFenced(Fenced):
+    """Another runner has taken the flow over. Nothing of this one's batch was committed."""
+
+    flow: str
+    epoch: int
+    current_epoch: int
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}: another runner took over (epoch {self.current_epoch}, this one has {self.epoch}). "
+            f"Nothing was committed by this one; it must stop."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class AlreadyRunning(HeadraceError):
+    flow: str
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r} is run by process {self.pid} on {self.host}. Stop that one, wait for its end with "
+            f"--standby, or take over with --take-over."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class FlowChanged(HeadraceError):
+    """The program describes a flow that its stored state was not made by."""
+
+    flow: str
+    changes: list[str]
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r} is not what its view was made by: {'; '.join(self.changes)}. Undo that, write to "
+            f"another view, or drop this one and have it made again from the log (headrace views drop {self.flow})."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class ViewTaken(HeadraceError):
+    view: str
+    app: str
+
+    def __str__(self) -> str:
+        return f"view {self.view!r} belongs to app {self.app!r}. View names are unique in a home: choose another."
+
+
+@dataclass(eq=False, repr=False)
+class DuplicateView(HeadraceError):
+    view: str
+
+    def __str__(self) -> str:
+        return f"two flows write to {self.view!r}. Each view and topic has one flow: give the second another name."
+
+
+@dataclass(eq=False, repr=False)
+class CommitConflict(HeadraceError):
+    """A batch that is not the next one of its flow: it was committed before, or one is missing."""
+
+    flow: str
+    sequence: int
+    current: int
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}: batch {self.sequence} is not the next one, {self.current} is. Nothing was committed."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class UnknownView(HeadraceError, LookupError):
+    view: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else " There are none yet."
+        return f"there is no view {self.view!r}.{nearest(self.view, self.known)}{have}"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidQuery(HeadraceError, ValueError):
+    """SQL that cannot be run: wrong, or not only reading."""
+
+    sql: str
+    why: str
+
+    def __str__(self) -> str:
+        shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
+        return f"query {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class TooManyDeadLetters(HeadraceError):
+    """The flow's program fails on so many records that it is to blame, not they."""
+
+    flow: str
+    dead: int
+    records: int
+    last: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r} stopped: {self.dead} of {self.records} records became dead letters, the last with: "
+            f"{self.last}. Mend the program, run it again, and replay them (headrace dead replay)."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class JavaMissing(HeadraceError):
+    """Spark could not be started."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"Spark cannot start ({self.why}). It needs Java 17 or 21: install one (apt-get install "
+            f"openjdk-17-jre-headless, or brew install openjdk@17), or set JAVA_HOME to it."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class DoesNotFit(HeadraceError, ArithmeticError):
+    """A sum that its type cannot hold. It is never rounded or wrapped."""
+
+    sum: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"the sum {self.sum} does not fit {self.type}. Sum a wider type: cast the column to decimal(38, …)."
+
+
 # -- storage ---------------------------------------------------------------------------------------
 
 
@@ -505,6 +664,14 @@ class IndexDamaged(StorageError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}. Restore it from a backup, together with the data files."
+
+
+@dataclass(eq=False, repr=False)
+class ViewsDamaged(StorageError):
+    """The SQLite file with the views cannot be trusted. All in it can be made again."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Remove it: the views are made again from the log when their app runs."
 
 
 @dataclass(eq=False, repr=False)

@@ -47,6 +47,13 @@ KNOWN: dict[str, str] = {
     "reclaim.forgotten": "the index has forgotten data files; they are still there",
     "reclaim.unlinked": "one of these data files is unlinked",
     "erase.wiped": "dead bytes are zero; the index's write-ahead log is not emptied, the wiping still counts as due",
+    "view.begun": "the view store's transaction has begun; nothing is in it",
+    "view.merged": "the batch's rows are merged into the view, in a transaction that is not committed",
+    "view.applied": "positions, ledger and outbox are in the transaction, too, which is not committed",
+    "view.committed": "the batch is committed; the loop was not told",
+    "flow.planned": "the next range of offsets is chosen; nothing is read",
+    "flow.computed": "the batch is computed by Spark; nothing is committed",
+    "relay.appended": "rows of the outbox are appended to their topic; the outbox does not know",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""
 

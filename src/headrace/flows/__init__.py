@@ -1,1 +1,1 @@
-"""Flows on Spark: the only layer that imports pyspark."""
+"""Flows: streams into views and topics, on Spark. The only layer that imports pyspark."""

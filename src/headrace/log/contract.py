@@ -37,11 +37,25 @@ Overload = Literal["block", "buffer", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One partition: the first offset held, the next to be given, and event-time progress there."""
+    """One partition: the first offset held, the next to be given, and event-time progress there. `arrived_at`: when the
+    last record came, or the partition was made."""
 
     earliest: int
     next: int
     progress: datetime | None
+    arrived_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stored batch, for planning what to read: offsets [start, stop), as many records and bytes, and their latest
+    event time (None: they have none)."""
+
+    start: int
+    stop: int
+    records: int
+    bytes: int
+    event_max_us: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ directory share one engine per process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -103,6 +103,12 @@ class EmbeddedLog:
         self._check()
         return [self._handle(state) for state in self._catalog.all()]
 
+    def clone_topic(self, topic: EmbeddedTopic) -> EmbeddedTopic:
+        """A topic like another log's, without its records; one of that name that is here is returned as it is."""
+        self._check()
+        described = topic.describe()
+        return self._handle(self._catalog.create(topic.name, described.schema, described.settings, exist_ok=True))
+
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
         self._check()
@@ -133,6 +139,21 @@ class EmbeddedLog:
             tx.abandon()
             raise
         tx.finish()
+
+    def sync(self) -> None:
+        """Makes durable whatever can be read now, also what only `os` topics have."""
+        self._check()
+        self._engine.committer.run(lambda _: None, synced=True)
+
+    def news(self, topics: Iterable[EmbeddedTopic]) -> dict[str, int]:
+        """What `wait` compares with: take it before looking, wait when there was nothing to see."""
+        self._check()
+        return {topic.topic_id: self._engine.wakes.count(topic.topic_id) for topic in topics}
+
+    def wait(self, seen: Mapping[str, int], timeout: float | None = None) -> bool:
+        """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
+        self._check()
+        return self._engine.wakes.wait_any(seen, timeout)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them."""

@@ -23,6 +23,7 @@ from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, InvalidArgument, Overloaded, RecordRejected, TopicFull, WaitTimeout
 from headrace.log.contract import Overload, ProducerStats
 from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.futures import LazyFuture, resolve
@@ -37,6 +38,19 @@ ROOM_SECONDS = 0.25
 """A full topic is looked at again after this long, should no consumer's commit say so before."""
 
 Waiting = tuple[Mapping[str, Any], LazyFuture[Position], int]
+
+
+def begin(engine: Engine, topic: TopicState, producer: str) -> tuple[int, int]:
+    """A new epoch, and the next sequence: from now on, whoever used the id before is fenced."""
+
+    def apply(tx: Tx) -> tuple[int, int]:
+        row = PRODUCERS.get(tx.db, topic.id, producer) or ProducerRow(topic.id, producer, 0, 0)
+        row = row._replace(epoch=row.epoch + 1)
+        PRODUCERS.put(tx.db, row)
+        return row.epoch, row.sequence
+
+    began: tuple[int, int] = engine.committer.run(apply, synced=topic.synced)
+    return began
 
 
 class EmbeddedProducer:
@@ -69,22 +83,9 @@ class EmbeddedProducer:
         self._on_space: Callable[[], None] | None = None
         self._stats = ProducerStats()
         self.id = None if id is None else check_name(id, argument="id")
-        self._epoch, self.sequence = self._begin() if self.id is not None else (0, 0)
+        self._epoch, self.sequence = (0, 0) if self.id is None else begin(engine, topic._state(), self.id)
         self._thread = threading.Thread(target=self._run, name=f"headrace-producer-{topic.name}", daemon=True)
         self._thread.start()
-
-    def _begin(self) -> tuple[int, int]:
-        """A new epoch: from now on, whoever used the id before is fenced."""
-        topic = self._topic._state()
-
-        def apply(tx: Tx) -> tuple[int, int]:
-            row = PRODUCERS.get(tx.db, topic.id, self.id) or ProducerRow(topic.id, self.id or "", 0, 0)
-            row = row._replace(epoch=row.epoch + 1)
-            PRODUCERS.put(tx.db, row)
-            return row.epoch, row.sequence
-
-        began: tuple[int, int] = self._engine.committer.run(apply, synced=topic.synced)
-        return began
 
     @property
     def stats(self) -> ProducerStats:

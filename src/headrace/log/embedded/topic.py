@@ -7,13 +7,14 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.index import GROUPS, PARTITIONS, QUEUES, VERSIONS
+from headrace.log.embedded.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
 from headrace.log.settings import TopicDescription, TopicSettings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Progress,
         Record,
         Rows,
+        Span,
         Start,
         TopicUsage,
     )
@@ -49,6 +51,11 @@ class EmbeddedTopic:
 
     def __repr__(self) -> str:
         return f"<topic {self.name!r} of {self._engine.home}>"
+
+    @property
+    def home(self) -> Path:
+        """The directory of its log."""
+        return self._engine.home
 
     def _state(self) -> TopicState:
         self._catalog.check()
@@ -168,12 +175,23 @@ class EmbeddedTopic:
             quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
-    def bury(self, letters: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps as dead letters what could not be appended here: each has a `reason` (a word), an `error` (a sentence),
-        a `source`, and the `raw` bytes as they came."""
+    def bury(self, letters: Sequence[Mapping[str, Any]], *, stamp: Stamp | None = None) -> None:
+        """Keeps as dead letters what could not be appended here, or not be processed: each has a `reason` (a word), an
+        `error` (a sentence), a `source`, and the `raw` bytes as they came or the `row` as JSON. With a `stamp` (of the
+        dead letters' own topic) a repetition is recognised."""
         from headrace.log.embedded import dead_letters
 
-        self._engine.submit(dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])).result()
+        prepared = dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])
+        prepared.stamp = stamp
+        self._engine.submit(prepared).result()
+
+    def letter_stamps(self, producer: str) -> Stamp:
+        """As `stamps`, for dead letters."""
+        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.append import Stamp
+        from headrace.log.embedded.producer import begin
+
+        return Stamp(producer, *begin(self._engine, dead_letters.home(self._catalog), producer))
 
     def version(self, key: Any) -> int:
         """How many records were ever appended for the key (versioned topics)."""
@@ -202,6 +220,16 @@ class EmbeddedTopic:
         return EmbeddedProducer(
             self._engine, self, id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overload=overload
         )
+
+    def stamps(self, producer: str) -> Stamp:
+        """The stamp of this producer's next append, with a new epoch: whoever used the name before is fenced. Each
+        append that carries one counts up its sequence by its rows."""
+        from headrace.log.embedded.append import Stamp
+        from headrace.log.embedded.producer import begin
+        from headrace.names import check_name
+
+        check_name(producer, argument="producer")
+        return Stamp(producer, *begin(self._engine, self._state(), producer))
 
     def async_producer(
         self,
@@ -293,8 +321,24 @@ class EmbeddedTopic:
 
                 reader = Reader(self._engine, self._catalog, state, row.partition)
                 offset, progress = reader.offset_at(instant_us(at, argument="at"), row)
-            out[row.partition] = Offsets(row.earliest, offset, None if progress is None else from_us(progress))
+            stored = None if progress is None else from_us(progress)
+            out[row.partition] = Offsets(row.earliest, offset, stored, from_us(row.arrived))
         return out
+
+    def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
+        """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
+        from headrace.log.contract import Span
+
+        with self._engine.index.reading() as db:
+            rows = BATCHES.select(
+                db,
+                "WHERE topic = ? AND partition = ? AND next > ? ORDER BY base LIMIT ?",
+                self._state().id,
+                partition,
+                start,
+                limit,
+            )
+        return [Span(max(row.base, start), row.next, row.records, row.length, row.event_max) for row in rows]
 
     def erase(self, key: Any) -> Erased:
         """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.log.embedded import disk
@@ -61,10 +62,17 @@ class Wakes:
 
     def wait(self, topic: str, seen: int, timeout: float | None) -> bool:
         """Until there is news since `seen`, or for `timeout` seconds. True: look again."""
+        return self.wait_any({topic: seen}, timeout)
+
+    def wait_any(self, seen: Mapping[str, int], timeout: float | None) -> bool:
+        """The same for several topics: until one has news."""
         limit = LOOK_ANYWAY_SECONDS if timeout is None else min(timeout, LOOK_ANYWAY_SECONDS)
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._counts.get(topic, 0) != seen or self._stop.is_set(), timeout=max(limit, 0)
+                lambda: (
+                    any(self._counts.get(topic, 0) != count for topic, count in seen.items()) or self._stop.is_set()
+                ),
+                timeout=max(limit, 0),
             )
 
     def _watch(self) -> None:

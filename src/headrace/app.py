@@ -1,0 +1,460 @@
+"""What a user writes: an app, its topics, streams of their records, and views of them. Owns the names and the checks on
+them; builds flows, which `flows.loop` runs. Streams are values: every call returns a new one.
+
+    app = App("shop")
+    clicks = app.topic("clicks", "user string, page string, at timestamp", key="user", event_time="at")
+    app.stream(clicks).window(hr.tumbling("1 minute")).group_by("page").agg(views=hr.count()).to_view("views")
+    app.drain()
+
+No Spark session is made before a flow is run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.aggregates import Aggregate
+from headrace.durations import Duration, duration_us
+from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView, nearest
+from headrace.flows.flow import Flow, Source, Transform
+from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.names import check_name
+from headrace.position import Position
+from headrace.views.contract import Emit
+from headrace.windows import Drop, Fixed, Late
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from headrace.flows.flow import DataFrame, SparkSession
+    from headrace.flows.running import FlowStatus, Running
+    from headrace.log.contract import Start
+    from headrace.views.reading import Views, ViewStatus
+
+HOME = ".headrace"
+
+
+class App:
+    """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
+    `spark`: a SparkSession, a master, a mapping of settings; by default a local session of our own."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        home: str | Path | None = None,
+        spark: SparkSession | str | Mapping[str, Any] | None = None,
+        batch_rows: int = 1_000_000,
+    ) -> None:
+        self.name = check_name(name, argument="name")
+        if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+            raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
+        self.batch_rows = batch_rows
+        self._given_home, self._spark = home, spark
+        self._home: Path | None = None
+        self._log: EmbeddedLog | None = None
+        self._running: Running | None = None
+        self._lock = threading.RLock()
+        self._closed = False
+        self.flows: dict[str, Flow] = {}
+
+    def __repr__(self) -> str:
+        return f"<app {self.name!r} in {self._given_home or HOME}>"
+
+    # -- where it lives ----------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        with self._lock:
+            if self._home is None:
+                given = self._given_home or os.environ.get("HEADRACE_HOME") or HOME
+                if str(given) == ":temp:":
+                    made = tempfile.mkdtemp(prefix="headrace-")
+                    self._home = Path(made)
+                    self._cleanup = weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+                else:
+                    self._home = Path(given)
+            return self._home
+
+    @property
+    def log(self) -> EmbeddedLog:
+        with self._lock:
+            if self._closed:
+                raise Closed(what=f"the app {self.name!r}")
+            if self._log is None:
+                self._log = open_log(self.home)
+            return self._log
+
+    # -- what it is made of ------------------------------------------------------------------------
+
+    def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> EmbeddedTopic:
+        """The topic of that name; made if there is none, unless `create=False`. One that is there must have the
+        columns, key and event time asked for."""
+        if not create:
+            return _adopted(self.log.topic(name), schema, settings)
+        if schema is None:
+            raise InvalidArgument("schema", None, f"topic {name!r} needs one, such as 'user string, at timestamp'")
+        return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
+
+    def stream(self, source: EmbeddedTopic | str, *, start: Start = "earliest") -> Stream:
+        """The records of a topic. `start` counts when the flow is run for the first time."""
+        topic = self.log.topic(source) if isinstance(source, str) else source
+        if not isinstance(topic, EmbeddedTopic):
+            raise InvalidArgument("source", source, "must be a topic: app.topic(…), or a topic's name")
+        return Stream(self, (Source(topic, start),))
+
+    def view(self, name: str) -> View:
+        return View(self, check_name(name, argument="name"))
+
+    def _add(self, flow: Flow) -> None:
+        """Two flows cannot write one view; in a notebook, running a cell again replaces its flow."""
+        with self._lock:
+            if flow.name in self.flows and not _in_notebook():
+                raise DuplicateView(view=flow.name)
+            self.flows[flow.name] = flow
+            if self._running is not None:
+                self._running.forget(flow.name)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Running:
+        """The flows with their session and store: made when first used."""
+        from headrace.flows.running import Running
+
+        with self._lock:
+            if self._running is None:
+                self._running = Running(self.name, self.flows, self.log, self._spark, self.batch_rows)
+            return self._running
+
+    def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
+        """Processes all there is, then returns; how many records. `close=True` also closes every window."""
+        return self.running.drain(batch_rows, close=close)
+
+    def start(self, *, standby: bool = False, take_over: bool = False) -> None:
+        """Runs all flows in the background, until `stop`. AlreadyRunning if another process does: `standby=True` waits
+        for its end, `take_over=True` takes the flows from it."""
+        self.running.start(wait=(lambda: True) if standby else None, take_over=take_over)
+
+    def stop(self) -> None:
+        """Stops the flows in bounded time. What is not committed is read again by the next start."""
+        self.running.stop()
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Until the flows have ended, or for `timeout`; re-raises what stopped one. True: they have ended."""
+        return self.running.wait(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
+
+    def run(self, *, standby: bool = False, take_over: bool = False) -> None:
+        """Runs all flows until they are stopped by Ctrl-C, or fail."""
+        self.start(standby=standby, take_over=take_over)
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.stop()
+
+    def status(self) -> list[FlowStatus]:
+        """How each flow does: rows, rate, lag, frontier, errors."""
+        return self.running.status()
+
+    def replace(self, *, home: str | Path, spark: Any = None) -> App:
+        """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""
+        other = App(self.name, home=home, spark=self._spark if spark is None else spark, batch_rows=self.batch_rows)
+        moved: dict[str, EmbeddedTopic] = {}
+        for flow in self.flows.values():
+            for topic in flow.topics:
+                moved.setdefault(topic.name, other.log.clone_topic(topic))
+            if flow.target is not None:
+                moved.setdefault(flow.target, other.log.clone_topic(self.log.topic(flow.target)))
+            sources = tuple(replace(source, topic=moved[source.topic.name]) for source in flow.sources)
+            other.flows[flow.name] = replace(flow, sources=sources)
+        return other
+
+    def query(
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        wait_for: Position | None = None,
+        timeout: Duration = "5 seconds",
+    ) -> pa.Table:
+        """Read-only SQL over the views, parameters bound."""
+        return self.views.query(sql, params, wait_for=wait_for, timeout=timeout)
+
+    @property
+    def views(self) -> Views:
+        from headrace.views.reading import open_views
+
+        return open_views(self.home)
+
+    def close(self) -> None:
+        """Stops what runs and lets go of log, store and session. A temporary home is removed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._running is not None:
+                self._running.close()
+            if self._log is not None:
+                self._log.close()
+            if self._home is not None and str(self._given_home) == ":temp:":
+                self._cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- streams -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Records on their way."""
+
+    app: App
+    sources: tuple[Source, ...]
+    transforms: tuple[Transform, ...] = ()
+
+    def transform(self, function: Transform) -> Stream:
+        """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
+        keep the columns `hr.META`."""
+        if not callable(function):
+            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
+        return replace(self, transforms=(*self.transforms, function))
+
+    def union(self, other: Stream) -> Stream:
+        """The records of both; they must have the same columns."""
+        if not isinstance(other, Stream):
+            raise InvalidArgument("other", other, "must be a stream")
+        both = tuple(
+            replace(source, transforms=(*source.transforms, *stream.transforms))
+            for stream in (self, other)
+            for source in stream.sources
+        )
+        names = [source.topic.name for source in both]
+        if len(set(names)) < len(names):
+            raise InvalidArgument("other", other, f"topic {names[-1]!r} is in both streams: transform it once")
+        return Stream(self.app, both)
+
+    def window(
+        self,
+        window: Fixed,
+        *,
+        time: str | None = None,
+        grace: Duration = "0 seconds",
+        late: Late | None = None,
+        idle: Duration = "30 seconds",
+    ) -> Windowed:
+        """Groups by event time. `grace`: how long records may come late and be on time. `late`: what becomes of later
+        ones: `hr.drop()` or `hr.correct(within=…)`. `idle`: a partition without records for so long holds nobody up."""
+        if not isinstance(window, Fixed):
+            raise InvalidArgument("window", window, "must be a window: hr.tumbling(…), hr.hopping(…)")
+        grace_us = duration_us(grace, argument="grace", positive=False)
+        shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
+        return Windowed(self, shape)
+
+    def group_by(self, *columns: str) -> Grouped:
+        return Windowed(self, _Shape()).group_by(*columns)
+
+    def agg(self, **aggregates: Aggregate) -> Aggregated:
+        return self.group_by().agg(**aggregates)
+
+    def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
+        """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
+        flow = Flow(
+            name=check_name(name, argument="name"), sources=self.sources, transforms=self.transforms, target=name
+        )
+        self.app._add(flow)
+        return self.app.running.target(flow, settings)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    window: Fixed | None = None
+    time: str | None = None
+    grace_us: int = 0
+    late: Late = field(default_factory=Drop)
+    idle_us: int = 30_000_000
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Records by window."""
+
+    stream: Stream
+    shape: _Shape
+
+    def group_by(self, *columns: str) -> Grouped:
+        for column in columns:
+            if not isinstance(column, str) or not column:
+                raise InvalidArgument("columns", column, "must be names of columns; make others with .transform(…)")
+        if len(set(columns)) < len(columns):
+            raise InvalidArgument("columns", columns, "names a column twice")
+        return Grouped(self.stream, self.shape, columns)
+
+    def agg(self, **aggregates: Aggregate) -> Aggregated:
+        return self.group_by().agg(**aggregates)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Records by window and group."""
+
+    stream: Stream
+    shape: _Shape
+    columns: tuple[str, ...]
+
+    def agg(self, **aggregates: Aggregate) -> Aggregated:
+        """One row per window and group: `agg(views=hr.count(), slowest=hr.max("ms"))`."""
+        if not aggregates:
+            raise InvalidArgument("aggregates", {}, "name at least one, such as views=hr.count()")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise InvalidArgument(
+                    name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
+                )
+        return Aggregated(self, aggregates)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Results, a row per window and group."""
+
+    grouped: Grouped
+    aggregates: Mapping[str, Aggregate]
+    after: tuple[Transform, ...] = ()
+
+    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
+        """`DataFrame -> DataFrame` over result rows: thresholds, ratios."""
+        if not callable(function):
+            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
+        return replace(self, after=(*self.after, function))
+
+    def _flow(self, name: str) -> Flow:
+        stream, shape = self.grouped.stream, self.grouped.shape
+        return Flow(
+            name=check_name(name, argument="name"),
+            sources=stream.sources,
+            transforms=stream.transforms,
+            window=shape.window,
+            time=shape.time,
+            grace_us=shape.grace_us,
+            late=shape.late,
+            idle_us=shape.idle_us,
+            groups=self.grouped.columns,
+            aggregates=self.aggregates,
+            after=self.after,
+        )
+
+    def to_view(self, name: str, *, keep: Duration | None = None) -> View:
+        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay."""
+        keep_us = None if keep is None else duration_us(keep, argument="keep")
+        self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
+        return View(self.grouped.stream.app, name)
+
+    def to_topic(self, name: str, *, emit: Emit = "updates", **settings: Any) -> EmbeddedTopic:
+        """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
+        closed, and then corrections only, as '-' and '+'."""
+        if emit not in ("updates", "final"):
+            raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
+        if emit == "final" and self.grouped.shape.window is None:
+            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        flow = replace(self._flow(name), target=name, emit=emit)
+        app = self.grouped.stream.app
+        app._add(flow)
+        return app.running.target(flow, settings)
+
+
+class View:
+    """A view by its name: its rows, its ledger, where it is."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self.app, self.name = app, name
+
+    def __repr__(self) -> str:
+        return f"<view {self.name!r} of {self.app!r}>"
+
+    def to_arrow(self) -> pa.Table:
+        return self._rows()
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self._rows().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        import polars
+
+        return polars.DataFrame(self._rows())
+
+    def to_spark(self) -> DataFrame:
+        return self.app.running.spark.createDataFrame(self._rows())
+
+    def get(self, **columns: Any) -> dict[str, Any] | None:
+        """The one row whose columns have these values; None if there is none."""
+        found = self._rows(columns)
+        if found.num_rows > 1:
+            raise InvalidArgument(
+                "columns", columns, f"{found.num_rows} rows of view {self.name!r} have these: name more"
+            )
+        return found.to_pylist()[0] if found.num_rows else None
+
+    def _rows(self, where: Mapping[str, Any] | None = None) -> pa.Table:
+        try:
+            return self.app.views.to_arrow(self.name, where)
+        except UnknownView as error:
+            if self.name in self.app.flows:
+                raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
+            raise
+
+    def ledger(self) -> pa.Table:
+        """What became of every record: a row per window."""
+        return self.app.views.ledger(self.name)
+
+    def status(self) -> ViewStatus:
+        return self.app.views.status(self.name)
+
+
+def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:
+    """The topic, if it is what was asked for: its columns may be more."""
+    from headrace.schema import schema_from, type_ddl
+
+    if schema is not None:
+        known = {field.name: field.type for field in topic.schema}
+        for field in schema_from(schema):
+            if field.name not in known:
+                raise InvalidArgument(
+                    "schema", field.name, f"topic {topic.name!r} has no such column.{nearest(field.name, list(known))}"
+                )
+            if known[field.name] != field.type:
+                raise InvalidArgument(
+                    "schema",
+                    field.name,
+                    f"is {type_ddl(known[field.name])} in topic {topic.name!r}, not {type_ddl(field.type)}",
+                )
+    for name in ("key", "event_time"):
+        asked, has = settings.get(name), getattr(topic.settings, name)
+        if asked is not None and ((asked,) if isinstance(asked, str) and name == "key" else asked) != has:
+            raise InvalidArgument(name, asked, f"topic {topic.name!r} has {has!r}")
+    return topic
+
+
+def _in_notebook() -> bool:
+    import builtins
+
+    return hasattr(builtins, "__IPYTHON__")

@@ -1,0 +1,56 @@
+"""A flow, described: where its records come from, what is done with them, where the result goes. Values only; knows no
+Spark session, no store and no position. Made by `app`, run by `loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.aggregates import Aggregate
+from headrace.views.contract import Emit
+from headrace.windows import Drop, Fixed, Late
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as DataFrame
+    from pyspark.sql import SparkSession as SparkSession
+
+    from headrace.log.contract import Start
+    from headrace.log.embedded.topic import EmbeddedTopic
+
+Transform = Callable[[Any], Any]
+"""DataFrame -> DataFrame, row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    topic: EmbeddedTopic
+    start: Start = "earliest"
+    transforms: tuple[Transform, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`target`: the topic the result goes to; without one it goes to the view of the flow's name."""
+
+    name: str
+    sources: tuple[Source, ...]
+    transforms: tuple[Transform, ...] = ()
+    """Of all sources' records together, after those of each."""
+    window: Fixed | None = None
+    time: str | None = None
+    """A column the transforms made, in place of the topic's event time."""
+    grace_us: int = 0
+    late: Late = field(default_factory=Drop)
+    idle_us: int = 30_000_000
+    groups: tuple[str, ...] = ()
+    aggregates: Mapping[str, Aggregate] | None = None
+    after: tuple[Transform, ...] = ()
+    """Of result rows."""
+    target: str | None = None
+    emit: Emit | None = None
+    keep_us: int | None = None
+
+    @property
+    def topics(self) -> list[EmbeddedTopic]:
+        return list({source.topic.name: source.topic for source in self.sources}.values())

@@ -1,0 +1,135 @@
+"""From records to few rows that can be merged: the Spark side of windows and aggregates. Owns the column expressions;
+the meaning is in `windows` and `aggregates`.
+
+One partial row is a pane, a group, and how late its records were: for how many of the pane's windows they were too late
+(`_dropped`) and for how many not on time (`_late`). Records of one group that were equally late share a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as F
+
+from headrace.aggregates import ORDER, Aggregate
+from headrace.errors import InvalidArgument
+from headrace.flows.flow import Flow
+from headrace.windows import Fixed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PANE, DROPPED, LATE, RECORDS, UPDATED = "_pane", "_dropped", "_late", "_records", "_updated_at"
+SOURCE, REACHED = "_source", "_reached"
+
+
+def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
+    """`time`: the records' event time, None when the flow has no windows and needs none."""
+    assert flow.aggregates is not None
+    keys = [F.col(_quoted(name)).alias(name) for name in flow.groups]
+    if flow.window is not None:
+        assert time is not None
+        if flow.time is not None:
+            df = with_own_progress(df, time)
+            keys += [F.col(SOURCE), F.col("_partition")]
+        keys += lateness_of(flow, time)
+    slots = [column for name, each in flow.aggregates.items() for column in partial_of(name, each, time)]
+    if flow.time is not None and time is not None:
+        slots.append(F.max(F.unix_micros(_capped(time))).alias(REACHED))
+    return df.groupBy(*keys).agg(*slots, F.count(F.lit(1)).alias(RECORDS), F.max("_arrived_at").alias(UPDATED))
+
+
+def with_own_progress(df: DataFrame, time: Column) -> DataFrame:
+    """For a time that the transforms made: `_progress` comes as what the partition had reached before the batch, and
+    becomes what it had before the record: the largest time of the records let through at lower offsets."""
+    below = Window.partitionBy(SOURCE, "_partition").orderBy("_offset").rangeBetween(Window.unboundedPreceding, -1)
+    return df.withColumn("_progress", F.greatest(F.col("_progress"), F.max(_capped(time)).over(below)))
+
+
+def _capped(time: Column) -> Column:
+    """No clock in the future makes others late."""
+    return F.when(time.isNotNull(), F.least(time, F.col("_arrived_at")))
+
+
+def lateness_of(flow: Flow, time: Column) -> list[Column]:
+    assert flow.window is not None
+    progress = F.unix_micros(F.col("_progress"))
+    return lateness(flow.window, F.unix_micros(time), progress, flow.grace_us, flow.late.within_us)
+
+
+def dropped_rows(flow: Flow, df: DataFrame, time: Column) -> DataFrame:
+    """The records that were too late, with `_pane` and for how many of its windows."""
+    if flow.time is not None:
+        df = with_own_progress(df, time)
+    pane, dropped, _ = lateness_of(flow, time)
+    return df.withColumns({PANE: pane, DROPPED: dropped}).where(F.col(DROPPED) > 0)
+
+
+def lateness(window: Fixed, time: Column, progress: Column, grace_us: int, within_us: int) -> list[Column]:
+    """The record's pane, for how many of its windows it is too late, for how many not on time; whole numbers."""
+    pane = time - F.pmod(time, F.lit(window.pane_us))
+    if window.windows_max == 1:  # the same, in fewer words: Spark takes longer to read an expression than to run it
+        end = pane + F.lit(window.size_us + grace_us)
+        late = (progress >= end).cast("int")
+        dropped = late if within_us == 0 else (progress >= end + F.lit(within_us)).cast("int")
+        return [pane.alias(PANE), F.coalesce(dropped, F.lit(0)).alias(DROPPED), F.coalesce(late, F.lit(0)).alias(LATE)]
+    lowest = pane + F.lit(window.pane_us - window.size_us)  # the first window's start is the next multiple of the hop
+    first_end = lowest + F.pmod(-lowest, F.lit(window.every_us)) + F.lit(window.size_us)
+    count = _floor_div(pane + F.lit(window.size_us) - first_end, window.every_us) + F.lit(1)
+
+    def ended(bound: Column) -> Column:
+        passed = _floor_div(bound - first_end, window.every_us) + F.lit(1)
+        ended = F.greatest(F.lit(0), F.least(passed, count))  # these pass nulls over: without progress nothing is late
+        return F.when(progress.isNull(), F.lit(0)).otherwise(ended).cast("int")
+
+    late = ended(progress - F.lit(grace_us))
+    dropped = late if within_us == 0 else ended(progress - F.lit(grace_us + within_us))
+    return [pane.alias(PANE), dropped.alias(DROPPED), late.alias(LATE)]
+
+
+def _floor_div(number: Column, by: int) -> Column:
+    return F.call_function("div", number - F.pmod(number, F.lit(by)), F.lit(by))
+
+
+def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Column]:
+    """The columns that hold an aggregate's slots over some records; `fold` makes slots of them."""
+    column = None if aggregate.argument is None else column_of(aggregate.argument)
+    match aggregate.kind:
+        case "count" if aggregate.where is None:
+            return [F.count(F.lit(1)).alias(name)]
+        case "count":
+            return [F.count(F.when(column_of(aggregate.where), F.lit(1))).alias(name)]
+    assert column is not None
+    match aggregate.kind:
+        case "sum" if aggregate.exact:
+            return [F.collect_list(column.cast("double")).alias(f"{name}__exact")]
+        case "sum":
+            return [F.sum(column).alias(name)]
+        case "avg":
+            return [F.sum(column).alias(f"{name}__sum"), F.count(column).alias(f"{name}__count")]
+        case "min":
+            return [F.min(column).alias(name)]
+        case "max":
+            return [F.max(column).alias(name)]
+        case "first" | "last":
+            when = F.col("_arrived_at") if time is None else time
+            parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
+            order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
+            best = F.min if aggregate.kind == "first" else F.max
+            return [best(F.when(column.isNotNull(), order)).alias(name)]
+        case "count_distinct":
+            return [F.collect_set(column).alias(name)]
+    raise AssertionError(aggregate.kind)
+
+
+def column_of(given: Any) -> Column:
+    """A column's name, an SQL expression, or a Column."""
+    if isinstance(given, Column):
+        return given
+    if isinstance(given, str):
+        return F.expr(given)
+    raise InvalidArgument("column", given, "must be a column's name, an SQL expression or a Column")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,239 @@
+"""Ranges of offsets: which a micro-batch reads next, and their records as a DataFrame. Owns planning and reading.
+
+Workers read the log's files themselves. Many records are cut into pieces for all of them; few are read by one, in one
+partition, without an exchange, and by a plan that is made once and used for every small batch (`Slate`). The switch is
+by planned rows and changes no result. Partitions that are behind are read first: a batch takes stored batches in the
+order of their event time, across partitions."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from headrace.durations import instant_us
+from headrace.errors import OffsetOutOfRange
+from headrace.log.contract import META
+from headrace.time import UNSET
+from headrace.views.contract import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.log.contract import Offsets, Span, Start
+    from headrace.log.embedded.topic import EmbeddedTopic
+
+TINY_ROWS = 5_000
+"""Up to so many records are read by one worker, in one partition."""
+BATCH_BYTES = 512 << 20
+SPANS = 2_000
+META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, stop) of one partition. `carry_us`: progress before them, for flows with their own time, UNSET
+    for others."""
+
+    partition: int
+    start: int
+    stop: int
+    carry_us: int | None = UNSET
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+def spark_schema(topic: EmbeddedTopic) -> StructType:
+    """The topic's columns and the metadata, as Spark has them."""
+    return struct(f"{topic.describe().schema}, {META_DDL}")
+
+
+def struct(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType), ddl
+    return parsed
+
+
+# -- planning ----------------------------------------------------------------------------------------
+
+
+def begin(topic: EmbeddedTopic, start: Start) -> dict[int, int]:
+    """The offsets a new flow begins at."""
+    from headrace.errors import InvalidArgument
+
+    ends = topic.offsets()
+    if start == "earliest":
+        return {partition: offsets.earliest for partition, offsets in ends.items()}
+    if start == "latest":
+        return {partition: offsets.next for partition, offsets in ends.items()}
+    if isinstance(start, Mapping):
+        for partition in start:
+            if partition not in ends:
+                raise InvalidArgument("start", start, f"topic {topic.name!r} has no partition {partition}")
+        return {partition: start.get(partition, offsets.earliest) for partition, offsets in ends.items()}
+    return {partition: offsets.next for partition, offsets in topic.offsets(at=start).items()}
+
+
+def plan(topic: EmbeddedTopic, places: Mapping[int, int], ends: Mapping[int, Offsets], rows_max: int) -> list[Range]:
+    """What to read next: at most `rows_max` offsets and BATCH_BYTES, the oldest event times first."""
+    for partition, start in places.items():
+        end = ends[partition]
+        if not end.earliest <= start <= end.next:
+            raise OffsetOutOfRange(topic.name, partition, start, end.earliest, end.next)
+    behind = {partition: start for partition, start in places.items() if start < ends[partition].next}
+    if sum(ends[partition].next - start for partition, start in behind.items()) <= min(rows_max, TINY_ROWS):
+        return [Range(partition, start, ends[partition].next) for partition, start in sorted(behind.items())]
+    taken = dict(behind)
+    rows, size = 0, 0
+    spans = [_ordered(topic, partition, start) for partition, start in sorted(behind.items())]
+    for _, partition, span in heapq.merge(*spans, key=lambda each: each[0]):
+        stop = min(span.stop, ends[partition].next, span.start + rows_max - rows)
+        if stop <= span.start:
+            break
+        taken[partition] = stop
+        rows += stop - span.start
+        size += span.bytes
+        if rows >= rows_max or size >= BATCH_BYTES:
+            break
+    return [
+        Range(partition, behind[partition], stop)
+        for partition, stop in sorted(taken.items())
+        if stop > behind[partition]
+    ]
+
+
+def _ordered(topic: EmbeddedTopic, partition: int, start: int) -> Iterator[tuple[int, int, Span]]:
+    """The partition's spans with the largest event time so far: offsets are read in order, whatever their times."""
+    so_far = UNSET
+    for span in topic.spans(partition, start, SPANS):
+        so_far = max(so_far, UNSET if span.event_max_us is None else span.event_max_us)
+        yield so_far, partition, span
+
+
+def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
+    """The place behind a range: at the end the log says how far it has come, before it the next record does."""
+    if offset < end.next:
+        for batch in topic.batches(partition, offset, end.next, ["_progress"]):
+            if batch.num_rows:
+                value = batch.column(0)[0].cast(pa.int64()).as_py()
+                return Place(offset, value)
+    return Place(offset, None if end.progress is None else instant_us(end.progress, argument="progress"))
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+    """The records of the ranges, read by the workers; `schema` names the columns, metadata included."""
+    parts = _parts(ranges, spark.sparkContext.defaultParallelism)
+    reader = _reader(topic, schema.names)
+
+    def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for numbered in numbers:
+            for number in numbered.column(0).to_pylist():
+                yield from reader([parts[number]])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, schema)
+
+
+class Slate:
+    """A file that says what to read: so that one plan, made once, serves every small batch. Spark's analysis, planning
+    and half of a small batch's time are spared. Only where the workers are on this machine, and for plans without an
+    exchange: Spark would not run its map side again."""
+
+    def __init__(self) -> None:
+        file, self._path = tempfile.mkstemp(prefix="headrace-", suffix=".ranges")
+        os.close(file)
+        self._remove = weakref.finalize(self, _unlink, self._path)
+
+    def write(self, ranges: Mapping[str, Sequence[Range]]) -> None:
+        told = {name: [astuple(each) for each in some] for name, some in ranges.items()}
+        with open(self._path, "wb") as file:
+            file.write(orjson.dumps(told))
+
+    def read(self, spark: SparkSession, topic: EmbeddedTopic, schema: StructType) -> DataFrame:
+        """The records of the topic's ranges on the slate, in one partition."""
+        path, name, reader = self._path, topic.name, _reader(topic, schema.names)
+
+        def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in numbers:
+                with open(path, "rb") as file:
+                    yield from reader([Range(*each) for each in orjson.loads(file.read())[name]])
+
+        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, schema)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _reader(topic: EmbeddedTopic, columns: Sequence[str]) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
+    """A function for a worker: it knows where the log is, not the log."""
+    home, name, topic_id, wanted = str(topic.home), topic.name, topic.topic_id, list(columns)
+
+    def read(ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        for each in ranges:
+            for batch in worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted):
+                yield batch if each.carry_us == UNSET else _carrying(batch, each.carry_us)
+
+    return read
+
+
+def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
+    """The batch with what the partition had reached before it in place of the log's progress."""
+    at = batch.schema.get_field_index("_progress")
+    value = pa.scalar(carry_us, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(value, batch.num_rows))
+
+
+def few(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+    """The records of the ranges, read here: for small batches where there is no slate."""
+    found = _reader(topic, schema.names)(ranges)
+    table = pa.Table.from_batches(found, schema=arrow_schema(topic, schema.names))
+    return spark.createDataFrame(table, schema=schema).coalesce(1)
+
+
+def arrow_schema(topic: EmbeddedTopic, columns: Sequence[str]) -> pa.Schema:
+    instant = pa.timestamp("us", tz="UTC")
+    known = {field.name: field for field in topic.schema}
+    known |= {"_partition": pa.field("_partition", pa.int32()), "_offset": pa.field("_offset", pa.int64())}
+    known |= {name: pa.field(name, instant) for name in META[2:]}
+    return pa.schema([known[name] for name in columns])
+
+
+def _parts(ranges: Sequence[Range], cores: int) -> list[Range]:
+    """Pieces for the workers: two for each core, so that one that is slow does not hold up the other."""
+    size = max(-(-sum(each.rows for each in ranges) // (2 * cores)), 10_000)
+    return [
+        replace(each, start=start, stop=min(start + size, each.stop))
+        for each in ranges
+        for start in range(each.start, each.stop, size)
+    ]
+
+
+_open: dict[tuple[str, str], EmbeddedTopic] = {}
+
+
+def worker_topic(home: str, name: str, topic_id: str) -> EmbeddedTopic:
+    """In a worker: the topic, opened once per process."""
+    from headrace.errors import TopicReplaced
+    from headrace.log.embedded.log import open_log
+
+    if (home, topic_id) not in _open:
+        topic = open_log(home, create=False).topic(name)
+        if topic.topic_id != topic_id:
+            raise TopicReplaced(topic=name, topic_id=topic_id)
+        _open[home, topic_id] = topic
+    return _open[home, topic_id]

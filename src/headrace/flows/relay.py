@@ -1,0 +1,61 @@
+"""From the outbox to the log: what a flow emits, appended once. Owns the order and the stamps; knows no Spark.
+
+Rows in the outbox are numbered for their target, and each append carries the number of its first row: the log knows a
+repetition. So a relay that was killed after an append and before the outbox knew does no harm when it is run again."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.failpoints import reach
+from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.views.contract import ViewStore, Waiting
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.log import EmbeddedLog
+
+
+class Relay:
+    def __init__(self, log: EmbeddedLog, store: ViewStore, flow: str) -> None:
+        self._log, self._store, self._flow = log, store, flow
+        self._stamps: dict[str, Stamp] = {}
+        self.done = -1
+        """All of the outbox up to this sequence has arrived."""
+
+    def begin(self) -> None:
+        """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there."""
+        self._stamps.clear()
+
+    def run(self) -> int:
+        """Sends what waits; how many rows."""
+        sent = 0
+        for sequence, group in itertools.groupby(self._store.outbox(self._flow), key=lambda each: each.sequence):
+            if sequence > self.done:
+                sent += sum(self._send(waiting) for waiting in group)
+                self.done = sequence
+        return sent
+
+    def _send(self, waiting: Waiting) -> int:
+        if waiting.target == DEAD_LETTERS:
+            return self._bury(waiting)
+        topic = self._log.topic(waiting.target)
+        stamp = self._stamps.get(waiting.target) or topic.stamps(f"flow.{self._flow}")
+        self._stamps[waiting.target] = stamp
+        progress = waiting.rows["_progress"].to_pylist() if "_progress" in waiting.rows.column_names else None
+        rows = waiting.rows.drop_columns(["_progress"]) if progress is not None else waiting.rows
+        topic.append(rows, progress=progress, stamp=replace(stamp, sequence=waiting.base))
+        reach("relay.appended")
+        return int(rows.num_rows)
+
+    def _bury(self, waiting: Waiting) -> int:
+        """Letters of one topic."""
+        letters = waiting.rows.to_pylist()
+        topic = self._log.topic(letters[0]["topic"])
+        stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(f"flow.{self._flow}")
+        self._stamps[DEAD_LETTERS] = stamp
+        topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
+        reach("relay.appended")
+        return len(letters)

@@ -1,0 +1,78 @@
+"""The Spark session: one of ours, with the settings that suit small batches on one machine, or the user's as it is.
+Owns the session it made and what the JVM prints: that goes to a file, not over the user's terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "{cores}",
+    "spark.driver.memory": "2g",
+    "spark.driver.maxResultSize": "0",
+}
+"""Of a session we make; a user's own entries come over them."""
+
+
+def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
+    """The session to run on, and whether we made it (and so have to stop it). `spark`: a SparkSession, a master
+    ("spark://…", "local[4]"), a connect address ("sc://…"), a mapping of settings, or None."""
+    if spark is not None and not isinstance(spark, (str, Mapping)):
+        return spark, False
+    from pyspark.sql import SparkSession
+
+    settings = {key: value.format(cores=os.cpu_count() or 1) for key, value in SETTINGS.items()}
+    if isinstance(spark, Mapping):
+        settings |= {str(key): str(value) for key, value in spark.items()}
+    builder = SparkSession.builder.appName(f"headrace {app}")
+    if isinstance(spark, str) and spark.startswith("sc://"):
+        builder = builder.remote(spark)
+        settings = {}
+    else:
+        builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    running = SparkSession.getActiveSession() is not None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _quiet(home / "spark.log"):
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
+                raise JavaMissing(why=str(error).splitlines()[0]) from error
+            raise
+    session.sparkContext.setLogLevel("ERROR")
+    return session, not running
+
+
+@contextlib.contextmanager
+def _quiet(path: Path) -> Iterator[None]:
+    """While the JVM is started, standard error is a file: the JVM inherits it, and so do its Python workers."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.dup2(target, 2)
+        os.close(target)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,1 @@
+"""Views: results and state of flows in plain tables, committed beside the offsets they were made from."""

@@ -1,0 +1,249 @@
+"""What a view store is: the values that go in and out of it, and what it promises. Owns no behaviour.
+
+A flow is one line of work: topics in, one view or topic out. The store keeps, for each, an epoch (who may write), a
+sequence (how many commits), positions, frontier, ledger, outbox and the view's rows, and changes them together:
+
+    flow = store.begin(spec)                                  # a new epoch: whoever had it before is fenced
+    store.commit(flow, Commit(...))                           # all of it, and sequence + 1; or none of it
+
+After a crash the store is as some commit left it. A commit whose outcome is unknown is looked up by its sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from headrace.aggregates import Rule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WINDOW = ("window_start", "window_end")
+TAIL = ("_status", "_corrections", "_updated_at")
+"""The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
+
+Emit = Literal["updates", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    """As in a schema's DDL text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotColumn:
+    """A column of the state: see `aggregates.Slot`. The type of a `distinct` slot is that of its values."""
+
+    name: str
+    type: str
+    rule: Rule
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A column readers see: a slot, or the ratio of two."""
+
+    name: str
+    type: str
+    slots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """What a view's table is made of. `public`: readers may see it under its name; a flow into a topic has the state
+    only."""
+
+    name: str
+    groups: tuple[Column, ...]
+    slots: tuple[SlotColumn, ...]
+    results: tuple[Result, ...]
+    window_us: tuple[int, int] | None = None
+    """Size and hop of fixed windows."""
+    keep_us: int | None = None
+    public: bool = True
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (*WINDOW[: 1 if self.window_us else 0], *(column.name for column in self.groups))
+
+    @property
+    def columns(self) -> list[Column]:
+        """What readers see, in order."""
+        window = [Column(name, "timestamp") for name in WINDOW] if self.window_us else []
+        tail = [Column("_status", "string"), Column("_corrections", "bigint"), Column("_updated_at", "timestamp")]
+        return [*window, *self.groups, *(Column(result.name, result.type) for result in self.results), *tail]
+
+
+def change_columns(view: ViewSpec) -> list[Column]:
+    """What a change of the view has: whether the row came or went, and the row, without what only readers see."""
+    return [Column("op", "string"), *(each for each in view.columns if each.name not in TAIL)]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """What a flow is, as far as its stored state depends on it. Kept as JSON, and compared before a start."""
+
+    name: str
+    app: str
+    sources: tuple[str, ...]
+    view: ViewSpec | None
+    window: str = ""
+    aggregates: Mapping[str, str] = field(default_factory=dict)
+    """name -> text, e.g. "views" -> "count()"."""
+    grace_us: int = 0
+    within_us: int = 0
+    time: str | None = None
+    target: str | None = None
+    emit: Emit | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> FlowSpec:
+        view = tree["view"]
+        if view is not None:
+            view = ViewSpec(
+                **{
+                    **view,
+                    "groups": tuple(Column(**each) for each in view["groups"]),
+                    "slots": tuple(SlotColumn(**each) for each in view["slots"]),
+                    "results": tuple(Result(**{**each, "slots": tuple(each["slots"])}) for each in view["results"]),
+                    "window_us": None if view["window_us"] is None else tuple(view["window_us"]),
+                }
+            )
+        return cls(**{**tree, "view": view, "sources": tuple(tree["sources"])})
+
+    def changes(self, new: FlowSpec) -> list[str]:
+        """What is different in `new`, each in a few words."""
+        said = []
+        for name in ("sources", "window", "grace_us", "within_us", "time", "target", "emit"):
+            if getattr(self, name) != getattr(new, name):
+                said.append(f"{name.removesuffix('_us')}: {getattr(self, name)!r} became {getattr(new, name)!r}")
+        old_groups, new_groups = self._groups(), new._groups()
+        if old_groups != new_groups:
+            said.append(f"group_by: {_listed(old_groups)} became {_listed(new_groups)}")
+        for name in self.aggregates.keys() | new.aggregates.keys():
+            before, after = self.aggregates.get(name), new.aggregates.get(name)
+            if before is None:
+                said.append(f"aggregate {name!r} was added")
+            elif after is None:
+                said.append(f"aggregate {name!r} was removed")
+            elif before != after:
+                said.append(f"aggregate {name!r}: {before} became {after}")
+        if not said and (self.view and self.view.slots) != (new.view and new.view.slots):
+            said.append("a type changed: " + ", ".join(_retyped(self.view, new.view)))
+        return sorted(said)
+
+    def _groups(self) -> list[str]:
+        return [f"{column.name} {column.type}" for column in self.view.groups] if self.view else []
+
+
+def _listed(groups: list[str]) -> str:
+    return ", ".join(groups) or "nothing"
+
+
+def _retyped(old: ViewSpec | None, new: ViewSpec | None) -> list[str]:
+    before = {slot.name: slot.type for slot in old.slots} if old else {}
+    after = {slot.name: slot.type for slot in new.slots} if new else {}
+    return [f"{name} from {before.get(name)} to {after.get(name)}" for name in after if before.get(name) != after[name]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a flow has read one partition: the next offset, and event-time progress there (None: none yet)."""
+
+    offset: int
+    progress_us: int | None
+
+
+Places = Mapping[str, Mapping[int, Place]]
+"""Topic -> partition -> place."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowState:
+    """A flow as its last commit left it."""
+
+    name: str
+    epoch: int
+    sequence: int
+    places: dict[str, dict[int, Place]]
+    topic_ids: dict[str, str]
+    frontier_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What became of the records of a window, in one batch or in all; without a window: of the flow."""
+
+    window_start_us: int | None
+    window_end_us: int | None
+    on_time: int = 0
+    corrected: int = 0
+    dropped: int = 0
+    untimed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Rows on their way to a topic, with the progress each carries in a column `_progress`."""
+
+    target: str
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows in the outbox. `base`: how many rows went to the target before, so that the log knows a repetition."""
+
+    sequence: int
+    target: str
+    base: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One micro-batch's worth of change. `sequence` is the flow's before it. `partials`: rows of the view's key columns
+    and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. `reachable_us`: no record to
+    come can change a window that ended by then: what is kept for changing it may go."""
+
+    sequence: int
+    places: Places
+    topic_ids: Mapping[str, str]
+    frontier_us: int | None = None
+    closed_us: int | None = None
+    """Windows that end by then are final."""
+    reachable_us: int | None = None
+    partials: pa.Table | None = None
+    ledger: Sequence[LedgerRow] = ()
+    outgoing: Sequence[Outgoing] = ()
+    relayed: int = -1
+    """What is in the outbox up to this sequence has arrived where it goes."""
+    shape: Callable[[pa.Table], pa.Table] | None = None
+    """What makes of the view's changes what goes out."""
+
+
+class ViewStore(Protocol):
+    """The side that writes; `views.reading` is the other. One of each for every kind of store."""
+
+    def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState: ...
+
+    def drop(self, flow: str) -> None: ...
+
+    def state(self, flow: str) -> FlowState: ...
+
+    def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
+
+    def outbox(self, flow: str) -> list[Waiting]: ...
+
+    def last_window_end(self, flow: str) -> int | None: ...
+
+    def closes(self, flow: str, closed_us: int) -> bool: ...
+
+    def close(self) -> None: ...

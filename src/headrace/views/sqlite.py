@@ -1,0 +1,426 @@
+"""The view store in a SQLite file beside the log. Owns `views.db`: the flows' own rows, their views' tables, and the
+order of a commit. Does not know Spark, topics or what a transform is.
+
+One commit is one transaction, synced before it counts. It is refused when the flow's epoch is not the committer's
+(somebody took over) or its sequence is another (the commit was made already, or one is missing): so nothing is applied
+twice and nothing is skipped, whoever restarts whom. Write transactions of all processes take turns under a lock file,
+and so do checkpoints; readers never wait and see whole commits only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.durations import instant_us
+from headrace.errors import (
+    Closed,
+    CommitConflict,
+    DiskFull,
+    DoesNotFit,
+    FlowChanged,
+    FlowFenced,
+    ForkedProcess,
+    StorageError,
+    UnknownView,
+    UnsupportedFormat,
+    ViewsDamaged,
+    ViewTaken,
+)
+from headrace.failpoints import reach
+from headrace.log.embedded import disk
+from headrace.log.embedded.turnstile import Turnstile
+from headrace.views import exact, merging
+from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
+from headrace.views.tables import ViewTables
+from headrace.views.values import text_of_us
+
+FILE = "views.db"
+FORMAT = "1"
+CHECKPOINT_BYTES = 64 << 20
+CACHE_KIB = 128 << 10
+
+SCHEMA = (
+    "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE _flows (flow TEXT PRIMARY KEY, app TEXT NOT NULL, spec TEXT NOT NULL, epoch INTEGER NOT NULL, "
+    "sequence INTEGER NOT NULL, frontier UTC_TIMESTAMP, closed UTC_TIMESTAMP, reachable UTC_TIMESTAMP, "
+    "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
+    "WITHOUT ROWID",
+    "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
+    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, "
+    "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
+    # '' as window_start: what belongs to no window.
+    "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
+    "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, window_start)) WITHOUT ROWID",
+    # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
+    "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, target TEXT NOT NULL, "
+    "base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, target)) WITHOUT ROWID",
+    "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+)
+
+_LEDGER = (
+    "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start) DO UPDATE SET "
+    "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
+    "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
+)
+_POSITION = (
+    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
+    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress"
+)
+
+
+class _Gate:
+    """One per file and process: threads exclude each other by a lock, processes by the turnstile. POSIX locks end when
+    any descriptor of their file is closed: so this one never is."""
+
+    def __init__(self, home: Path) -> None:
+        self.lock = threading.RLock()
+        self.turnstile = Turnstile(home / "views.lock")
+
+
+_gates: dict[tuple[Path, int], _Gate] = {}
+_gates_lock = threading.Lock()
+
+
+class SqliteViews:
+    """`SqliteViews(home)`: the store of the views in that directory; made if there is none."""
+
+    def __init__(self, home: Path) -> None:
+        disk.make_directory(home)
+        self.path = home.resolve() / FILE
+        self._pid = os.getpid()
+        self._closed = False
+        self._problems: list[DoesNotFit] = []
+        with _gates_lock:
+            if (self.path, self._pid) not in _gates:
+                _gates[self.path, self._pid] = _Gate(home)
+            self._gate = _gates[self.path, self._pid]
+        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            if not self.path.exists():
+                os.close(disk.create(self.path))
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA wal_autocheckpoint=0")
+            self._db.execute("PRAGMA trusted_schema=OFF")
+            self._db.execute("PRAGMA temp_store=MEMORY")
+            self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            exact.register(self._db, self._problems)
+            self._prepare(self._db)
+        disk.sync_directory(home)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = '_meta'").fetchone():
+            for statement in SCHEMA:
+                db.execute(statement)
+            db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
+        db.execute("COMMIT")
+        (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone()
+        if found != FORMAT:
+            why = f"written in format {found}, this headrace reads {FORMAT}: upgrade headrace"
+            raise UnsupportedFormat(path=str(self.path), why=why)
+
+    # -- flows -------------------------------------------------------------------------------------
+
+    def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState:
+        """Takes the flow: makes its tables if there are none, and gives it a new epoch. A flow that is not what its
+        state was made by is FlowChanged; with `replace` its state is dropped, to be made again from the log."""
+        text = json.dumps(spec.as_json())
+        with self._writing() as db:
+            known = spec_of(db, spec.name)
+            if known is not None and known.app != spec.app:
+                raise ViewTaken(view=spec.name, app=known.app)
+            if known is not None and not replace and (changed := known.changes(spec)):
+                raise FlowChanged(flow=spec.name, changes=changed)
+            if known is not None and replace:
+                self._drop(db, known)
+            if known is None or replace:
+                db.execute(
+                    "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, ?, 0, -1)",
+                    (spec.name, spec.app, text, _epoch_before(db)),
+                )
+                for statement in ViewTables(spec.view).create() if spec.view else ():
+                    db.execute(statement)
+            db.execute(
+                "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
+                (_epoch_before(db) + 1, text, os.getpid(), socket.gethostname(), _now(), spec.name),
+            )
+        return self.state(spec.name)
+
+    def drop(self, flow: str) -> None:
+        """Forgets a flow with all its rows; the log has what they were made from."""
+        with self._writing() as db:
+            self._drop(db, self._known(db, flow))
+
+    def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
+        for statement in ViewTables(spec.view).drop() if spec.view else ():
+            db.execute(statement)
+        for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
+            db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+
+    def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
+        spec = spec_of(db, flow)
+        if spec is None:
+            raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
+        return spec
+
+    def state(self, flow: str) -> FlowState:
+        """The flow as its last commit left it."""
+        with self._gate.lock, self._typed():
+            return state_of(self._db, flow)
+
+    def outbox(self, flow: str) -> list[Waiting]:
+        """What has to go out yet, in order."""
+        with self._gate.lock, self._typed():
+            found = self._db.execute(
+                "SELECT sequence, target, base, rows FROM _outbox WHERE flow = ?1 AND sequence > "
+                "(SELECT relayed FROM _flows WHERE flow = ?1) ORDER BY sequence, target",
+                (flow,),
+            ).fetchall()
+        return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
+
+    def last_window_end(self, flow: str) -> int | None:
+        """The end of the flow's last window that has a row."""
+        spec = self._spec(flow)
+        if spec.view is None or spec.view.window_us is None:
+            return None
+        last = f"SELECT max(window_start) FROM {ViewTables(spec.view).state}"
+        with self._gate.lock, self._typed():
+            (found,) = self._db.execute(last).fetchone()
+        start = us_of(found)
+        return None if start is None else start + spec.view.window_us[0]
+
+    def _spec(self, flow: str) -> FlowSpec:
+        with self._gate.lock, self._typed():
+            return self._known(self._db, flow)
+
+    def closes(self, flow: str, closed_us: int) -> bool:
+        """Whether a window that has a row, and is open, ends by then."""
+        spec = self._spec(flow)
+        if spec.view is None or spec.view.window_us is None:
+            return False
+        tables = ViewTables(spec.view)
+        with self._gate.lock, self._typed():
+            (closed,) = self._db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
+            where, values = merging.ending(spec.view, closed, closed_us)
+            found = self._db.execute(f"SELECT 1 FROM {tables.state} WHERE {where} LIMIT 1", values).fetchone()
+        return found is not None
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def commit(self, flow: FlowState, commit: Commit) -> FlowState:
+        """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
+        with self._writing() as db:
+            reach("view.begun")
+            self._check(db, flow, commit)
+            closed = _text(commit.closed_us)
+            outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
+            reach("view.merged")
+            self._note(db, flow.name, commit, closed)
+            self._put_out(db, flow.name, commit.sequence, outgoing)
+            reach("view.applied")
+        reach("view.committed")
+        self._checkpoint_if_due()
+        return self.state(flow.name)
+
+    def _check(self, db: sqlite3.Connection, flow: FlowState, commit: Commit) -> None:
+        found = db.execute("SELECT epoch, sequence FROM _flows WHERE flow = ?", (flow.name,)).fetchone()
+        if found is None or found[0] != flow.epoch:
+            raise FlowFenced(flow=flow.name, epoch=flow.epoch, current_epoch=found[0] if found else 0)
+        if found[1] != commit.sequence:
+            raise CommitConflict(flow=flow.name, sequence=commit.sequence, current=found[1])
+
+    def _fold(self, db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> list[Outgoing]:
+        """The rows into the view's tables; what changed, if it goes anywhere."""
+        spec = self._known(db, flow)
+        if spec.view is None:
+            return []
+        tables = ViewTables(spec.view)
+        was_closed, was_reachable = db.execute(
+            "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
+        ).fetchone()
+        changes = None
+        if spec.emit is not None:
+            changes = merging.Changes(db, tables, spec.emit, commit.partials, was_closed)
+        if commit.partials is not None and commit.partials.num_rows:
+            merging.merge(db, tables, commit.partials)
+        merging.forget(db, tables, was_reachable, commit.reachable_us)
+        if changes is None:
+            return []
+        moved = commit.closed_us if closed is not None and closed > (was_closed or "") else None
+        rows = changes.rows(moved)
+        if "window_start" in rows.column_names:
+            rows = rows.append_column("_progress", rows["window_start"])  # a change of a view is never late
+        if commit.shape is not None and rows.num_rows:
+            rows = commit.shape(rows)
+        assert spec.target is not None, "what is emitted goes somewhere"
+        return [Outgoing(spec.target, rows)] if rows.num_rows else []
+
+    def _note(self, db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> None:
+        """How far the flow has come. Neither frontier nor what is closed goes back."""
+        db.executemany(
+            _POSITION,
+            [
+                (flow, topic, commit.topic_ids[topic], partition, place.offset, _text(place.progress_us))
+                for topic, places in commit.places.items()
+                for partition, place in places.items()
+            ],
+        )
+        db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
+        later = ", ".join(
+            f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
+            for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))
+        )
+        db.execute(
+            f"UPDATE _flows SET sequence = sequence + 1, {later}, relayed = max(relayed, ?5), committed_at = ?6 "
+            f"WHERE flow = ?1",
+            (flow, _text(commit.frontier_us), closed, _text(commit.reachable_us), commit.relayed, _now()),
+        )
+        db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, commit.relayed))
+
+    def _put_out(self, db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:
+        for each in outgoing:
+            found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
+            (base,) = found.fetchone() or (0,)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, each.rows.schema) as writer:
+                writer.write_table(each.rows)
+            body = sink.getvalue().to_pybytes()
+            db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?)", (flow, sequence, each.target, base, body))
+            carried = (flow, each.target, base + each.rows.num_rows)
+            db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        self._usable()
+        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                if self._problems:
+                    problem = self._problems[0]
+                    self._problems.clear()
+                    raise problem from error
+                raise
+
+    def _checkpoint_if_due(self) -> None:
+        """Moves the write-ahead log into the file. A reader in the way is not waited for: the next commit will try."""
+        try:
+            if os.stat(f"{self.path}-wal").st_size < CHECKPOINT_BYTES:
+                return
+        except OSError:
+            return
+        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            self._db.execute("PRAGMA busy_timeout=0")
+            try:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._db.execute("PRAGMA busy_timeout=60000")
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        except OSError as error:
+            raise disk.translate(error, error.filename or self.path) from error
+
+    def _usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcess(what=f"the views {self.path}")
+        if self._closed:
+            raise Closed(what=f"the views {self.path}")
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        with self._gate.lock:
+            self._closed = True
+            with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
+                self._db.execute("PRAGMA busy_timeout=0")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- what is in the file -----------------------------------------------------------------------------
+
+
+def translate(error: sqlite3.Error, path: Path) -> StorageError:
+    """SQLite's errors, as ours. What is damaged can be made again from the log."""
+    code = getattr(error, "sqlite_errorname", "") or ""
+    if code.startswith("SQLITE_FULL"):
+        return DiskFull(path=str(path), why="the disk is full")
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
+    return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")
+
+
+def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
+    found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    return None if found is None else FlowSpec.from_json(json.loads(found[0]))
+
+
+def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
+    found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    if found is None:
+        raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
+    places: dict[str, dict[int, Place]] = {}
+    ids: dict[str, str] = {}
+    rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
+    for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
+        places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+        ids[topic] = topic_id
+    return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
+
+
+def us_of(text: str | None) -> int | None:
+    return None if text is None else instant_us(f"{text}Z", argument="text")
+
+
+def _epoch_before(db: sqlite3.Connection) -> int:
+    """Epochs only grow, for all flows together: one that was dropped and made again is never mistaken for itself."""
+    (found,) = db.execute("SELECT value FROM _meta WHERE name = 'epoch'").fetchone() or ("0",)
+    db.execute("INSERT OR REPLACE INTO _meta VALUES ('epoch', ?)", (str(int(found) + 1),))
+    return int(found)
+
+
+def _text(us: int | None) -> str | None:
+    return None if us is None else text_of_us(us)
+
+
+def _now() -> str:
+    return text_of_us(time.time_ns() // 1000)
+
+
+def _ledger_values(row: LedgerRow) -> tuple[Any, ...]:
+    start = "" if row.window_start_us is None else text_of_us(row.window_start_us)
+    return start, _text(row.window_end_us), row.on_time, row.corrected, row.dropped, row.untimed

@@ -1,0 +1,129 @@
+"""Arrow columns as SQLite has them, and back. Owns which declared type and which text or number stands for a value.
+Every value can be read in any SQLite browser: times are texts in UTC, and sort as they should; decimals are texts;
+a double that is not a number is the text 'NaN', which SQLite sorts above all numbers, as Spark does."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InvalidArgument
+from headrace.schema import parse_ddl
+
+__all__ = ["arrow_type", "bound", "declared", "decode", "encode", "register_converters", "text_of_us"]
+
+NAN = "NaN"
+
+
+@cache
+def arrow_type(ddl: str) -> pa.DataType:
+    return parse_ddl(f"x {ddl}").field(0).type
+
+
+def declared(arrow: pa.DataType, *, column: str = "") -> str:
+    """The column type in CREATE TABLE. The names are ours alone, so that reading converts no foreign column."""
+    if pa.types.is_boolean(arrow):
+        return "BOOL"
+    if pa.types.is_integer(arrow):
+        return "INTEGER"
+    if pa.types.is_floating(arrow):
+        return "DOUBLE"
+    if pa.types.is_string(arrow):
+        return "TEXT"
+    if pa.types.is_binary(arrow):
+        return "BLOB"
+    if pa.types.is_date(arrow):
+        return "ISO_DATE"
+    if pa.types.is_timestamp(arrow):
+        return "UTC_TIMESTAMP" if arrow.tz else "LOCAL_TIMESTAMP"
+    if pa.types.is_decimal(arrow):
+        return f"DECIMAL_TEXT({arrow.precision},{arrow.scale})"
+    raise InvalidArgument(
+        "column", column, f"is of type {arrow}: a view's columns are plain values. Select the field you need from it"
+    )
+
+
+def encode(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The column's values as SQLite takes them."""
+    arrow = column.type
+    if pa.types.is_timestamp(arrow):
+        return _times_as_text(column)
+    if pa.types.is_date(arrow):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_decimal(arrow):
+        return [None if value is None else format(value, "f") for value in column.to_pylist()]
+    if pa.types.is_boolean(arrow):
+        return list(column.cast(pa.int8()).to_pylist())
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_floating(arrow) and pc.any(pc.is_nan(column)).as_py():
+        return [NAN if value is not None and math.isnan(value) else value for value in values]
+    return values
+
+
+def _times_as_text(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Many rows have few different windows: each text is made once. Without a fraction when that is zero: a text that
+    is another's beginning sorts before it, so the order is right."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    few = whole.cast(pa.timestamp("us")).dictionary_encode()
+    texts = [text.removesuffix(".000000") for text in few.dictionary.cast(pa.string()).to_pylist()]
+    if not texts:
+        return [None] * len(whole)
+    return [None if at is None else texts[at] for at in few.indices.to_pylist()]
+
+
+def text_of_us(us: int) -> str:
+    text: str = pa.scalar(us, pa.timestamp("us")).cast(pa.string()).as_py()
+    return text.removesuffix(".000000")
+
+
+def decode(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    """A column of what `encode` made."""
+    if pa.types.is_timestamp(arrow):
+        naive = pa.array(values, pa.string()).cast(pa.timestamp("us"))
+        return naive.cast(arrow) if arrow.tz is None else pc.assume_timezone(naive, arrow.tz)
+    if pa.types.is_date(arrow):
+        return pa.array(values, pa.string()).cast(arrow)
+    if pa.types.is_decimal(arrow):
+        return pa.array([None if value is None else Decimal(value) for value in values], arrow)
+    if pa.types.is_boolean(arrow):
+        return pa.array([None if value is None else bool(value) for value in values], arrow)
+    if pa.types.is_floating(arrow):
+        return pa.array([math.nan if value == NAN else value for value in values], arrow)
+    return pa.array(values, arrow)
+
+
+def bound(value: Any) -> Any:
+    """A query's parameter, as the tables have it."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgument("params", value, "has no time zone: use datetime(…, tzinfo=UTC)")
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float) and math.isnan(value):
+        return NAN
+    return value
+
+
+# -- reading any query's result ----------------------------------------------------------------------
+
+
+@cache
+def register_converters() -> None:
+    """For connections with PARSE_DECLTYPES: a column that is a view's own comes back as the type it has there. The
+    names are known to nobody else."""
+    sqlite3.register_converter("UTC_TIMESTAMP", lambda raw: datetime.fromisoformat(raw.decode()).replace(tzinfo=UTC))
+    sqlite3.register_converter("LOCAL_TIMESTAMP", lambda raw: datetime.fromisoformat(raw.decode()))
+    sqlite3.register_converter("ISO_DATE", lambda raw: date.fromisoformat(raw.decode()))
+    sqlite3.register_converter("DECIMAL_TEXT", lambda raw: Decimal(raw.decode()))
+    sqlite3.register_converter("BOOL", lambda raw: raw != b"0")
+    sqlite3.register_converter("DOUBLE", float)

@@ -1,0 +1,37 @@
+"""The program of the README, and what a user meets first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+
+
+@pytest.fixture
+def app(spark: Any, tmp_path: Path) -> Any:
+    with hr.App("shop", home=tmp_path, spark=spark) as app:
+        yield app
+
+
+def test_the_first_program(app: hr.App) -> None:
+    clicks = app.topic("clicks", "user string, page string, at timestamp", key="user", event_time="at")
+    views = (
+        app.stream(clicks)
+        .transform(lambda df: df.where("page <> '/health'"))
+        .window(hr.tumbling("1 minute"), grace="10 seconds", late=hr.correct(within="1 hour"), idle="1 day")
+        .group_by("page")
+        .agg(views=hr.count())
+        .to_view("views_per_minute")
+    )
+    for at in "09:00:05", "09:00:40", "09:01:30", "09:00:59":
+        clicks.append({"user": "ann", "page": "/", "at": f"2026-01-01T{at}Z"})
+    clicks.append({"user": "bob", "page": "/health", "at": "2026-01-01T09:01:31Z"})
+    assert app.drain() == 5
+    rows = [(row["views"], row["_status"], row["_corrections"]) for row in views.to_arrow().to_pylist()]
+    assert rows == [(3, "final", 1), (1, "open", 0)]
+    assert [tuple(row.values())[2:] for row in views.ledger().to_pylist()] == [(2, 1, 0, 0), (1, 0, 0, 0)]
+    found = app.query("select views from views_per_minute where page = ? order by 1", ("/",))
+    assert found.to_pylist() == [{"views": 1}, {"views": 3}]

@@ -1,0 +1,205 @@
+"""Time, line by line: the flow's own time column, dropped records, frontier and idleness, what a topic of results
+carries on, union, corrected clocks."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from tests.flows.oracle import records_of
+
+START = datetime(2026, 1, 1, 9, tzinfo=UTC)
+SEED = 20261116
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def rows(app: hr.App, view: str) -> list[tuple[Any, ...]]:
+    """(window start in seconds, group, count, status)."""
+    found = app.view(view).to_arrow().to_pylist()
+    return [((row["window_start"] - START).total_seconds(), row["who"], row["n"], row["_status"]) for row in found]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_time_column_of_the_transforms_has_its_own_progress(spark: Any, tmp_path: Path, partitions: int) -> None:
+    """Progress is the largest of that column, capped at arrival, at lower offsets among the rows let through."""
+    rng = random.Random(SEED)
+    counts: dict[tuple[Any, ...], int] = defaultdict(int)
+    with hr.App("own", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, ms bigint, skip boolean", partitions=partitions)
+        (
+            app.stream(topic)
+            .transform(lambda df: df.where("not skip").selectExpr("*", "timestamp_millis(ms) as t"))
+            .window(hr.tumbling("10 seconds"), time="t", grace="1 second", late=hr.correct(within="10 seconds"))
+            .group_by("who")
+            .agg(n=hr.count())
+            .to_view("v")
+        )
+        for _ in range(5):
+            topic.append(
+                [
+                    {
+                        "who": rng.choice("ab"),
+                        "ms": int(at(number - rng.choice([0, 0, 2, 12, 30])).timestamp() * 1000),
+                        "skip": rng.random() < 0.2,
+                    }
+                    for number in range(0, 60, 2)
+                ]
+            )
+            app.drain(batch_rows=rng.choice([5, 17, 1000]))
+        largest: dict[int, datetime] = {}
+        ledger = {"on_time": 0, "corrected": 0, "dropped": 0}
+        for record in records_of(topic):
+            if record["skip"]:
+                continue
+            time = datetime.fromtimestamp(record["ms"] / 1000, UTC)
+            before = largest.get(record["_partition"])
+            largest[record["_partition"]] = max(time, before or time)
+            start = int((time - START).total_seconds() // 10) * 10
+            if before is None or before < at(start + 11):
+                ledger["on_time"] += 1
+            elif before < at(start + 21):
+                ledger["corrected"] += 1
+            else:
+                ledger["dropped"] += 1
+                continue
+            counts[start, record["who"]] += 1
+        assert {(start, who): n for start, who, n, _ in rows(app, "v")} == dict(counts)
+        found = app.view("v").ledger()
+        assert {name: sum(found[name].to_pylist()) for name in ledger} == ledger
+
+
+def test_dropped_records_go_to_a_topic(spark: Any, tmp_path: Path) -> None:
+    with hr.App("drops", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", event_time="at")
+        late = hr.drop(dropped_to="too_late")
+        window = app.stream(topic).window(hr.hopping("10 seconds", every="5 seconds"), late=late, idle="1 day")
+        window.group_by("who").agg(n=hr.count()).to_view("v")
+        # progress 12: 3 is in [-5, 5) and [0, 10), which have ended; 6 in [0, 10), which has, and in [5, 15)
+        topic.append([{"who": "a", "at": at(12)}, {"who": "b", "at": at(3)}, {"who": "c", "at": at(6)}])
+        app.drain(batch_rows=2)
+        dropped = [
+            (record.value["who"], (record.value["window_start"] - START).total_seconds(), record.progress)
+            for record in app.log.topic("too_late").records()
+        ]
+        assert dropped == [("b", -5, at(12)), ("b", 0, at(12)), ("c", 0, at(12))]
+        assert [(start, who, n) for start, who, n, _ in rows(app, "v")] == [(5, "a", 1), (5, "c", 1), (10, "a", 1)]
+
+
+def test_a_quiet_partition_holds_up_until_it_is_idle(spark: Any, tmp_path: Path) -> None:
+    now = [START.timestamp()]
+    with hr.App("idle", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", key="who", event_time="at", partitions=2)
+        window = app.stream(topic).window(hr.tumbling("10 seconds"), idle="30 seconds")
+        window.group_by("who").agg(n=hr.count()).to_view("v")
+        app.running._clock_us = lambda: int(now[0] * 1e6)
+        now[0] = datetime.now(UTC).timestamp()
+        keys = {}  # a key for each partition
+        while len(keys) < 2:
+            done = topic.append({"who": (who := f"k{random.random()}"), "at": at(1)})
+            keys.setdefault(next(iter(done.ranges)), who)
+        topic.append([{"who": keys[0], "at": at(25)}])
+        app.drain()
+        assert {status for *_, status in rows(app, "v")} == {"open"}  # the other partition has come to 1 only
+        now[0] += 29
+        app.drain()
+        assert {status for *_, status in rows(app, "v")} == {"open"}
+        now[0] += 2  # 31 s without a record: it counts as the clock less 30 s
+        app.drain()
+        assert {status for *_, status in rows(app, "v")} == {"final"}
+
+
+def test_results_as_a_topic_final_ones_once_then_corrections(spark: Any, tmp_path: Path) -> None:
+    with hr.App("final", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", event_time="at")
+        (
+            app.stream(topic)
+            .window(hr.tumbling("10 seconds"), late=hr.correct(within="1 hour"), idle="1 day")
+            .group_by("who")
+            .agg(n=hr.count())
+            .to_topic("results", emit="final")
+        )
+
+        def results() -> list[tuple[Any, ...]]:
+            found = [record.value for record in app.log.topic("results").records()]
+            return [(v["op"], (v["window_start"] - START).total_seconds(), v["who"], v["n"]) for v in found]
+
+        topic.append([{"who": "a", "at": at(1)}, {"who": "b", "at": at(2)}, {"who": "a", "at": at(3)}])
+        app.drain()
+        assert results() == []
+        topic.append({"who": "a", "at": at(12)})  # closes [0, 10)
+        app.drain()
+        assert results() == [("+", 0, "a", 2), ("+", 0, "b", 1)]
+        topic.append(
+            [{"who": "b", "at": at(5)}, {"who": "c", "at": at(6)}]
+        )  # stragglers: one changes a row, one makes one
+        app.drain()
+        assert results()[2:] == [("-", 0, "b", 1), ("+", 0, "b", 2), ("+", 0, "c", 1)]
+        app.drain(close=True)
+        assert results()[5:] == [("+", 10, "a", 1)]
+        app.drain(close=True)
+        assert len(results()) == 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hop_through_a_topic_changes_no_lateness(spark: Any, tmp_path: Path, seed: int) -> None:
+    """What a flow writes carries its source's progress: its readers judge as if they read the source."""
+    rng = random.Random(SEED + seed)
+    with hr.App("hop", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", event_time="at", partitions=2)
+        hop = app.stream(topic).transform(lambda df: df.where("who <> 'x'")).to_topic("hop")
+        for name, source in (("direct", topic), ("hopped", hop)):
+            stream = app.stream(source).transform(lambda df: df.where("who <> 'x'"))
+            window = stream.window(hr.tumbling("10 seconds"), late=hr.correct(within="15 seconds"), idle="1 day")
+            window.group_by("who").agg(n=hr.count(), last=hr.max("at")).to_view(name)
+        for _ in range(4):
+            late = [0, 0, 3, 15, 40]
+            topic.append([{"who": rng.choice("abx"), "at": at(n - rng.choice(late))} for n in range(0, 80, 3)])
+            app.drain(batch_rows=rng.choice([4, 11, 500]))
+        assert rows(app, "direct") == rows(app, "hopped")
+        assert app.view("direct").ledger().to_pylist() == app.view("hopped").ledger().to_pylist()
+        assert sum(app.view("direct").ledger()["dropped"].to_pylist()) > 0
+
+
+def test_union_folds_both(spark: Any, tmp_path: Path) -> None:
+    with hr.App("both", home=tmp_path, spark=spark) as app:
+        left = app.topic("left", "who string, at timestamp", event_time="at")
+        right = app.topic("right", "name string, at timestamp", event_time="at", partitions=2)
+        renamed = app.stream(right).transform(lambda df: df.withColumnRenamed("name", "who"))
+        both = app.stream(left).union(renamed).window(hr.tumbling("10 seconds"), idle="1 day")
+        both.group_by("who").agg(n=hr.count()).to_view("v")
+        left.append([{"who": "a", "at": at(1)}, {"who": "b", "at": at(15)}])
+        app.drain()
+        right.append([{"name": "a", "at": at(2)}] * 3)
+        app.drain(batch_rows=2)
+        assert rows(app, "v") == [(0, "a", 4, "open"), (10, "b", 1, "open")]
+
+
+def test_corrected_clocks(spark: Any) -> None:
+    first = "2026-01-01T00:00:00Z"
+    df = spark.createDataFrame(
+        [
+            (first, "2026-01-01T00:00:10Z", "2026-01-01T01:00:10Z"),  # an hour behind
+            (first, "2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z"),  # the way
+            (first, None, "2026-01-01T00:00:11Z"),
+            (None, "2026-01-01T00:00:10Z", "2026-01-01T01:00:10Z"),
+        ],
+        "occurred string, sent string, received string",
+    ).selectExpr(*(f"cast({name} as timestamp) {name}" for name in ("occurred", "sent", "received")))
+    three = ("occurred", "sent", "received")
+    found = df.select(hr.corrected_time(*three).alias("t"), hr.clock_quality(*three).alias("q")).toArrow().to_pylist()
+    midnight = datetime(2026, 1, 1, tzinfo=UTC)
+    assert [(row["t"], row["q"]) for row in found] == [
+        (midnight + timedelta(hours=1), "corrected"),
+        (midnight, "kept"),
+        (midnight, "unknown"),
+        (None, "unknown"),
+    ]
