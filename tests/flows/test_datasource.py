@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.flows.datasource import register
 from headrace.log.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def test_metadata_is_the_logs(spark: SparkSession, log: EmbeddedLog) -> None:
     got = read(spark, log, "t").toArrow().sort_by([("_partition", "ascending"), ("_offset", "ascending")])
     expected = pa.Table.from_batches(topic.batches(columns=["user", "at", *hr.META]))
     assert got.cast(expected.schema).equals(expected.combine_chunks())
+    register(spark)  # not needed, and no harm
     only = read(spark, log, "t", columns="_offset, user", partitions="1", start='{"1": 2}')
     assert only.columns == ["_offset", "user"]
     assert min(row["_offset"] for row in only.collect()) == 2
@@ -211,23 +213,15 @@ def test_a_stream_goes_on_where_it_was_and_writes_every_row_once(
     assert numbers(log) == list(range(1500))
 
 
-def test_a_task_of_a_stream_that_fails_writes_once(spark: SparkSession, log: EmbeddedLog, tmp_path: Path) -> None:
-    fill(log, 400)
-    fill(log, 0, topic="out")
-    frame = stream(spark, log, columns="n", minPartitions=2).mapInArrow(
-        failing_first(False, tmp_path / "failed"), "n bigint"
-    )
-    drain(frame, log, tmp_path / "checkpoint")
-    assert (tmp_path / "failed").exists()
-    assert numbers(log) == list(range(400)) and staged(log) == []
-
-
 def test_a_running_stream_is_given_what_comes_and_shows_its_place(
     spark: SparkSession, log: EmbeddedLog, tmp_path: Path
 ) -> None:
     topic = log.create_topic("clicks", "n bigint, at timestamp", event_time="at")
     log.create_topic("out", "n bigint, at timestamp", event_time="at")
-    writer = stream(spark, log, group="spark").writeStream.format("headrace").option("home", str(log.home))
+    failed = tmp_path / "failed"  # and its tasks fail at first
+    frame = stream(spark, log, group="spark", columns="n, at, _progress")
+    frame = frame.mapInArrow(failing_first(False, failed), frame.schema)
+    writer = frame.writeStream.format("headrace").option("home", str(log.home))
     query = writer.options(checkpointLocation=str(tmp_path / "c"), carryProgress="true").queryName("copy").start("out")
     try:
         for hour in ("09", "10"):
@@ -236,6 +230,7 @@ def test_a_running_stream_is_given_what_comes_and_shows_its_place(
         (place,) = query.recentProgress[-1]["sources"]
     finally:
         query.stop()
+    assert failed.exists() and staged(log) == []
     assert json.loads(place["latestOffset"]) == {"topic_id": topic.topic_id, "next": {"0": 10}}
     assert [r.progress for r in log.topic("out").records()] == [r.progress for r in topic.records()]
     assert topic.group("spark").committed() in ({0: 5}, {0: 10})  # Spark tells it a batch late
@@ -275,11 +270,3 @@ def test_mistakes_are_named(spark: SparkSession, log: EmbeddedLog) -> None:
             mistake()
         assert said in str(raised.value)
     assert log.topic("clicks").offsets()[0].next == 10 and staged(log) == []
-
-
-def test_registering_does_no_harm(spark: SparkSession, log: EmbeddedLog) -> None:
-    from headrace.flows.datasource import register
-
-    register(spark)
-    fill(log, 3)
-    assert read(spark, log).count() == 3
