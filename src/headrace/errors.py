@@ -8,6 +8,7 @@
     ├── UnknownGroup · UnknownQueue
     ├── VersionConflict                          a conditional append whose condition does not hold
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
+    ├── BatchDiffers                             a micro-batch that comes again with other rows
     ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   somebody newer has taken over
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
@@ -45,6 +46,7 @@ from typing import Any
 
 __all__ = [
     "AlreadyRunning",
+    "BatchDiffers",
     "Closed",
     "CommitBackwards",
     "CommitConflict",
@@ -276,6 +278,25 @@ class OutOfOrderSequence(HeadraceError):
         return (
             f"{self.topic}: producer {self.producer!r} sent sequence {self.sequence}, expected "
             f"{self.expected}. Records are missing in between: send them first."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class BatchDiffers(HeadraceError):
+    """A micro-batch that is in the log comes again, with another number of rows: Spark's checkpoint is older than
+    what it led to, or the query is not the same for the same input. Skipping it would lose rows, appending it would
+    double some."""
+
+    topic: str
+    writer: str
+    batch: int
+    rows: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log, with another number of rows than the "
+            f"{self.rows} that come now. The checkpoint was restored or lost its last files, or the query changed: "
+            f"start with a new checkpoint, from offsets that continue what was written."
         )
 
 

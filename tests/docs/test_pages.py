@@ -3,8 +3,10 @@ every ```console run session against a real shell, its output compared line by l
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +21,28 @@ def blocks(page: Path, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+JAVA = os.environ.get("JAVA_HOME") or shutil.which("java")
+SPARK = bool(JAVA) and importlib.util.find_spec("pyspark") is not None
+
+
 def having(kind: str) -> list[object]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, kind)]
+    found = {page: "\n".join(blocks(page, kind)) for page in PAGES}
+    needs_spark = pytest.mark.skipif(not SPARK, reason="the page needs Spark: pyspark and Java")
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if "pyspark" in text else ())
+        for page, text in found.items()
+        if text
+    ]
 
 
+@pytest.mark.timeout(300)  # a page on Spark starts a JVM, on a machine that may be busy
 @pytest.mark.parametrize("page", having("python run"))
 def test_python_of(page: Path, tmp_path: Path) -> None:
     program = "\n".join(blocks(page, "python run"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # a JVM that lives for seconds
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -19,6 +19,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.master": "local[2,3]",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Checkpoints of plain streams: the default forks twenty processes for each micro-batch.
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager",
     }
     made, _ = session.make("tests", settings, tmp_path_factory.mktemp("spark"))
     yield made

@@ -202,6 +202,8 @@ def _wiped(engine: Engine) -> list[str]:
         assert row.id is not None
         incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
     incomplete += recovery.remove_leftovers(engine.index, engine.data)
+    for path in sorted((engine.home / "staging").rglob("*.arrow")):
+        incomplete.append(f"{path}: rows a Spark job is writing, or has left. Try again when it is done, or remove it")
     disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
     reach("erase.wiped")
     if not engine.committer.checkpoint():

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.errors import Closed, InvalidArgument, WaitTimeout
 from headrace.log.contract import Appended, Progress, Rows
-from headrace.log.embedded.append import Append, Stale
+from headrace.log.embedded.append import Append, Stale, Stamp
 from headrace.log.embedded.committer import Job, Tx
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
@@ -38,8 +38,10 @@ class EmbeddedTransaction:
         *,
         expect: Mapping[Any, int] | None = None,
         progress: Progress = None,
+        stamp: Stamp | None = None,
     ) -> None:
-        """Checked now, appended when the block ends."""
+        """Checked now, appended when the block ends. A `stamp` makes it idempotent: what is in the log already is not
+        appended again, whatever else the transaction holds."""
         self._check()
         handle = self._topic(topic) if isinstance(topic, str) else topic
         if handle._engine is not self._engine:
@@ -47,7 +49,7 @@ class EmbeddedTransaction:
         rows = repeatable(rows)
 
         def prepare() -> Append:
-            return handle.prepare(rows, expect=expect, progress=progress)
+            return handle.prepare(rows, expect=expect, progress=progress, stamp=stamp)
 
         self._appends.append(prepare())
         self._prepare.append(prepare)
