@@ -40,7 +40,7 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, merging
+from headrace.views import exact, merging, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
 from headrace.views.tables import ViewTables
 from headrace.views.values import text_of_us
@@ -68,6 +68,7 @@ SCHEMA = (
     "base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, target)) WITHOUT ROWID",
     "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
     "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+    *watchers.SCHEMA,
 )
 
 _LEDGER = (
@@ -170,6 +171,7 @@ class SqliteViews:
             db.execute(statement)
         for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+        watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
         spec = spec_of(db, flow)
@@ -227,10 +229,13 @@ class SqliteViews:
             reach("view.begun")
             self._check(db, flow, commit)
             closed = _text(commit.closed_us)
+            watched = watchers.record(db, flow.name, commit.closed_us)
             outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
             reach("view.merged")
             self._note(db, flow.name, commit, closed)
             self._put_out(db, flow.name, commit.sequence, outgoing)
+            if watched is not None:
+                watched.keep(commit.sequence + 1)
             reach("view.applied")
         reach("view.committed")
         self._checkpoint_if_due()
@@ -304,6 +309,10 @@ class SqliteViews:
             db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
 
     # -- the file ----------------------------------------------------------------------------------
+
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A write transaction, in turn, for what else belongs into this file: see `watching`."""
+        return self._writing()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
