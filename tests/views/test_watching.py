@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 WATCHER = """
 import sys, headrace as hr
-with hr.open_views(sys.argv[1]).watch("clicks_per_page", lease=sys.argv[2]) as watch:
+with hr.open_views(sys.argv[1]).watch("clicks_per_page") as watch:
     print("watching", flush=True)
     for change in watch:
         print(change["_position"], flush=True)
@@ -247,7 +247,7 @@ def test_while_another_process_commits(tmp_path: Path, spawned: Spawn, seed: int
 def test_a_watcher_slower_than_commits(committing: Committing) -> None:
     """It gets every commit all the same, and what it has read goes."""
     truth = {committing.commit([(0, "/", 1)]): digest(committing.rows())}
-    with committing.views.watch(VIEW, lease="400 milliseconds") as watch:
+    with committing.views.watch(VIEW, lease="6 seconds") as watch:
         for number in range(50):
             sequence = committing.commit([(number // 5, "/", number)], closed=number // 5)
             truth[sequence] = digest(committing.rows())
@@ -259,8 +259,8 @@ def test_a_watcher_slower_than_commits(committing: Committing) -> None:
 
 def test_two_watchers_and_what_is_kept_for_them(committing: Committing) -> None:
     with (
-        committing.views.watch(VIEW, lease="400 milliseconds") as one,
-        committing.views.watch(VIEW, lease="400 milliseconds", timeout="0 seconds") as two,
+        committing.views.watch(VIEW, lease="6 seconds") as one,
+        committing.views.watch(VIEW, lease="6 seconds", timeout="0 seconds") as two,
     ):
         committing.commit([(0, "/", 1)])
         committing.commit([(0, "/", 2)])
@@ -275,40 +275,50 @@ def test_two_watchers_and_what_is_kept_for_them(committing: Committing) -> None:
 # -- ends ----------------------------------------------------------------------------------------------
 
 
+def lease_over(committing: Committing) -> None:
+    """As if no watcher had said for long that it lives."""
+    with committing.store.transaction() as db:
+        db.execute("UPDATE _watchers SET ends_at = '2026-01-01 00:00:00'")
+
+
 def test_a_watcher_that_is_killed(committing: Committing, spawned: Spawn) -> None:
     """Changes are kept for it while its lease lasts, and then no more."""
-    process = spawned("-c", WATCHER, str(committing.store.path.parent), "1 second")
+    process = spawned("-c", WATCHER, str(committing.store.path.parent))
     assert process.stdout.readline() == "watching\n"
     committing.commit([(0, "/", 0)])
     assert process.stdout.readline() == "1\n"
     process.kill()
     process.wait()
     sequence = committing.commit([(0, "/", 1)])
-    assert kept(committing)[0] == 1 and kept(committing)[1] >= 1
-    with committing.views.watch(VIEW) as other:  # its changes stay, whoever else has gone
-
-        def gone() -> bool:
-            committing.commit([(0, "/", 1)])
-            return kept(committing)[0] == 1
-
-        until(gone)
-        assert next(other)["_position"] == sequence
-        assert next(other)["_position"] == sequence + 1
+    assert kept(committing) == (1, 2)  # it had no time to say what it has read
+    lease_over(committing)
+    with committing.views.watch(VIEW) as other:  # whose changes stay, whoever goes
+        committing.commit([(0, "/", 1)])
+        assert kept(committing) == (1, 1)
+        assert [next(other)["_position"] for _ in range(3)] == [sequence, sequence + 1, sequence + 1]
     assert kept(committing) == (0, 0)
+
+
+def test_a_watcher_that_was_killed_alone(committing: Committing, spawned: Spawn) -> None:
+    process = spawned("-c", WATCHER, str(committing.store.path.parent))
+    assert process.stdout.readline() == "watching\n"
+    process.kill()
+    process.wait()
+    committing.commit([(0, "/", 1)])
+    assert kept(committing) == (1, 1)
+    lease_over(committing)
     committing.commit([(0, "/", 1)])
     assert kept(committing) == (0, 0)
 
 
 def test_a_watcher_that_slept_is_told(committing: Committing, spawned: Spawn) -> None:
-    process = spawned("-c", WATCHER, str(committing.store.path.parent), "300 milliseconds")
+    process = spawned("-c", WATCHER, str(committing.store.path.parent))
     assert process.stdout.readline() == "watching\n"
     process.send_signal(signal.SIGSTOP)
-
-    def put_out() -> bool:
-        committing.commit([(0, "/", 1)])
-        return kept(committing) == (0, 0)
-
-    until(put_out)
+    os.waitpid(process.pid, os.WUNTRACED)  # it is stopped
+    lease_over(committing)
+    committing.commit([(0, "/", 1)])
+    assert kept(committing) == (0, 0)
     process.send_signal(signal.SIGCONT)
     assert process.wait(SECONDS_MAX) == 1
     assert "WatchLost" in process.stderr.read()

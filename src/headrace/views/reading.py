@@ -158,10 +158,11 @@ class Views:
     # -- waiting -----------------------------------------------------------------------------------
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
-        limit = time.monotonic() + duration_us(timeout, argument="timeout", positive=False) / 1e6
+        seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        limit = time.monotonic() + seconds
         while not self._covered(position):
             if time.monotonic() >= limit:
-                raise WaitTimeout(f"the views to be at {position}", duration_us(timeout, argument="timeout") / 1e6)
+                raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
             time.sleep(POLL_SECONDS)
 
     def _covered(self, position: Position) -> bool:
