@@ -16,6 +16,7 @@
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
     ├── DoesNotFit                               a sum beyond its type
+    ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing                              Spark cannot start
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
@@ -76,6 +77,7 @@ __all__ = [
     "RecordTooLarge",
     "StorageError",
     "SyncFailed",
+    "TooManyDeadLetters",
     "TooManyFiles",
     "TopicExists",
     "TopicFull",
@@ -575,6 +577,22 @@ class InvalidQuery(HeadraceError, ValueError):
     def __str__(self) -> str:
         shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
         return f"query {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class TooManyDeadLetters(HeadraceError):
+    """The flow's program fails on so many records that it is to blame, not they."""
+
+    flow: str
+    dead: int
+    records: int
+    last: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r} stopped: {self.dead} of {self.records} records became dead letters, the last with: "
+            f"{self.last}. Mend the program, run it again, and replay them (headrace dead replay)."
+        )
 
 
 @dataclass(eq=False, repr=False)

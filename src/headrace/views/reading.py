@@ -24,7 +24,7 @@ import pyarrow as pa
 from headrace.durations import Duration, duration_us, from_us
 from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
-from headrace.views.contract import Column, FlowSpec, FlowState, Place, ViewSpec
+from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, spec_of, state_of, translate, us_of
 from headrace.views.tables import ViewTables, quoted
 from headrace.views.values import arrow_type, bound, decode, register_converters
@@ -158,17 +158,25 @@ class Views:
     # -- waiting -----------------------------------------------------------------------------------
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
+        """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
         seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
         limit = time.monotonic() + seconds
-        while not self._covered(position):
+        while not self._are_at(position):
             if time.monotonic() >= limit:
                 raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
             time.sleep(POLL_SECONDS)
 
-    def _covered(self, position: Position) -> bool:
-        """Whether every flow has read all that the position says was written to topics it reads."""
+    def _are_at(self, position: Position) -> bool:
+        """A flow that has committed nothing yet has read nothing; one of an older topic of the name reads another."""
         sources = {spec.name: spec.sources for spec in self.specs()}
-        return all(_covers(state, sources.get(state.name, ()), position) for state in self.states())
+        read = [
+            (state.places.get(topic, {}), nexts)
+            for state in self.states()
+            for topic, topic_id, nexts in position.topics
+            if topic in sources.get(state.name, ()) and state.topic_ids.get(topic, topic_id) == topic_id
+        ]
+        reached = all(number in at and at[number].offset >= offset for at, nexts in read for number, offset in nexts)
+        return reached and (bool(read) or not position.topics)
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -337,20 +345,6 @@ def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [decode(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _covers(state: FlowState, sources: Sequence[str], position: Position) -> bool:
-    """Whether the flow has read all that the position says was written to topics it reads. One that has committed
-    nothing yet has read nothing."""
-    return all(
-        topic in state.places and state.places[topic].get(partition, _NOWHERE).offset >= offset
-        for topic, topic_id, nexts in position.topics
-        if topic in sources and state.topic_ids.get(topic, topic_id) == topic_id
-        for partition, offset in nexts
-    )
-
-
-_NOWHERE = Place(0, None)
 
 
 def _alive(pid: int, started: float) -> bool:
