@@ -21,8 +21,8 @@ import pytest
 
 import headrace as hr
 from headrace.views import watchers, watching
-from headrace.views.contract import Column
-from tests.views.committing import SPEC, VIEW, Committing, digest, digest_of
+from headrace.views.contract import Column, Commit, FlowSpec, Result, SlotColumn, ViewSpec
+from tests.views.committing import SPEC, START, TIME, VIEW, Committing, digest, digest_of
 
 Spawn = Callable[..., subprocess.Popen[Any]]
 
@@ -190,6 +190,43 @@ def test_rows_that_go_are_shown(committing: Committing, monkeypatch: pytest.Monk
         monkeypatch.setattr(merging, "forget", lambda db, *_: db.execute(gone))
         committing.commit([(0, "/", 1)])
         assert [(c["op"], c["window_start"].minute, c["clicks"]) for c in watch] == [("-", 0, 1)]
+
+
+def test_a_view_of_one_row_and_of_distinct_values(committing: Committing) -> None:
+    """No window, no group; a count of values that are kept beside the row."""
+    shape = ViewSpec(
+        name="users",
+        groups=(),
+        slots=(SlotColumn("users", "string", "distinct"), SlotColumn("n", "bigint", "add")),
+        results=(Result("users", "bigint", ("users",)), Result("n", "bigint", ("n",))),
+    )
+    flow = committing.store.begin(FlowSpec(name="users", app="shop", sources=("clicks",), view=shape))
+    with committing.views.watch("users", timeout="0 seconds") as watch:
+        for users in ["ann", "bob"], ["bob"], ["bob", "cid"]:
+            rows = {"users": [users], "n": [len(users)], "_corrections": [0], "_updated_at": pa.array([START], TIME)}
+            commit = Commit(sequence=flow.sequence, places={}, topic_ids={}, partials=pa.table(rows))
+            flow = committing.store.commit(flow, commit)
+        assert [(c["_position"], c["op"], c["users"], c["n"]) for c in watch] == [
+            *((1, "+", 2, 2), (2, "-", 2, 2), (2, "+", 2, 3)),
+            *((3, "-", 2, 3), (3, "+", 3, 5)),
+        ]
+
+
+@pytest.mark.parametrize("name", ["number", "was", "watched", "OLD", "flow", "sequence"])
+def test_columns_of_any_name(committing: Committing, name: str) -> None:
+    shape = ViewSpec(
+        name="v",
+        groups=(Column(name, "string"),),
+        slots=(SlotColumn("n", "bigint", "add"),),
+        results=(Result("n", "bigint", ("n",)),),
+    )
+    flow = committing.store.begin(FlowSpec(name="v", app="shop", sources=(), view=shape))
+    with committing.views.watch("v", timeout="0 seconds") as watch:
+        for _ in range(2):
+            rows = {name: ["a"], "n": [1], "_corrections": [0], "_updated_at": pa.array([START], TIME)}
+            commit = Commit(sequence=flow.sequence, places={}, topic_ids={}, partials=pa.table(rows))
+            flow = committing.store.commit(flow, commit)
+        assert [(c["op"], c[name], c["n"]) for c in watch] == [("+", "a", 1), ("-", "a", 1), ("+", "a", 2)]
 
 
 # -- while others commit -------------------------------------------------------------------------------

@@ -231,6 +231,8 @@ class SqliteViews:
             closed = _text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
             outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
+            if watched is not None:
+                watched.merged()
             reach("view.merged")
             self._note(db, flow.name, commit, closed)
             self._put_out(db, flow.name, commit.sequence, outgoing)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.views import merging
 from headrace.views.contract import Column, FlowSpec, ViewSpec
-from headrace.views.tables import ViewTables
+from headrace.views.tables import ViewTables, quoted
 from headrace.views.values import arrow_type, decode, text_of_us
 
 __all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "watched_columns"]
@@ -124,32 +124,44 @@ class Record:
         self, db: sqlite3.Connection, flow: str, tables: ViewTables, was_closed: str | None, closed_us: int | None
     ) -> None:
         self._db, self._flow, self._tables = db, flow, tables
+        self._old: dict[int, Row] = {}
         self._end()  # of a commit that was rolled back
-        cells = [f"c{number}" for number in range(len(tables.spec.columns))]
-        db.execute(f"CREATE TEMP TABLE watched (number INTEGER PRIMARY KEY, was INTEGER, {', '.join(cells)})")
+        state, names = tables.state, [quoted(name) for name in tables.names]
+        db.execute(f"CREATE TEMP TABLE watched (_hr_number INTEGER PRIMARY KEY, _hr_was INTEGER, {', '.join(names)})")
+        # Not OR IGNORE: a trigger's own is overruled by the statement that fires it.
+        new = "NOT EXISTS (SELECT 1 FROM watched WHERE _hr_number = {}.rowid)".format
+        was = ", ".join(f"OLD.{name}" for name in names)
         for event in "UPDATE", "DELETE":
             db.execute(
-                f"CREATE TEMP TRIGGER watched_{event} BEFORE {event} ON main.{tables.state} BEGIN "
-                f"INSERT INTO watched SELECT rowid, 1, {tables.shown()} FROM {tables.state} WHERE rowid = OLD.rowid "
-                f"AND OLD.rowid NOT IN (SELECT number FROM watched); END"
+                f"CREATE TEMP TRIGGER watched_{event} BEFORE {event} ON main.{state} WHEN {new('OLD')} BEGIN "
+                f"INSERT INTO watched VALUES (OLD.rowid, 1, {was}); END"
             )
         db.execute(
-            f"CREATE TEMP TRIGGER watched_INSERT AFTER INSERT ON main.{tables.state} BEGIN "
-            f"INSERT INTO watched (number) SELECT NEW.rowid WHERE NEW.rowid NOT IN (SELECT number FROM watched); END"
+            f"CREATE TEMP TRIGGER watched_INSERT AFTER INSERT ON main.{state} WHEN {new('NEW')} BEGIN "
+            f"INSERT INTO watched (_hr_number) VALUES (NEW.rowid); END"
         )
         if closed_us is not None and tables.spec.window_us:
             where, values = merging.ending(tables.spec, was_closed, closed_us)
-            rows = f"SELECT rowid, 1, {tables.shown()} FROM {tables.state} WHERE {where}"
+            rows = f"SELECT rowid, 1, {', '.join(names)} FROM {state} WHERE {where}"
             db.execute(f"INSERT INTO temp.watched {rows}", values)
 
+    def merged(self) -> None:
+        """After rows were changed, and before the frontier is: what readers saw until now."""
+        was = f"SELECT _hr_number, {self._tables.shown()} FROM temp.watched WHERE _hr_was"
+        self._old = {row[0]: row[1:] for row in self._db.execute(was)}
+
     def keep(self, sequence: int) -> None:
-        """After the commit has changed all it does, its frontier too: keeps the changes under its sequence."""
-        old = {row[0]: row[2:] for row in self._db.execute("SELECT * FROM temp.watched WHERE was")}
+        """After all was changed, the frontier too: keeps what is different under the commit's sequence."""
+        order = ", ".join(self._tables.key) or "1"
         now = f"SELECT rowid, {self._tables.shown()} FROM {self._tables.state} WHERE rowid IN "
-        new = {row[0]: row[1:] for row in self._db.execute(f"{now} (SELECT number FROM temp.watched)")}
+        new = self._db.execute(f"{now} (SELECT _hr_number FROM temp.watched) ORDER BY {order}").fetchall()
         self._end()
-        changed = [("-", *row) for number, row in old.items() if new.get(number) != row]
-        changed += [("+", *row) for number, row in new.items() if old.get(number) != row]
+        changed: list[Row] = []
+        for number, *row in new:
+            old = self._old.pop(number, None)
+            if old != tuple(row):
+                changed += [("+", *row)] if old is None else [("-", *old), ("+", *row)]
+        changed = [("-", *row) for row in self._old.values()] + changed
         if not changed:
             return
         body = self._encoded(changed)
@@ -161,12 +173,7 @@ class Record:
         self._db.execute("INSERT INTO _changes VALUES (?, ?, ?, ?)", (self._flow, sequence, upto + len(body), body))
 
     def _encoded(self, changed: list[Row]) -> bytes:
-        """Sorted by key, '-' before '+'."""
-        spec = self._tables.spec
-        columns = watched_columns(spec)
-        at = [number for number, column in enumerate(columns) if column.name in spec.key]
-        # a double may be the text 'NaN'
-        changed.sort(key=lambda row: ([(row[i] is not None, type(row[i]) is str, row[i]) for i in at], row[0] == "+"))
+        columns = watched_columns(self._tables.spec)
         table = pa.table(
             {
                 column.name: decode(list(values), arrow_type(column.type))
