@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.durations import Duration, duration_us, from_us
+from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout
 from headrace.position import Position
 from headrace.views.contract import FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, spec_of, state_of, translate, us_of
 from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import arrow_type, bound, decode, register_converters
+from headrace.views.values import arrow_type, bound, decode, encode, order_decimals, register_converters, text_of_us
 
 POLL_SECONDS = 0.005
 
@@ -76,6 +76,7 @@ class Views:
             timeout=60,
             detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
         )
+        order_decimals(db)
         try:
             yield db
         except sqlite3.Error as error:
@@ -200,8 +201,10 @@ class Views:
         condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
         order = ", ".join(quoted(name) for name in spec.key) or "1"
         sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
+        types = {column.name: column.type for column in spec.columns}
+        values = [_cell(name, value, types[name]) for name, value in (where or {}).items()]
         with self._reading() as db:
-            rows = db.execute(sql, tuple(bound(value) for value in (where or {}).values())).fetchall()
+            rows = db.execute(sql, values).fetchall()
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(spec.columns)
         arrays = [
             decode(list(values), arrow_type(column.type)) for values, column in zip(columns, spec.columns, strict=True)
@@ -232,6 +235,19 @@ class Views:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _cell(name: str, value: Any, ddl: str) -> Any:
+    """A value as a column of that type has it."""
+    arrow = arrow_type(ddl)
+    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
+        raise InvalidArgument(name, value, f"the column is {ddl}: its times have {'a' if arrow.tz else 'no'} time zone")
+    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
+        return text_of_us(instant_us(value, argument=name))
+    try:
+        return encode(pa.array([value], arrow))[0]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(name, value, f"the column is {ddl}: {error}") from None
 
 
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
