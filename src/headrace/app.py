@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.flows.flow import DataFrame, SparkSession
-    from headrace.flows.running import Running
+    from headrace.flows.running import FlowStatus, Running
     from headrace.log.contract import Start
     from headrace.views.reading import Views, ViewStatus
 
@@ -123,7 +123,8 @@ class App:
             if flow.name in self.flows and not _in_notebook():
                 raise DuplicateView(view=flow.name)
             self.flows[flow.name] = flow
-            self._running = None
+            if self._running is not None:
+                self._running.forget(flow.name)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -134,12 +135,52 @@ class App:
 
         with self._lock:
             if self._running is None:
-                self._running = Running(self.name, list(self.flows.values()), self.log, self._spark, self.batch_rows)
+                self._running = Running(self.name, self.flows, self.log, self._spark, self.batch_rows)
             return self._running
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
         """Processes all there is, then returns; how many records. `close=True` also closes every window."""
         return self.running.drain(batch_rows, close=close)
+
+    def start(self, *, standby: bool = False, take_over: bool = False) -> None:
+        """Runs all flows in the background, until `stop`. AlreadyRunning if another process does: `standby=True` waits
+        for its end, `take_over=True` takes the flows from it."""
+        self.running.start(wait=(lambda: True) if standby else None, take_over=take_over)
+
+    def stop(self) -> None:
+        """Stops the flows in bounded time. What is not committed is read again by the next start."""
+        self.running.stop()
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Until the flows have ended, or for `timeout`; re-raises what stopped one. True: they have ended."""
+        return self.running.wait(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
+
+    def run(self, *, standby: bool = False, take_over: bool = False) -> None:
+        """Runs all flows until they are stopped by Ctrl-C, or fail."""
+        self.start(standby=standby, take_over=take_over)
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.stop()
+
+    def status(self) -> list[FlowStatus]:
+        """How each flow does: rows, rate, lag, frontier, errors."""
+        return self.running.status()
+
+    def replace(self, *, home: str | Path, spark: Any = None) -> App:
+        """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""
+        other = App(self.name, home=home, spark=self._spark if spark is None else spark, batch_rows=self.batch_rows)
+        moved: dict[str, EmbeddedTopic] = {}
+        for flow in self.flows.values():
+            for topic in flow.topics:
+                moved.setdefault(topic.name, other.log.clone_topic(topic))
+            if flow.target is not None:
+                moved.setdefault(flow.target, other.log.clone_topic(self.log.topic(flow.target)))
+            sources = tuple(replace(source, topic=moved[source.topic.name]) for source in flow.sources)
+            other.flows[flow.name] = replace(flow, sources=sources)
+        return other
 
     def query(
         self,

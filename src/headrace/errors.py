@@ -12,9 +12,11 @@
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
     ├── CommitConflict                           a batch that is not the next one
-    ├── UnknownView
+    ├── UnknownView · ViewInUse
+    ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
     ├── DoesNotFit                               a sum beyond its type
+    ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing                              Spark cannot start
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
@@ -75,6 +77,7 @@ __all__ = [
     "RecordTooLarge",
     "StorageError",
     "SyncFailed",
+    "TooManyDeadLetters",
     "TooManyFiles",
     "TopicExists",
     "TopicFull",
@@ -86,9 +89,11 @@ __all__ = [
     "UnsupportedFilesystem",
     "UnsupportedFormat",
     "VersionConflict",
+    "ViewInUse",
     "ViewTaken",
     "ViewsDamaged",
     "WaitTimeout",
+    "WatchLost",
 ]
 
 
@@ -530,8 +535,36 @@ class UnknownView(HeadraceError, LookupError):
     known: list[str]
 
     def __str__(self) -> str:
+        if not self.view and not self.known:
+            return "there are no views yet. A view is made when its app runs."
         have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else " There are none yet."
         return f"there is no view {self.view!r}.{nearest(self.view, self.known)}{have}"
+
+
+@dataclass(eq=False, repr=False)
+class ViewInUse(HeadraceError):
+    """The view's runner is alive."""
+
+    view: str
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"view {self.view!r} is written by process {self.pid} on {self.host}. Stop that one first; with --force "
+            f"its next commit is refused, and it stops."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class WatchLost(HeadraceError):
+    """Changes after the last one that was seen are not there any more."""
+
+    view: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"watching view {self.view!r} ended: {self.why}. Watch it again, from its rows as they are then."
 
 
 @dataclass(eq=False, repr=False)
@@ -544,6 +577,22 @@ class InvalidQuery(HeadraceError, ValueError):
     def __str__(self) -> str:
         shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
         return f"query {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class TooManyDeadLetters(HeadraceError):
+    """The flow's program fails on so many records that it is to blame, not they."""
+
+    flow: str
+    dead: int
+    records: int
+    last: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r} stopped: {self.dead} of {self.records} records became dead letters, the last with: "
+            f"{self.last}. Mend the program, run it again, and replay them (headrace dead replay)."
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -120,7 +120,7 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
         case "sum" if aggregate.exact:
             types = {name: "double", f"{name}__exact": "string"}
         case _:
-            types = {field.name: _ddl(field.dataType, name) for field in schema}
+            types = {slot.name: _ddl(schema[slot.name].dataType, name) for slot in aggregate.slots(name)}
     return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
 
 

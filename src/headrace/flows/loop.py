@@ -9,8 +9,12 @@ computing the next batch may run beside the commit of the last one; nothing else
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,15 +23,17 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.durations import instant_us
+from headrace.durations import from_us, instant_us
 from headrace.errors import TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
-from headrace.flows.flow import Flow, Source
+from headrace.flows.flow import Flow
 from headrace.flows.fold import folded, needed
 from headrace.flows.partials import partial_rows
 from headrace.flows.relay import Relay
+from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
+from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.time import UNSET
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, ViewStore
 
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
+Reader = Callable[["SparkSession", "EmbeddedTopic", Sequence[ranges.Range], StructType], "DataFrame"]
 Ends = dict[str, dict[int, Offsets]]
 
 
@@ -73,6 +80,13 @@ class FlowLoop:
         self._state: FlowState | None = None
         self._relay = Relay(log, store, flow.name)
         self._places: dict[str, dict[int, Place]] = {}
+        self._slate = ranges.Slate()
+        self._small: DataFrame | None = None
+        self._slated = False
+        self._begun_us = 0
+        self.planned_rows = 0
+        """How many offsets the last `prepare` meant to cover."""
+        self._planned: tuple[dict[str, list[ranges.Range]], dict[str, dict[int, Place]], Ends] = ({}, {}, {})
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -85,6 +99,7 @@ class FlowLoop:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin()
+        self._begun_us = self._clock_us()
         if state.sequence == 0:
             self._commit(Batch(self._first_places(), self._ends(), 0))
         self._relay.run()
@@ -125,7 +140,7 @@ class FlowLoop:
         ends = self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}
         left = batch_rows or self.batch_rows
-        planned: list[tuple[Source, list[ranges.Range]]] = []
+        planned: dict[str, list[ranges.Range]] = {}
         for source in self.flow.sources:
             known = places[source.topic.name]
             for partition in ends[source.topic.name]:  # partitions that were added since
@@ -133,11 +148,12 @@ class FlowLoop:
             starts = {partition: place.offset for partition, place in known.items()}
             chosen = ranges.plan(source.topic, starts, ends[source.topic.name], max(left, 1)) if left > 0 else []
             left -= sum(each.rows for each in chosen)
-            planned.append((source, chosen))
+            planned[source.topic.name] = chosen
             for each in chosen:
                 end = ends[source.topic.name][each.partition]
                 known[each.partition] = ranges.place_at(source.topic, each.partition, each.stop, end)
-        rows = sum(each.rows for _, chosen in planned for each in chosen)
+        rows = sum(each.rows for chosen in planned.values() for each in chosen)
+        self._planned, self.planned_rows = (planned, places, ends), rows
         if rows == 0:
             return None
         reach("flow.planned")
@@ -146,30 +162,78 @@ class FlowLoop:
         self._places = places
         return batch
 
-    def _computed(self, planned: list[tuple[Source, list[ranges.Range]]], batch: Batch) -> Batch:
+    def bury(self, error: str, trace: str) -> None:
+        """The planned batch, one record that cannot be processed, becomes a dead letter, and is done with."""
+        planned, places, ends = self._planned
+        ((name, (one,)),) = [(name, chosen) for name, chosen in planned.items() if chosen]
+        topic = next(topic for topic in self.flow.topics if topic.name == name)
+        letters = [
+            {
+                "reason": "poison",
+                "error": f"{error}\n{trace}",
+                "topic": name,
+                "topic_id": topic.topic_id,
+                "partition": one.partition,
+                "offset": record.offset,
+                "source": f"flow {self.flow.name}",
+                "died_at": from_us(self._clock_us()),
+                "row": encode_row(record.value).decode(),
+            }
+            for record in topic.records({one.partition: one.start}, partition=one.partition)
+            if record.offset < one.stop
+        ]
+        self._places = places
+        outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
+        self.commit(Batch(places, ends, one.rows, outgoing=outgoing))
+
+    def news(self) -> dict[str, int]:
+        return self._log.news(self.flow.topics)
+
+    def wait(self, seen: Mapping[str, int], timeout: float) -> bool:
+        return self._log.wait(seen, timeout)
+
+    def _computed(self, planned: dict[str, list[ranges.Range]], batch: Batch) -> Batch:
         flow = self.flow
-        df = self._transformed([(source, chosen) for source, chosen in planned if chosen])
+        table = self._frame(planned, batch.rows).toArrow()
         if flow.aggregates is None:
             assert flow.target is not None
-            out = _in_order(df.toArrow())
+            out = _in_order(table)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
-        partials = partial_rows(flow, df, self._time(), F.col("_progress")).toArrow()
-        rows, ledger = folded(partials, flow.window, flow.groups, flow.aggregates)
+        rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
         return replace(batch, partials=rows.select(needed(self.spec.view)), ledger=ledger)
 
-    def _transformed(self, planned: list[tuple[Source, list[ranges.Range]]]) -> DataFrame:
-        out: DataFrame | None = None
-        for source, chosen in planned:
-            schema = self._schemas[source.topic.name]
-            df = ranges.read(self._spark, source.topic, chosen, schema.names, schema)
-            for transform in source.transforms:
-                df = transform(df)
-            out = df if out is None else out.unionByName(df)
-        assert out is not None
-        for transform in self.flow.transforms:
-            out = transform(out)
-        return out
+    def _frame(self, planned: dict[str, list[ranges.Range]], rows: int) -> DataFrame:
+        """The batch's query. A small one has a plan that is made once, if it can be."""
+        if rows > ranges.TINY_ROWS:
+            return self._query({name: ranges.read for name, chosen in planned.items() if chosen}, planned)
+        if self._small is None:
+            self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
+            self._slated = _local(self._spark) and not has_exchange(self._small)
+        if not self._slated:
+            return self._query({name: ranges.few for name, chosen in planned.items() if chosen}, planned)
+        self._slate.write(planned)
+        return self._small
+
+    def _on_slate(
+        self, spark: SparkSession, topic: EmbeddedTopic, _: Sequence[ranges.Range], schema: StructType
+    ) -> DataFrame:
+        return self._slate.read(spark, topic, schema)
+
+    def _query(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
+        frames: list[DataFrame] = []
+        for source in self.flow.sources:
+            name = source.topic.name
+            if name in readers:
+                df = readers[name](self._spark, source.topic, planned[name], self._schemas[name])
+                frames.append(functools.reduce(lambda df, transform: transform(df), source.transforms, df))
+        small = len(frames) > 1 and all(reader != ranges.read for reader in readers.values())
+        df = functools.reduce(lambda left, right: left.unionByName(right), frames)
+        df = df.coalesce(1) if small else df
+        df = functools.reduce(lambda df, transform: transform(df), self.flow.transforms, df)
+        if self.flow.aggregates is None:
+            return df
+        return partial_rows(self.flow, df, self._time(), F.col("_progress"))
 
     def _time(self) -> Any:
         """The column with the records' event time."""
@@ -223,15 +287,16 @@ class FlowLoop:
         return True
 
     def frontier(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
-        """Up to where all partitions have come. One that is read to its end and got nothing for `idle` counts as the
-        clock less `idle`; one that is not read to its end, or got something just now, as what it has."""
+        """Up to where all partitions have come. One that is read to its end and got nothing for `idle`, while this loop
+        was looking, counts as the clock less `idle`; any other as what it has."""
         now, lowest = self._clock_us(), None
         for topic, partitions in places.items():
             for partition, place in partitions.items():
                 progress = UNSET if place.progress_us is None else place.progress_us
                 end = ends[topic][partition]
                 assert end.arrived_at is not None
-                quiet = now - instant_us(end.arrived_at, argument="arrived_at") >= self.flow.idle_us
+                since = max(instant_us(end.arrived_at, argument="arrived_at"), self._begun_us)
+                quiet = now - since >= self.flow.idle_us
                 if place.offset >= end.next and quiet:
                     progress = max(progress, now - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
@@ -273,15 +338,17 @@ def _in_order(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in META if name != "_progress"])
 
 
-def schema_after(flow: Flow, spark: SparkSession, schemas: Mapping[str, StructType]) -> StructType:
-    """What the records look like behind the transforms."""
-    out: DataFrame | None = None
-    for source in flow.sources:
-        df = spark.createDataFrame([], schemas[source.topic.name])
-        for transform in source.transforms:
-            df = transform(df)
-        out = df if out is None else out.unionByName(df)
-    assert out is not None
-    for transform in flow.transforms:
-        out = transform(out)
-    return out.schema
+def has_exchange(df: DataFrame) -> bool:
+    """Whether the plan moves records between partitions."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        df.explain()
+    return re.search(r"\bExchange\b|\bShuffle", text.getvalue()) is not None
+
+
+def _local(spark: SparkSession) -> bool:
+    """Whether the workers are on this machine."""
+    try:
+        return str(spark.sparkContext.master).startswith("local")
+    except Exception:  # a session of Spark Connect has no context
+        return False

@@ -1,16 +1,22 @@
 """Ranges of offsets: which a micro-batch reads next, and their records as a DataFrame. Owns planning and reading.
 
-Few records are read here and handed to Spark as one Arrow table in one partition, without an exchange; many are read by
-the workers, each its own range, from the log's files. The switch is by planned rows and changes no result. Partitions
-that are behind are read first: the batch takes stored batches in the order of their event time, across partitions."""
+Workers read the log's files themselves. Many records are cut into pieces for all of them; few are read by one, in one
+partition, without an exchange, and by a plan that is made once and used for every small batch (`Slate`). The switch is
+by planned rows and changes no result. Partitions that are behind are read first: a batch takes stored batches in the
+order of their event time, across partitions."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import orjson
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
 
 TINY_ROWS = 5_000
-"""Up to so many records the driver reads, from then on the workers."""
+"""Up to so many records are read by one worker, in one partition."""
 BATCH_BYTES = 512 << 20
 SPANS = 2_000
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
@@ -126,27 +132,69 @@ def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) ->
 # -- reading -----------------------------------------------------------------------------------------
 
 
-def read(
-    spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], columns: Sequence[str], schema: StructType
-) -> DataFrame:
-    """The records of the ranges with the columns named, metadata included; `schema` is the one of these columns."""
-    if sum(each.rows for each in ranges) <= TINY_ROWS:
-        table = pa.Table.from_batches(
-            [batch for each in ranges for batch in topic.batches(each.partition, each.start, each.stop, columns)],
-            schema=arrow_schema(topic, columns),
-        )
-        return spark.createDataFrame(table, schema=schema).coalesce(1)
-    home, name, topic_id = str(topic._engine.home), topic.name, topic.topic_id
+def read(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+    """The records of the ranges, read by the workers; `schema` names the columns, metadata included."""
     parts = _parts(ranges, spark.sparkContext.defaultParallelism)
-    wanted = list(columns)
+    reader = _reader(topic, schema.names)
 
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered.column(0).to_pylist():
-                part = parts[number]
-                yield from worker_topic(home, name, topic_id).batches(part.partition, part.start, part.stop, wanted)
+                yield from reader([parts[number]])
 
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, schema)
+
+
+class Slate:
+    """A file that says what to read: so that one plan, made once, serves every small batch. Spark's analysis, planning
+    and half of a small batch's time are spared. Only where the workers are on this machine, and for plans without an
+    exchange: Spark would not run its map side again."""
+
+    def __init__(self) -> None:
+        file, self._path = tempfile.mkstemp(prefix="headrace-", suffix=".ranges")
+        os.close(file)
+        self._remove = weakref.finalize(self, _unlink, self._path)
+
+    def write(self, ranges: Mapping[str, Sequence[Range]]) -> None:
+        told = {name: [(each.partition, each.start, each.stop) for each in some] for name, some in ranges.items()}
+        with open(self._path, "wb") as file:
+            file.write(orjson.dumps(told))
+
+    def read(self, spark: SparkSession, topic: EmbeddedTopic, schema: StructType) -> DataFrame:
+        """The records of the topic's ranges on the slate, in one partition."""
+        path, name, reader = self._path, topic.name, _reader(topic, schema.names)
+
+        def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in numbers:
+                with open(path, "rb") as file:
+                    yield from reader([Range(*each) for each in orjson.loads(file.read())[name]])
+
+        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, schema)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _reader(topic: EmbeddedTopic, columns: Sequence[str]) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
+    """A function for a worker: it knows where the log is, not the log."""
+    home, name, topic_id, wanted = str(topic.home), topic.name, topic.topic_id, list(columns)
+
+    def read(ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        for each in ranges:
+            yield from worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted)
+
+    return read
+
+
+def few(spark: SparkSession, topic: EmbeddedTopic, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+    """The records of the ranges, read here: for small batches where there is no slate."""
+    table = pa.Table.from_batches(
+        [batch for each in ranges for batch in topic.batches(each.partition, each.start, each.stop, schema.names)],
+        schema=arrow_schema(topic, schema.names),
+    )
+    return spark.createDataFrame(table, schema=schema).coalesce(1)
 
 
 def arrow_schema(topic: EmbeddedTopic, columns: Sequence[str]) -> pa.Schema:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.failpoints import reach
 from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.views.contract import ViewStore, Waiting
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Relay:
         return sent
 
     def _send(self, waiting: Waiting) -> int:
+        if waiting.target == DEAD_LETTERS:
+            return self._bury(waiting)
         topic = self._log.topic(waiting.target)
         stamp = self._stamps.get(waiting.target) or topic.stamps(f"flow.{self._flow}")
         self._stamps[waiting.target] = stamp
@@ -46,3 +49,13 @@ class Relay:
         topic.append(rows, progress=progress, stamp=replace(stamp, sequence=waiting.base))
         reach("relay.appended")
         return int(rows.num_rows)
+
+    def _bury(self, waiting: Waiting) -> int:
+        """Letters of one topic."""
+        letters = waiting.rows.to_pylist()
+        topic = self._log.topic(letters[0]["topic"])
+        stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(f"flow.{self._flow}")
+        self._stamps[DEAD_LETTERS] = stamp
+        topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
+        reach("relay.appended")
+        return len(letters)

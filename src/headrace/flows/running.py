@@ -1,33 +1,78 @@
-"""Flows in this process, together: one session, one store, one loop each. Owns their making and ending, and the order
-in which they are drained: those that write a topic before those that read it."""
+"""Flows in this process, together: one session, one store, one loop each. Owns their making and ending, the locks that
+say who runs them, and the order in which they are drained."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import UnknownTopic
+from headrace.durations import from_us
+from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.flows.flow import Flow
+from headrace.views.owner import FlowLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.flows.loop import FlowLoop
+    from headrace.flows.supervise import Supervisor
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
     from headrace.views.sqlite import SqliteViews
 
+STOP_SECONDS = 10.0
+"""A batch that runs may finish for so long; then Spark is told to give it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """How a flow does. `lag`: records it has not read. `rate`: records a second, lately."""
+
+    flow: str
+    state: str
+    rows: int
+    batches: int
+    rate: float
+    batch_seconds: float
+    lag: int
+    frontier: datetime | None
+    dead: int
+    restarts: int
+    error: str
+
 
 class Running:
-    def __init__(self, app: str, flows: list[Flow], log: EmbeddedLog, spark: Any, batch_rows: int) -> None:
+    def __init__(
+        self,
+        app: str,
+        flows: Mapping[str, Flow],
+        log: EmbeddedLog,
+        spark: Any,
+        batch_rows: int,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
+        self._clock_us = clock_us
         self._session: SparkSession | None = None
         self._owned = False
         self._store: SqliteViews | None = None
         self._loops: dict[str, FlowLoop] = {}
+        self._locks: dict[str, FlowLock] = {}
+        self._supervisors: dict[str, Supervisor] = {}
         self._lock = threading.RLock()
+
+    @property
+    def flows(self) -> list[Flow]:
+        return list(self._flows.values())
+
+    def forget(self, flow: str) -> None:
+        """The flow was described anew."""
+        self._loops.pop(flow, None)
 
     @property
     def spark(self) -> SparkSession:
@@ -47,19 +92,47 @@ class Running:
                 self._store = SqliteViews(self._log.home)
             return self._store
 
-    def loop(self, flow: Flow) -> FlowLoop:
-        """The flow's loop, begun."""
+    # -- flows -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Whether all flows can be run; the error says which cannot, and why."""
+        from headrace.flows.compile import compiled
+
+        for flow in self.flows:
+            compiled(flow, self._app, self.spark)
+
+    def take(self, flow: Flow, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
+        """Says that this process runs the flow, unless it does already."""
+        with self._lock:
+            if flow.name not in self._locks:
+                lock = FlowLock(self._log.home, flow.name)
+                lock.take(wait=wait, take_over=take_over)
+                self._locks[flow.name] = lock
+
+    def begun(self, flow: Flow) -> FlowLoop:
+        """A new loop of the flow, at its last commit."""
         from headrace.flows.compile import compiled
         from headrace.flows.loop import FlowLoop
 
+        spec = compiled(flow, self._app, self.spark)
+        loop = FlowLoop(
+            flow,
+            spec,
+            log=self._log,
+            store=self.store,
+            spark=self.spark,
+            batch_rows=self._batch_rows,
+            clock_us=self._clock_us,
+        )
+        loop.begin()
+        return loop
+
+    def loop(self, flow: Flow) -> FlowLoop:
+        """The flow's loop for those who step it themselves."""
         with self._lock:
             if flow.name not in self._loops:
-                spec = compiled(flow, self._app, self.spark)
-                made = FlowLoop(
-                    flow, spec, log=self._log, store=self.store, spark=self.spark, batch_rows=self._batch_rows
-                )
-                made.begin()
-                self._loops[flow.name] = made
+                self.take(flow)
+                self._loops[flow.name] = self.begun(flow)
             return self._loops[flow.name]
 
     def target(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
@@ -72,18 +145,112 @@ class Running:
         schema, implied = target_schema(flow, self._app, self.spark)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
 
+    # -- all there is ------------------------------------------------------------------------------
+
     def drain(self, batch_rows: int | None, *, close: bool) -> int:
+        """Everything the log has, and what flows write for others meanwhile."""
+        if self._supervisors:
+            raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
         total = 0
-        loops = [self.loop(flow) for flow in self._flows]
-        while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
-            total += done
-        if close:
-            for loop in loops:
-                loop.close_windows(all_of_them=True)
+        loops = [self.loop(flow) for flow in self.flows]
+        try:
+            while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
+                total += done
+            if close:
+                for loop in loops:
+                    loop.close_windows(all_of_them=True)
+        except BaseException:
+            self._loops.clear()  # a loop that failed is not where its last commit is
+            raise
         return total
 
-    def close(self) -> None:
+    # -- for as long as it goes ----------------------------------------------------------------------
+
+    def start(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
+        """Runs all flows, each in a thread of its own, until `stop`."""
+        from headrace.flows.supervise import Supervisor
+
         with self._lock:
+            if self._supervisors:
+                return
+            if not self.flows:
+                raise InvalidArgument("app", self._app, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
+            self._loops.clear()
+            for flow in self.flows:
+                self.take(flow, wait=wait, take_over=take_over)
+            self.check()
+            begun = [self.begun(flow) for flow in self.flows]  # what cannot begin is said here, not by a thread
+            for loop in begun:
+                supervisor = Supervisor(loop, self.begun)
+                self._supervisors[loop.flow.name] = supervisor
+                supervisor.start()
+
+    def stop(self) -> None:
+        """Lets the batches that run finish, for a while; then gives them up: they are read again by the next start."""
+        supervisors = list(self._supervisors.values())
+        for supervisor in supervisors:
+            supervisor.ask_to_stop()
+        limit = time.monotonic() + STOP_SECONDS
+        if not all(supervisor.join(max(limit - time.monotonic(), 0)) for supervisor in supervisors):
+            with contextlib.suppress(Exception):
+                self.spark.sparkContext.cancelAllJobs()
+            for supervisor in supervisors:
+                supervisor.join(STOP_SECONDS)
+        self._supervisors.clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        while True:
+            supervisors = list(self._supervisors.values())
+            for supervisor in supervisors:
+                if supervisor.error is not None:
+                    raise supervisor.error
+            if all(supervisor.join(0) for supervisor in supervisors):
+                return True
+            left = 0.1 if limit is None else min(0.1, limit - time.monotonic())
+            if left <= 0:
+                return False
+            next(each for each in supervisors if not each.join(0)).join(left)
+
+    def status(self) -> list[FlowStatus]:
+        return [self._status(flow) for flow in self.flows]
+
+    def _status(self, flow: Flow) -> FlowStatus:
+        from headrace.errors import UnknownView
+        from headrace.flows.supervise import Pulse
+
+        supervisor = self._supervisors.get(flow.name)
+        pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
+        lag, frontier = 0, None
+        with contextlib.suppress(UnknownView):
+            state = self.store.state(flow.name)
+            frontier = None if state.frontier_us is None else from_us(state.frontier_us)
+            for topic in flow.topics:
+                places = state.places.get(topic.name, {})
+                for partition, end in topic.offsets().items():
+                    place = places.get(partition)
+                    lag += end.next - (place.offset if place else end.earliest)
+        return FlowStatus(
+            flow.name,
+            pulse.state,
+            pulse.rows,
+            pulse.batches,
+            pulse.rate,
+            pulse.batch_seconds,
+            lag,
+            frontier,
+            pulse.dead,
+            pulse.restarts,
+            pulse.error,
+        )
+
+    def close(self) -> None:
+        self.stop()
+        with self._lock:
+            for lock in self._locks.values():
+                lock.release()
+            self._locks.clear()
             if self._store is not None:
                 self._store.close()
             if self._session is not None and self._owned:

@@ -41,7 +41,7 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, merging
+from headrace.views import exact, merging, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
 from headrace.views.tables import ViewTables
 from headrace.views.values import order_decimals, text_of_us
@@ -71,6 +71,7 @@ SCHEMA = (
     "WITHOUT ROWID",
     "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
     "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+    *watchers.SCHEMA,
 )
 
 _LEDGER = (
@@ -199,6 +200,7 @@ class SqliteViews:
             db.execute(statement)
         for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+        watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
         spec = self._spec(db, flow)
@@ -258,10 +260,13 @@ class SqliteViews:
             reach("view.begun")
             self._check(db, flow, commit)
             closed = _text(commit.closed_us)
+            watched = watchers.record(db, flow.name, commit.closed_us)
             outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
             reach("view.merged")
             self._note(db, flow.name, commit, closed)
             self._put_out(db, flow.name, commit.sequence, outgoing)
+            if watched is not None:
+                watched.keep(commit.sequence + 1)
             state = self._state(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
@@ -341,6 +346,10 @@ class SqliteViews:
             db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
 
     # -- the file ----------------------------------------------------------------------------------
+
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A write transaction, in turn, for what else belongs into this file: see `watching`."""
+        return self._writing()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

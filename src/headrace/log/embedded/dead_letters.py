@@ -129,7 +129,8 @@ def end(tx: Tx, letter: int, *, missing_ok: bool = False) -> bool:
 # -- writing letters ---------------------------------------------------------------------------------
 
 
-def _home(catalog: Catalog) -> TopicState:
+def home(catalog: Catalog) -> TopicState:
+    """The topic the letters are in."""
     try:
         return catalog.named(NAME)
     except UnknownTopic:
@@ -140,7 +141,7 @@ def letters(
     catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]], *, queue: int | None = None
 ) -> Append:
     """An append of dead letters, to be submitted or made part of another append. `queue`: whose messages they were."""
-    home = _home(catalog)
+    own = home(catalog)
     now = datetime.now(UTC)
     for letter in found:
         letter.setdefault("died_at", now)
@@ -151,7 +152,7 @@ def letters(
         if raw is not None and len(raw) > RAW_BYTES_MAX:
             letter["error"] = f"{letter.get('error')} (the first {RAW_BYTES_MAX} of {len(raw)} bytes are kept)"
             letter["raw"] = raw[:RAW_BYTES_MAX]
-    prepared = append.prepare(home, catalog.schema(home), found, now_us=0, record_bytes_max=LETTER_BYTES_MAX)
+    prepared = append.prepare(own, catalog.schema(own), found, now_us=0, record_bytes_max=LETTER_BYTES_MAX)
 
     def register(tx: Tx, given: range) -> None:
         for offset in given:
@@ -190,8 +191,8 @@ def listed(
     open_letters = {row.offset: row.queue for row in sorted(rows)}
     if not open_letters:
         return
-    home = _home(catalog)
-    reader = Reader(engine, catalog, home, 0)
+    own = home(catalog)
+    reader = Reader(engine, catalog, own, 0)
     owner = _Owner(engine, catalog, topic)
     for first, stop in _stretches(list(open_letters)):
         for record in reader.records(first, stop):
@@ -239,4 +240,4 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 
 
-__all__ = ["NAME", "DeadLetter", "end", "letters", "listed", "quarantined"]
+__all__ = ["NAME", "DeadLetter", "end", "home", "letters", "listed", "quarantined"]

@@ -103,6 +103,12 @@ class EmbeddedLog:
         self._check()
         return [self._handle(state) for state in self._catalog.all()]
 
+    def clone_topic(self, topic: EmbeddedTopic) -> EmbeddedTopic:
+        """A topic like another log's, without its records; one of that name that is here is returned as it is."""
+        self._check()
+        described = topic.describe()
+        return self._handle(self._catalog.create(topic.name, described.schema, described.settings, exist_ok=True))
+
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
         self._check()

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
@@ -50,6 +51,11 @@ class EmbeddedTopic:
 
     def __repr__(self) -> str:
         return f"<topic {self.name!r} of {self._engine.home}>"
+
+    @property
+    def home(self) -> Path:
+        """The directory of its log."""
+        return self._engine.home
 
     def _state(self) -> TopicState:
         self._catalog.check()
@@ -169,12 +175,23 @@ class EmbeddedTopic:
             quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
-    def bury(self, letters: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps as dead letters what could not be appended here: each has a `reason` (a word), an `error` (a sentence),
-        a `source`, and the `raw` bytes as they came."""
+    def bury(self, letters: Sequence[Mapping[str, Any]], *, stamp: Stamp | None = None) -> None:
+        """Keeps as dead letters what could not be appended here, or not be processed: each has a `reason` (a word), an
+        `error` (a sentence), a `source`, and the `raw` bytes as they came or the `row` as JSON. With a `stamp` (of the
+        dead letters' own topic) a repetition is recognised."""
         from headrace.log.embedded import dead_letters
 
-        self._engine.submit(dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])).result()
+        prepared = dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])
+        prepared.stamp = stamp
+        self._engine.submit(prepared).result()
+
+    def letter_stamps(self, producer: str) -> Stamp:
+        """As `stamps`, for dead letters."""
+        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.append import Stamp
+        from headrace.log.embedded.producer import begin
+
+        return Stamp(producer, *begin(self._engine, dead_letters.home(self._catalog), producer))
 
     def version(self, key: Any) -> int:
         """How many records were ever appended for the key (versioned topics)."""

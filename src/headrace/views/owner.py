@@ -1,0 +1,63 @@
+"""Who runs a flow: one process at a time. Owns a lock file per flow below `flows/`. The lock ends with its holder's
+process; who takes over without it is safe all the same, because the old holder's epoch is refused by the store."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.errors import AlreadyRunning
+from headrace.log.embedded import disk
+
+FOLDER = "flows"
+LOOK_AGAIN_SECONDS = 0.2
+
+
+class FlowLock:
+    """Held from `take` to `release`. Not inherited by children, and not shared by two holders in one process."""
+
+    def __init__(self, home: Path, flow: str) -> None:
+        self._flow = flow
+        self._path = home / FOLDER / f"{flow}.lock"
+        self._fd = -1
+
+    def take(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
+        """AlreadyRunning when another holds it; or waits, as long as `wait()` says so; or goes on without it."""
+        disk.make_directory(self._path.parent)
+        with disk.typed(self._path):
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if take_over:
+                    os.close(fd)
+                    return
+                if wait is None or not wait():
+                    pid, host = _holder(fd)
+                    os.close(fd)
+                    raise AlreadyRunning(flow=self._flow, pid=pid, host=host) from None
+                time.sleep(LOOK_AGAIN_SECONDS)
+                continue
+            self._fd = fd
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            return
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _holder(fd: int) -> tuple[int, str]:
+    with contextlib.suppress(ValueError, OSError, TypeError, KeyError):
+        found = json.loads(os.pread(fd, 1000, 0))
+        return int(found["pid"]), str(found["host"])
+    return 0, "an unknown host"

@@ -1,0 +1,100 @@
+"""The app that tests run in many ways: a topic with every kind of column, and a flow for each kind of window."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import headrace as hr
+from tests.flows.oracle import Query, expected, records_of
+
+SCHEMA = "word string, n int, x double, money decimal(12,2), at timestamp"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+QUERIES = {
+    "tumbling_drop": Query(10, 10, 2, 0, ("word",)),
+    "tumbling_correct": Query(10, 10, 0, 30, ()),
+    "hopping_correct": Query(10, 4, 1, 15, ("word",)),
+    "all_time": Query(None, None, 0, 0, ("word",), lambda record: record["n"] is None or record["n"] % 7 != 3),
+}
+
+
+def app_of(home: Path, spark: Any, partitions: int = 2, **settings: Any) -> hr.App:
+    app = hr.App("tests", home=home, spark=spark, **settings)
+    topic = app.topic("events", SCHEMA, event_time="at", partitions=partitions, durability="os")
+    for name, query in QUERIES.items():
+        stream = app.stream(topic)
+        if name == "all_time":
+            stream = stream.transform(lambda df: df.where("n is null or n % 7 <> 3"))
+        late = hr.correct(within=timedelta(seconds=query.within)) if query.within else hr.drop()
+        aggregates = {
+            "records": hr.count(),
+            "large": hr.count(where="n > 50"),
+            "total": hr.sum("n"),
+            "money": hr.sum("money"),
+            "exact": hr.sum("x", exact=True),
+            "mean": hr.avg("n"),
+            "least": hr.min("n"),
+            "most": hr.max("word"),
+            "first": hr.first("word"),
+            "last": hr.last("word"),
+            "words": hr.count_distinct("word"),
+        }
+        if query.size is None:
+            grouped = stream.group_by(*query.groups)
+        else:
+            window = hr.hopping(timedelta(seconds=query.size), every=timedelta(seconds=query.every or query.size))
+            grace = timedelta(seconds=query.grace)
+            grouped = stream.window(window, grace=grace, late=late, idle="1 day").group_by(*query.groups)
+        grouped.agg(**aggregates).to_view(name)
+    return app
+
+
+def some_rows(rng: random.Random, count: int, now: float = 0.0) -> list[dict[str, Any]]:
+    """Rows around a time that goes on, some of them early, late or very late, a few without time, word or number."""
+    out = []
+    for number in range(count):
+        late = rng.choice([0, 0, 0, 0, 1, 3, 8, 20, 45, 100])
+        at = START + timedelta(seconds=now + number * 0.7 - late + rng.random() * 2)
+        row = {
+            "word": rng.choice(["a", "b", "c", "ü", None]),
+            "n": rng.choice([None, rng.randrange(100)]),
+            "x": rng.choice([None, rng.uniform(-1e6, 1e6), 1e-9, 1e300, -1e300]),
+            "money": rng.choice([None, Decimal(rng.randrange(-10_000, 10_000)) / 100]),
+            "at": rng.choice([at] * 15 + [None]),
+        }
+        out.append(row)
+    return out
+
+
+def check(app: hr.App) -> None:
+    """Every view is what its query says over the whole log, and every record is in the ledger."""
+    records = records_of(app.log.topic("events"))
+    for name, query in QUERIES.items():
+        rows, ledger = expected(records, query)
+        found = rows_of(app, name)
+        assert found.keys() == rows.keys(), f"{name}: rows {sorted(map(str, found.keys() ^ rows.keys()))}"
+        for key, row in rows.items():
+            assert found[key] == row, f"{name} {key}"
+        assert ledger_of(app, name) == ledger, name
+
+
+def rows_of(app: hr.App, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    key = (("window_start",) if QUERIES[name].size else ()) + QUERIES[name].groups
+    out = {}
+    for row in app.view(name).to_arrow().to_pylist():
+        values = {column: row[column] for column in row if column not in (*key, "window_end", "_status")}
+        place = tuple(row[column] for column in key)
+        assert place not in out, f"{name}: {place} twice"
+        out[place] = values
+    return out
+
+
+def ledger_of(app: hr.App, name: str) -> dict[Any, list[int]]:
+    return {
+        row["window_start"]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
+        for row in app.view(name).ledger().to_pylist()
+    }

@@ -1,0 +1,126 @@
+"""Flows that are kept running: woken by the log, stopped in bounded time, past bad records, one runner at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace import failpoints
+from headrace.flows import supervise
+
+
+@pytest.fixture(autouse=True)
+def _disarm() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def counting(home: Path, spark: Any, **settings: Any) -> hr.App:
+    app = hr.App("counts", home=home, spark=spark, **settings)
+    words = app.topic("words", "word string, n int", durability="os")
+
+    def checked(df: Any) -> Any:
+        return df.withColumn("m", (100 / df.n).cast("int"))  # n = 0 is poison
+
+    app.stream(words).transform(checked).group_by("word").agg(n=hr.count(), total=hr.sum("m")).to_view("per_word")
+    return app
+
+
+def rows(app: hr.App) -> dict[str, int]:
+    return {row["word"]: row["n"] for row in app.view("per_word").to_arrow().to_pylist()}
+
+
+def test_started_flows_follow_the_log(spark: Any, tmp_path: Path) -> None:
+    with counting(tmp_path, spark) as app:
+        words = app.log.topic("words")
+        app.start()
+        for number in range(1, 4):
+            done = words.append([{"word": "a", "n": 1}, {"word": "b", "n": 2}])
+            found = app.query("select word, n from per_word order by 1", wait_for=done.position, timeout="1 minute")
+            assert found.to_pylist() == [{"word": "a", "n": number}, {"word": "b", "n": number}]
+        (status,) = app.status()
+        assert (status.lag, status.dead, status.restarts, status.error) == (0, 0, 0, "")
+        began = time.monotonic()
+        app.stop()
+        assert time.monotonic() - began < 20
+        (status,) = app.status()
+        assert status.state == "stopped"
+        words.append({"word": "a", "n": 1})
+        app.start()
+        app.views.wait_for(hr.Position.of("words", words.topic_id, {0: 7}), timeout="1 minute")
+        assert rows(app) == {"a": 4, "b": 3}
+
+
+def test_a_poison_record_becomes_a_dead_letter_and_the_rest_goes_on(spark: Any, tmp_path: Path) -> None:
+    with counting(tmp_path, spark) as app:
+        words = app.log.topic("words")
+        done = words.append([{"word": f"w{n % 3}", "n": n} for n in range(20)])  # n = 0 and no other
+        app.start()
+        app.views.wait_for(done.position, timeout="2 minutes")
+        app.stop()
+        assert sum(rows(app).values()) == 19
+        (letter,) = app.log.dead_letters()
+        assert letter.reason == "poison" and "ZERO" in letter.error and letter.origin.source == "flow per_word"
+        assert letter.origin.offset == 0 and letter.value == {"word": "w0", "n": 0}
+
+
+def test_a_program_that_fails_on_everything_is_stopped(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "DEAD_MIN", 3)
+    with counting(tmp_path, spark) as app:
+        app.log.topic("words").append([{"word": "x", "n": 0}] * 40)
+        app.start()
+        with pytest.raises(hr.TooManyDeadLetters, match="4 of 4"):
+            app.wait("3 minutes")
+        assert app.status()[0].state == "failed"
+        assert len(list(app.log.dead_letters())) == 4
+
+
+def test_an_error_of_the_surroundings_is_tried_again(spark: Any, tmp_path: Path) -> None:
+    with counting(tmp_path, spark) as app:
+        done = app.log.topic("words").append([{"word": "a", "n": 1}] * 10)
+        failpoints.arm("view.applied", "raise", skip=1)  # the first is the commit of where the flow starts
+        app.start()
+        app.views.wait_for(done.position, timeout="1 minute")
+        app.stop()
+        assert rows(app) == {"a": 10}
+        assert not list(app.log.dead_letters())
+
+
+def test_one_runner_at_a_time(spark: Any, tmp_path: Path) -> None:
+    with counting(tmp_path, spark) as first, counting(tmp_path, spark) as second:
+        words = first.log.topic("words")
+        first.start()
+        done = words.append([{"word": "a", "n": 1}] * 3)
+        first.views.wait_for(done.position, timeout="1 minute")
+        with pytest.raises(hr.AlreadyRunning, match="--take-over"):
+            second.drain()
+        second.start(take_over=True)
+        done = words.append([{"word": "a", "n": 1}] * 3)
+        second.views.wait_for(done.position, timeout="1 minute")
+        with pytest.raises(hr.FlowFenced):
+            first.wait("1 minute")
+        assert rows(second) == {"a": 6}
+
+
+def test_standing_by(spark: Any, tmp_path: Path) -> None:
+    with counting(tmp_path, spark) as first, counting(tmp_path, spark) as second:
+        first.start()
+        waiting = threading.Thread(target=second.start, kwargs={"standby": True})
+        waiting.start()
+        done = first.log.topic("words").append([{"word": "a", "n": 1}])
+        first.views.wait_for(done.position, timeout="1 minute")
+        assert waiting.is_alive()
+        first.close()
+        waiting.join(timeout=30)
+        assert not waiting.is_alive()
+        done = second.log.topic("words").append([{"word": "a", "n": 1}])
+        second.views.wait_for(done.position, timeout="1 minute")
+        assert rows(second) == {"a": 2}
