@@ -186,7 +186,7 @@ def test_rows_that_go_are_shown(committing: Committing, monkeypatch: pytest.Monk
 
     committing.commit([(0, "/", 1), (1, "/", 1)])
     with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:
-        gone = f"DELETE FROM {VIEW}__state WHERE window_start < '2026-01-01 09:01:00'"
+        gone = f"""DELETE FROM "{VIEW}/state" WHERE window_start < '2026-01-01 09:01:00'"""
         monkeypatch.setattr(merging, "forget", lambda db, *_: db.execute(gone))
         committing.commit([(0, "/", 1)])
         assert [(c["op"], c["window_start"].minute, c["clicks"]) for c in watch] == [("-", 0, 1)]

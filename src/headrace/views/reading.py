@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from headrace.durations import Duration, duration_us, from_us
+from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
+from headrace.schema import type_ddl
 from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, spec_of, state_of, translate, us_of
 from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import arrow_type, bound, decode, register_converters
+from headrace.views.values import arrow_type, bound, decode, encode, order_decimals, register_converters, text_of_us
 
 if TYPE_CHECKING:
     from headrace.views.watching import Watch
@@ -255,7 +256,8 @@ class Views:
         sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading())
-            cursor = db.execute(sql, tuple(bound(value) for value in (where or {}).values()))
+            values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
+            cursor = db.execute(sql, values)
             return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
 
     def watch(
@@ -300,6 +302,20 @@ class Views:
         self.close()
 
 
+def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
+    """A value as a column of that type has it."""
+    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
+        raise InvalidArgument(
+            name, value, f"the column is {type_ddl(arrow)}: its times have {'a' if arrow.tz else 'no'} time zone"
+        )
+    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
+        return text_of_us(instant_us(value, argument=name))
+    try:
+        return encode(pa.array([value], arrow))[0]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
+
+
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
 _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 
@@ -310,7 +326,7 @@ _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL"
 def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     """A connection that cannot write. `typed`: a view's own columns come back as the types they have there."""
     register_converters()
-    return sqlite3.connect(
+    db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
         uri=True,
         isolation_level=None,
@@ -318,6 +334,8 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
         check_same_thread=False,
         detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
     )
+    order_decimals(db)
+    return db
 
 
 def _handed_out(opened: contextlib.ExitStack, cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:

@@ -126,23 +126,23 @@ class Record:
         self._db, self._flow, self._tables = db, flow, tables
         self._old: dict[int, Row] = {}
         self._end()  # of a commit that was rolled back
-        state, names = tables.state, [quoted(name) for name in tables.names]
+        state, number, names = tables.state, tables.row, [quoted(name) for name in tables.names]
         db.execute(f"CREATE TEMP TABLE watched (_hr_number INTEGER PRIMARY KEY, _hr_was INTEGER, {', '.join(names)})")
         # Not OR IGNORE: a trigger's own is overruled by the statement that fires it.
-        new = "NOT EXISTS (SELECT 1 FROM watched WHERE _hr_number = {}.rowid)".format
+        new = f"NOT EXISTS (SELECT 1 FROM watched WHERE _hr_number = {{}}.{number})".format
         was = ", ".join(f"OLD.{name}" for name in names)
         for event in "UPDATE", "DELETE":
             db.execute(
                 f"CREATE TEMP TRIGGER watched_{event} BEFORE {event} ON main.{state} WHEN {new('OLD')} BEGIN "
-                f"INSERT INTO watched VALUES (OLD.rowid, 1, {was}); END"
+                f"INSERT INTO watched VALUES (OLD.{number}, 1, {was}); END"
             )
         db.execute(
             f"CREATE TEMP TRIGGER watched_INSERT AFTER INSERT ON main.{state} WHEN {new('NEW')} BEGIN "
-            f"INSERT INTO watched (_hr_number) VALUES (NEW.rowid); END"
+            f"INSERT INTO watched (_hr_number) VALUES (NEW.{number}); END"
         )
         if closed_us is not None and tables.spec.window_us:
             where, values = merging.ending(tables.spec, was_closed, closed_us)
-            rows = f"SELECT rowid, 1, {', '.join(names)} FROM {state} WHERE {where}"
+            rows = f"SELECT {number}, 1, {', '.join(names)} FROM {state} WHERE {where}"
             db.execute(f"INSERT INTO temp.watched {rows}", values)
 
     def merged(self) -> None:
@@ -152,15 +152,15 @@ class Record:
 
     def keep(self, sequence: int) -> None:
         """After all was changed, the frontier too: keeps what is different under the commit's sequence."""
-        order = ", ".join(self._tables.key) or "1"
-        now = f"SELECT rowid, {self._tables.shown()} FROM {self._tables.state} WHERE rowid IN "
+        row, order = self._tables.row, ", ".join(self._tables.key) or "1"
+        now = f"SELECT {row}, {self._tables.shown()} FROM {self._tables.state} WHERE {row} IN "
         new = self._db.execute(f"{now} (SELECT _hr_number FROM temp.watched) ORDER BY {order}").fetchall()
         self._end()
         changed: list[Row] = []
-        for number, *row in new:
+        for number, *values in new:
             old = self._old.pop(number, None)
-            if old != tuple(row):
-                changed += [("+", *row)] if old is None else [("-", *old), ("+", *row)]
+            if old != tuple(values):
+                changed += [("+", *values)] if old is None else [("-", *old), ("+", *values)]
         changed = [("-", *row) for row in self._old.values()] + changed
         if not changed:
             return
