@@ -164,6 +164,7 @@ class Watch:
         """The store keeps no more changes for this one."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
+            self._db.close()
             self._lease.end()
 
     def __enter__(self) -> Self:
