@@ -41,7 +41,8 @@ def _words(error: HeadraceError) -> str:
         return f"there is no topic {error.topic!r}, and no other. Create it: {CREATE.format(error.topic)}"
     if isinstance(error, UnknownView) and not error.known:
         what = f"there is no view {error.view!r}, and no other," if error.view else "there are no views"
-        return f"{what} in {home()}. A view is made when its app runs; name another directory with --home."
+        made = "A view is made when its app runs: headrace run APP.py"
+        return f"{what} in {home()}. {made}. Name another directory with --home."
     if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"

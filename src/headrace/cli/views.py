@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.views.contract import FlowSpec
     from headrace.views.reading import Views
 
-EMPTY = "No views yet. A view is made when its app runs."
+EMPTY = "No views yet. A view is made when its app runs: headrace run APP.py"
 LISTED = ("view", "app", "rows", "commits", "frontier", "lag_records", "running", "committed_at")
 
 
