@@ -13,7 +13,8 @@
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
     ├── CommitConflict                           a batch that is not the next one
-    ├── UnknownView
+    ├── UnknownView · ViewInUse
+    ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
     ├── DoesNotFit                               a sum beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
@@ -94,9 +95,11 @@ __all__ = [
     "UnsupportedFilesystem",
     "UnsupportedFormat",
     "VersionConflict",
+    "ViewInUse",
     "ViewTaken",
     "ViewsDamaged",
     "WaitTimeout",
+    "WatchLost",
 ]
 
 
@@ -588,8 +591,36 @@ class UnknownView(HeadraceError, LookupError):
     known: list[str]
 
     def __str__(self) -> str:
+        if not self.view and not self.known:
+            return "there are no views yet. A view is made when its app runs."
         have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else " There are none yet."
         return f"there is no view {self.view!r}.{nearest(self.view, self.known)}{have}"
+
+
+@dataclass(eq=False, repr=False)
+class ViewInUse(HeadraceError):
+    """The view's runner is alive."""
+
+    view: str
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"view {self.view!r} is written by process {self.pid} on {self.host}. Stop that one first; with --force "
+            f"its next commit is refused, and it stops."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class WatchLost(HeadraceError):
+    """Changes after the last one that was seen are not there any more."""
+
+    view: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"watching view {self.view!r} ended: {self.why}. Watch it again, from its rows as they are then."
 
 
 @dataclass(eq=False, repr=False)

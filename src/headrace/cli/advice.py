@@ -16,6 +16,7 @@ from headrace.errors import (
     UnknownGroup,
     UnknownQueue,
     UnknownTopic,
+    UnknownView,
 )
 
 CREATE = 'headrace topics create {} "user string, at timestamp"'
@@ -38,6 +39,10 @@ def _words(error: HeadraceError) -> str:
         return f"topic {error.topic!r} was deleted meanwhile (or deleted and created again). Run the command again."
     if isinstance(error, UnknownTopic) and not error.known:
         return f"there is no topic {error.topic!r}, and no other. Create it: {CREATE.format(error.topic)}"
+    if isinstance(error, UnknownView) and not error.known:
+        what = f"there is no view {error.view!r}, and no other," if error.view else "there are no views"
+        made = "A view is made when its app runs: headrace run APP.py"
+        return f"{what} in {home()}. {made}. Name another directory with --home."
     if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"

@@ -1,4 +1,4 @@
-"""`headrace completion`: the scripts are click's; names of topics and groups come from `options.complete_*`."""
+"""`headrace completion`: the scripts are click's; names of topics, groups and views come from `options.complete_*`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from headrace.cli.options import home_option
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @home_option
 def completion(shell: str) -> None:
-    """Print the completion script of a shell: commands, options, and the names of topics, groups and
-    queues.
+    """Print the completion script of a shell: commands, options, and the names of topics, groups, queues and views.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Options that many commands have, and the log they lead to. Owns where home is: `--home` before or after the
+"""Options that many commands have, and the log and views they lead to. Owns where home is: `--home` before or after the
 command, else HEADRACE_HOME, else `.headrace`."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.views.reading import Views
 
 HOME = "headrace.home"
 FORMATS = ("table", "json", "csv", "arrow")
@@ -67,14 +68,27 @@ def home() -> Path:
 
 def opened(*, create: bool = False) -> EmbeddedLog:
     """The log in home. Only commands that write what was not there before create it."""
-    import gc
-
     from headrace.log.embedded.log import open_log
 
-    if not gc.isenabled():  # main() turned it off while modules were loaded; these stay
+    _collect_again()
+    return open_log(home(), create=create)
+
+
+def opened_views() -> Views:
+    """The views in home, for reading; there may be none."""
+    from headrace.views.reading import open_views
+
+    _collect_again()
+    return open_views(home())
+
+
+def _collect_again() -> None:
+    """main() turned the collector off while modules were loaded; these stay."""
+    import gc
+
+    if not gc.isenabled():
         gc.freeze()
         gc.enable()
-    return open_log(home(), create=create)
 
 
 def opened_if_any() -> EmbeddedLog | None:
@@ -204,6 +218,17 @@ def complete_queue(ctx: click.Context, _parameter: click.Parameter, incomplete: 
     return _names(ctx, find, incomplete)
 
 
+def complete_view(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    try:
+        with ctx.scope(cleanup=False):
+            return [CompletionItem(name) for name in opened_views().names() if name.startswith(incomplete)]
+    except (HeadraceError, OSError):
+        return []
+
+
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 group_argument = click.argument("group", shell_complete=complete_group)
 queue_argument = click.argument("queue", shell_complete=complete_queue)
+view_argument = click.argument("view", shell_complete=complete_view)

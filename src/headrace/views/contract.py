@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Rule
+from headrace.durations import format_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,14 +120,10 @@ class FlowSpec:
         return cls(**{**tree, "view": view, "sources": tuple(tree["sources"])})
 
     def changes(self, new: FlowSpec) -> list[str]:
-        """What is different in `new`, each in a few words."""
-        said = []
-        for name in ("sources", "window", "grace_us", "within_us", "time", "target", "emit"):
-            if getattr(self, name) != getattr(new, name):
-                said.append(f"{name.removesuffix('_us')}: {getattr(self, name)!r} became {getattr(new, name)!r}")
-        old_groups, new_groups = self._groups(), new._groups()
-        if old_groups != new_groups:
-            said.append(f"group_by: {_listed(old_groups)} became {_listed(new_groups)}")
+        """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
+        kept, may change freely."""
+        was, now = self._said(), new._said()
+        said = [f"{name}: {was[name]} became {now[name]}" for name in was if was[name] != now[name]]
         for name in self.aggregates.keys() | new.aggregates.keys():
             before, after = self.aggregates.get(name), new.aggregates.get(name)
             if before is None:
@@ -135,22 +132,28 @@ class FlowSpec:
                 said.append(f"aggregate {name!r} was removed")
             elif before != after:
                 said.append(f"aggregate {name!r}: {before} became {after}")
-        if not said and (self.view and self.view.slots) != (new.view and new.view.slots):
-            said.append("a type changed: " + ", ".join(_retyped(self.view, new.view)))
+            elif self._types(name) != new._types(name):
+                said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
         return sorted(said)
 
-    def _groups(self) -> list[str]:
-        return [f"{column.name} {column.type}" for column in self.view.groups] if self.view else []
+    def _said(self) -> dict[str, str]:
+        """What the stored state depends on, besides the aggregates, in the words it was written in."""
+        groups = [f"{column.name} {column.type}" for column in self.view.groups] if self.view else []
+        late = f"correct(within={format_duration(self.within_us)!r})" if self.within_us else "drop()"
+        return {
+            "source": ", ".join(sorted(self.sources)),
+            "window": self.window or "none",
+            "grace": repr(format_duration(self.grace_us)),
+            "late": late,
+            "time": self.time or "the topic's",
+            "group_by": ", ".join(groups) or "nothing",
+            "written to": f"topic {self.target!r}" if self.target else "a view",
+            "emit": self.emit or "none",
+        }
 
-
-def _listed(groups: list[str]) -> str:
-    return ", ".join(groups) or "nothing"
-
-
-def _retyped(old: ViewSpec | None, new: ViewSpec | None) -> list[str]:
-    before = {slot.name: slot.type for slot in old.slots} if old else {}
-    after = {slot.name: slot.type for slot in new.slots} if new else {}
-    return [f"{name} from {before.get(name)} to {after.get(name)}" for name in after if before.get(name) != after[name]]
+    def _types(self, aggregate: str) -> str:
+        slots = self.view.slots if self.view else ()
+        return ", ".join(slot.type for slot in slots if slot.name.split("__")[0] == aggregate)
 
 
 @dataclass(frozen=True, slots=True)

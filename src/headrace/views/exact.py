@@ -1,19 +1,21 @@
 """Sums that do not round. A double is a whole number of 2**-1074: sums of such numbers are exact, in any order. Kept as
-the hexadecimal text of that number; what is not finite is a text of its own. Also the few functions on decimals that
-SQLite lacks, so that a merge is one SQL statement all the same."""
+the hexadecimal text of that number; what is not finite is a text of its own. Also what SQLite lacks to
+add decimals, so that a merge is one SQL statement all the same."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 from collections.abc import Iterable
-from decimal import Context, Decimal, Inexact, localcontext
+from decimal import Context, Decimal
 
 from headrace.errors import DoesNotFit
+from headrace.views.values import arrow_type
 
 __all__ = ["exact_sum", "register", "rounded"]
 
 _SCALE = 1074
+_WIDE = Context(prec=80)
 _NOT_FINITE = {"inf", "-inf", "nan"}
 
 
@@ -63,27 +65,18 @@ def rounded(text: str | None) -> float | str | None:
 def register(db: sqlite3.Connection, problems: list[DoesNotFit]) -> None:
     """Makes the functions known to a connection. An error cannot pass through SQLite: it is left in `problems`."""
 
-    def add_decimals(old: str, new: str, ddl: str) -> str | None:
-        precision = int(ddl[ddl.index("(") + 1 : ddl.index(",")])
-        with localcontext(Context(prec=precision, traps=[Inexact])):
-            try:
-                return format(Decimal(old) + Decimal(new), "f")
-            except Inexact:
-                problems.append(DoesNotFit(sum=f"{old} + {new}", type=ddl))
-                raise
-
-    def compare_decimals(left: str | None, right: str | None) -> int | None:
-        if left is None or right is None:
-            return None
-        with localcontext(Context(prec=80)):
-            return (Decimal(left) > Decimal(right)) - (Decimal(left) < Decimal(right))
+    def add_decimals(old: str, new: str, ddl: str) -> str:
+        total = _WIDE.add(Decimal(old), Decimal(new))
+        if len(total.as_tuple().digits) > arrow_type(ddl).precision:
+            problems.append(DoesNotFit(sum=f"{old} + {new}", type=ddl))
+            raise OverflowError
+        return format(total, "f")
 
     def no_fit(old: int, new: int) -> None:
         problems.append(DoesNotFit(sum=f"{old} + {new}", type="bigint"))
         raise OverflowError
 
     db.create_function("hr_add_decimal", 3, add_decimals, deterministic=True)
-    db.create_function("hr_compare_decimals", 2, compare_decimals, deterministic=True)
     db.create_function("hr_no_fit", 2, no_fit, deterministic=True)
     db.create_function("hr_add_exact", 2, add, deterministic=True)
     db.create_function("hr_round_exact", 1, rounded, deterministic=True)

@@ -7,26 +7,39 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from headrace.durations import Duration, duration_us, from_us
-from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout
+from headrace.durations import Duration, duration_us, from_us, instant_us
+from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
-from headrace.views.contract import FlowSpec, FlowState, ViewSpec
+from headrace.schema import type_ddl
+from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, spec_of, state_of, translate, us_of
 from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import arrow_type, bound, decode, register_converters
+from headrace.views.values import arrow_type, bound, decode, encode, order_decimals, register_converters, text_of_us
+
+if TYPE_CHECKING:
+    from headrace.views.watching import Watch
 
 POLL_SECONDS = 0.005
+CHUNK_ROWS = 10_000
+AHEAD_CHUNKS = 10
+"""A result of fewer chunks is read at once; the transaction of a larger one stays open while it is handed out, and the
+store's write-ahead log cannot be emptied meanwhile."""
+BREATHE_STEPS = 1_000_000
+"""Steps of SQLite's machine between two looks for Ctrl-C; some milliseconds."""
 
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
@@ -52,6 +65,15 @@ class ViewStatus:
     started_at: datetime | None
     committed_at: datetime | None
 
+    @property
+    def running(self) -> bool | None:
+        """Whether the process that took the view last is alive; None: it is of another host."""
+        if self.pid is None or self.started_at is None:
+            return False
+        if self.host != socket.gethostname():
+            return None
+        return _alive(self.pid, self.started_at.timestamp())
+
 
 def open_views(home: str | Path = ".headrace") -> Views:
     """The views in a directory, for reading."""
@@ -61,21 +83,13 @@ def open_views(home: str | Path = ".headrace") -> Views:
 class Views:
     def __init__(self, home: Path) -> None:
         self.path = home / FILE
-        self._db: sqlite3.Connection | None = None
 
     @contextlib.contextmanager
     def _reading(self, *, typed: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection of its own for each read: cheap, and safe in any thread."""
         if not self.path.exists():
             raise UnknownView(view="", known=[])
-        register_converters()
-        db = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode=ro",
-            uri=True,
-            isolation_level=None,
-            timeout=60,
-            detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
-        )
+        db = connected(self.path, typed=typed)
         try:
             yield db
         except sqlite3.Error as error:
@@ -97,29 +111,48 @@ class Views:
         position's topics has folded them in up to there; WaitTimeout if that takes longer than `timeout`."""
         if wait_for is not None:
             self.wait_for(wait_for, timeout=timeout)
+        names, chunks = self.rows(sql, params)
+        rows = [row for chunk in chunks for row in chunk]
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+        return pa.Table.from_arrays([_column(list(values)) for values in columns], names=names)
+
+    def rows(
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
+        """As `query`, for results of any size: the columns' names, and the rows, some thousand at a time."""
         values = (
             {name: bound(value) for name, value in params.items()}
             if isinstance(params, Mapping)
             else tuple(bound(value) for value in params)
         )
-        with self._reading(typed=True) as db:
+        with contextlib.ExitStack() as opened:
+            db = opened.enter_context(self._reading(typed=True))
             db.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY)
-            try:
-                cursor = db.execute(sql, values)
-                names = [column[0] for column in cursor.description or ()]
-                rows = cursor.fetchall()
-            except (sqlite3.DatabaseError, sqlite3.InterfaceError) as error:
-                raise InvalidQuery(sql=sql, why=self._explained(error)) from error
-        if not names:
-            raise InvalidQuery(sql=sql, why="it returns no columns; only reading is possible")
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-        return pa.Table.from_arrays([_column(list(values)) for values in columns], names=_unique(names))
+            db.set_progress_handler(lambda: 0, BREATHE_STEPS)
+            opened.enter_context(self._explaining(sql))
+            cursor = db.execute(sql, values)
+            names = _unique([column[0] for column in cursor.description or ()])
+            if not names:
+                raise InvalidQuery(sql=sql, why="it returns no columns; only reading is possible")
+            return names, _handed_out(opened, cursor)
 
-    def _explained(self, error: sqlite3.Error) -> str:
+    @contextlib.contextmanager
+    def _explaining(self, sql: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, UnicodeError, OverflowError) as error:
+            code = getattr(error, "sqlite_errorname", None) or ""
+            if code == "SQLITE_INTERRUPT":
+                raise KeyboardInterrupt from None  # raised inside SQLite, which only knows that it was asked to stop
+            if isinstance(error, sqlite3.Error) and code.startswith(_OF_THE_DISK):
+                raise translate(error, self.path) from error
+            raise InvalidQuery(sql=sql, why=self._explained(error)) from error
+
+    def _explained(self, error: Exception) -> str:
         said = str(error)
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
-        if "not authorized" in said or "prohibited" in said:
+        if "not authorized" in said or "prohibited" in said or "readonly" in said:
             return f"only reading is possible ({said})"
         return said
 
@@ -127,26 +160,24 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
-        limit = time.monotonic() + duration_us(timeout, argument="timeout", positive=False) / 1e6
+        seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
+        limit = time.monotonic() + seconds
         while not self._are_at(position):
             if time.monotonic() >= limit:
-                raise WaitTimeout(f"the views to be at {position}", duration_us(timeout, argument="timeout") / 1e6)
+                raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
             time.sleep(POLL_SECONDS)
 
     def _are_at(self, position: Position) -> bool:
-        wanted = {topic_id for _, topic_id, _ in position.topics}
-        readers = [state for state in self.states() if wanted & set(state.topic_ids.values())]
-        return all(self._covers(state, position) for state in readers) and (bool(readers) or not wanted)
-
-    @staticmethod
-    def _covers(state: FlowState, position: Position) -> bool:
-        """Whether the flow has read all that the position says was written to topics it reads."""
-        return all(
-            state.places.get(topic, {}).get(partition) is not None and state.places[topic][partition].offset >= offset
+        """A flow that has committed nothing yet has read nothing; one of an older topic of the name reads another."""
+        sources = {spec.name: spec.sources for spec in self.specs()}
+        read = [
+            (state.places.get(topic, {}), nexts)
+            for state in self.states()
             for topic, topic_id, nexts in position.topics
-            if state.topic_ids.get(topic) == topic_id
-            for partition, offset in nexts
-        )
+            if topic in sources.get(state.name, ()) and state.topic_ids.get(topic, topic_id) == topic_id
+        ]
+        reached = all(number in at and at[number].offset >= offset for at, nexts in read for number, offset in nexts)
+        return reached and (bool(read) or not position.topics)
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -168,11 +199,26 @@ class Views:
             return [state_of(db, flow) for (flow,) in db.execute("SELECT flow FROM _flows ORDER BY flow").fetchall()]
 
     def spec(self, view: str) -> ViewSpec:
+        found = self.flow(view).view
+        assert found is not None, "flow() has looked"
+        return found
+
+    def flow(self, view: str) -> FlowSpec:
+        """What makes the view."""
+        if not self.path.exists():
+            raise UnknownView(view=view, known=[])
         with self._reading() as db:
             found = spec_of(db, view)
         if found is None or found.view is None or not found.view.public:
             raise UnknownView(view=view, known=self.names())
-        return found.view
+        return found
+
+    def state(self, view: str) -> FlowState:
+        """How far its flow has read."""
+        self.flow(view)
+        with self._reading() as db:
+            db.execute("BEGIN")
+            return state_of(db, view)
 
     def status(self, view: str) -> ViewStatus:
         tables = ViewTables(self.spec(view))
@@ -194,25 +240,41 @@ class Views:
 
     def to_arrow(self, view: str, where: Mapping[str, Any] | None = None) -> pa.Table:
         """All rows of the view, or those whose columns have the values given; typed, sorted by window and group."""
-        spec = self.spec(view)
-        known = [column.name for column in spec.columns]
-        for name in where or ():
-            if name not in known:
-                from headrace.errors import nearest
+        schema, batches = self.batches(view, where)
+        return pa.Table.from_batches(batches, schema)
 
-                raise InvalidArgument(
-                    name, (where or {})[name], f"view {view!r} has no such column.{nearest(name, known)}"
-                )
+    def batches(self, view: str, where: Mapping[str, Any] | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """As `to_arrow`, for views of any size: the schema, and the rows, some thousand at a time."""
+        spec = self.spec(view)
+        schema = schema_of(spec.columns)
+        for name in where or ():
+            if name not in schema.names:
+                why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
+                raise InvalidArgument(name, (where or {})[name], why)
         condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
         order = ", ".join(quoted(name) for name in spec.key) or "1"
         sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
-        with self._reading() as db:
-            rows = db.execute(sql, tuple(bound(value) for value in (where or {}).values())).fetchall()
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(spec.columns)
-        arrays = [
-            decode(list(values), arrow_type(column.type)) for values, column in zip(columns, spec.columns, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, names=known)
+        with contextlib.ExitStack() as opened:
+            db = opened.enter_context(self._reading())
+            values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
+            cursor = db.execute(sql, values)
+            return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
+
+    def watch(
+        self,
+        view: str,
+        *,
+        snapshot: bool = True,
+        timeout: Duration | None = None,
+        lease: Duration = "15 seconds",
+    ) -> Watch:
+        """The view's changes as they are committed, each a dict: `op` ('+' or '-'), the row, and `_position`, the
+        number of the commit. First the rows as they are, unless `snapshot` is False. Ends when there was none for
+        `timeout`. `lease`: how long the store keeps changes for a watcher that is gone without a word."""
+        from headrace.views.watching import Watch
+
+        self.flow(view)
+        return Watch(self.path.parent, view, snapshot=snapshot, timeout=timeout, lease=lease)
 
     def ledger(self, view: str) -> pa.Table:
         """What became of every record, window by window; the row without a window counts what belongs to none."""
@@ -240,7 +302,85 @@ class Views:
         self.close()
 
 
+def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
+    """A value as a column of that type has it."""
+    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
+        raise InvalidArgument(
+            name, value, f"the column is {type_ddl(arrow)}: its times have {'a' if arrow.tz else 'no'} time zone"
+        )
+    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
+        return text_of_us(instant_us(value, argument=name))
+    try:
+        return encode(pa.array([value], arrow))[0]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
+
+
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
+_OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
+
+
+# -- connections and rows ------------------------------------------------------------------------------
+
+
+def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
+    """A connection that cannot write. `typed`: a view's own columns come back as the types they have there."""
+    register_converters()
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        timeout=60,
+        check_same_thread=False,
+        detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
+    )
+    order_decimals(db)
+    return db
+
+
+def _handed_out(opened: contextlib.ExitStack, cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
+    """A cursor's rows. A small result is read here and now; a larger one takes over what is `opened`, and closes it."""
+    chunks = iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])
+    ahead = list(islice(chunks, AHEAD_CHUNKS))
+    if len(ahead) < AHEAD_CHUNKS:
+        return iter(ahead)
+    held = opened.pop_all()
+
+    def rest() -> Iterator[list[tuple[Any, ...]]]:
+        with held:
+            yield from ahead
+            yield from chunks
+
+    return rest()
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([(column.name, arrow_type(column.type)) for column in columns])
+
+
+def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as the tables have them, as Arrow."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [decode(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _alive(pid: int, started: float) -> bool:
+    """Whether the process that had this id at that time lives. Where the system says since when a process lives, one
+    that is younger is another; a minute is left for clocks that were set."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        (boot,) = (line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+        born = int(boot.split()[1]) + int(facts[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return True
+    return facts[0] not in "ZX" and born < started + 60
 
 
 def _column(values: list[Any]) -> pa.Array:

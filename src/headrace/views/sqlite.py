@@ -9,12 +9,14 @@ and so do checkpoints; readers never wait and see whole commits only."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +24,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.durations import instant_us
 from headrace.errors import (
     Closed,
     CommitConflict,
@@ -40,10 +41,11 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, merging
+from headrace.views import exact, merging, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
 from headrace.views.tables import ViewTables
-from headrace.views.values import text_of_us
+from headrace.views.values import order_decimals, text_of_us
+from headrace.views.values import us_of as us_of
 
 FILE = "views.db"
 FORMAT = "1"
@@ -64,10 +66,12 @@ SCHEMA = (
     "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
     "PRIMARY KEY (flow, window_start)) WITHOUT ROWID",
     # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
-    "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, target TEXT NOT NULL, "
-    "base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, target)) WITHOUT ROWID",
+    "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "
+    "target TEXT NOT NULL, base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, number)) "
+    "WITHOUT ROWID",
     "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
     "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+    *watchers.SCHEMA,
 )
 
 _LEDGER = (
@@ -92,6 +96,18 @@ class _Gate:
 
 _gates: dict[tuple[Path, int], _Gate] = {}
 _gates_lock = threading.Lock()
+_stores: weakref.WeakSet[SqliteViews] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """A child must neither use nor close what it inherited: closing a connection could reset the parent's files."""
+    global _gates_lock
+    _gates_lock = threading.Lock()
+    for store in _stores:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class SqliteViews:
@@ -99,6 +115,7 @@ class SqliteViews:
 
     def __init__(self, home: Path) -> None:
         disk.make_directory(home)
+        disk.refuse_remote(home)
         self.path = home.resolve() / FILE
         self._pid = os.getpid()
         self._closed = False
@@ -111,24 +128,33 @@ class SqliteViews:
             if not self.path.exists():
                 os.close(disk.create(self.path))
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("PRAGMA wal_autocheckpoint=0")
-            self._db.execute("PRAGMA trusted_schema=OFF")
-            self._db.execute("PRAGMA temp_store=MEMORY")
-            self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-            exact.register(self._db, self._problems)
-            self._prepare(self._db)
+            try:
+                self._prepare(self._db)
+            except BaseException:
+                self._db.close()
+                raise
+        _stores.add(self)
         disk.sync_directory(home)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("PRAGMA temp_store=MEMORY")
+        db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+        exact.register(db, self._problems)
+        order_decimals(db)
         db.execute("BEGIN IMMEDIATE")
-        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = '_meta'").fetchone():
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        if not names:
             for statement in SCHEMA:
                 db.execute(statement)
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
+        elif "_meta" not in names:
+            raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
         db.execute("COMMIT")
-        (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone()
+        (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
         if found != FORMAT:
             why = f"written in format {found}, this headrace reads {FORMAT}: upgrade headrace"
             raise UnsupportedFormat(path=str(self.path), why=why)
@@ -139,26 +165,30 @@ class SqliteViews:
         """Takes the flow: makes its tables if there are none, and gives it a new epoch. A flow that is not what its
         state was made by is FlowChanged; with `replace` its state is dropped, to be made again from the log."""
         text = json.dumps(spec.as_json())
+        tables = ViewTables(spec.view) if spec.view else None
+        if tables is not None:
+            tables.check()
         with self._writing() as db:
-            known = spec_of(db, spec.name)
-            if known is not None and known.app != spec.app:
-                raise ViewTaken(view=spec.name, app=known.app)
+            alike = "SELECT flow, app FROM _flows WHERE lower(flow) = lower(?)"  # SQLite would mix them up
+            for other, app in db.execute(alike, (spec.name,)):
+                if (other, app) != (spec.name, spec.app):
+                    raise ViewTaken(view=other, app=app)
+            known = self._spec(db, spec.name)
             if known is not None and not replace and (changed := known.changes(spec)):
                 raise FlowChanged(flow=spec.name, changes=changed)
             if known is not None and replace:
                 self._drop(db, known)
             if known is None or replace:
-                db.execute(
-                    "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, ?, 0, -1)",
-                    (spec.name, spec.app, text, _epoch_before(db)),
-                )
-                for statement in ViewTables(spec.view).create() if spec.view else ():
-                    db.execute(statement)
+                insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
+                db.execute(insert, (spec.name, spec.app, text))
+            statements = () if tables is None else tables.create() if known is None or replace else tables.show()
+            for statement in statements:
+                db.execute(statement)
             db.execute(
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
-                (_epoch_before(db) + 1, text, os.getpid(), socket.gethostname(), _now(), spec.name),
+                (_next_epoch(db), text, os.getpid(), socket.gethostname(), _now(), spec.name),
             )
-        return self.state(spec.name)
+            return self._state(db, spec.name)  # inside: a moment later it may be somebody else's
 
     def drop(self, flow: str) -> None:
         """Forgets a flow with all its rows; the log has what they were made from."""
@@ -170,53 +200,56 @@ class SqliteViews:
             db.execute(statement)
         for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+        watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
-        spec = spec_of(db, flow)
+        spec = self._spec(db, flow)
         if spec is None:
             raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
         return spec
 
+    def _spec(self, db: sqlite3.Connection, flow: str) -> FlowSpec | None:
+        with self._whole():
+            return spec_of(db, flow)
+
+    def _state(self, db: sqlite3.Connection, flow: str) -> FlowState:
+        with self._whole():
+            return state_of(db, flow)
+
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
-        with self._gate.lock, self._typed():
-            return state_of(self._db, flow)
+        with self._reading() as db:
+            return self._state(db, flow)
 
     def outbox(self, flow: str) -> list[Waiting]:
         """What has to go out yet, in order."""
-        with self._gate.lock, self._typed():
-            found = self._db.execute(
+        with self._reading() as db:
+            found = db.execute(
                 "SELECT sequence, target, base, rows FROM _outbox WHERE flow = ?1 AND sequence > "
-                "(SELECT relayed FROM _flows WHERE flow = ?1) ORDER BY sequence, target",
+                "(SELECT relayed FROM _flows WHERE flow = ?1) ORDER BY sequence, number",
                 (flow,),
             ).fetchall()
         return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
 
     def last_window_end(self, flow: str) -> int | None:
         """The end of the flow's last window that has a row."""
-        spec = self._spec(flow)
-        if spec.view is None or spec.view.window_us is None:
-            return None
-        last = f"SELECT max(window_start) FROM {ViewTables(spec.view).state}"
-        with self._gate.lock, self._typed():
-            (found,) = self._db.execute(last).fetchone()
+        with self._reading() as db:
+            view = self._known(db, flow).view
+            if view is None or view.window_us is None:
+                return None
+            (found,) = db.execute(f"SELECT max(window_start) FROM {ViewTables(view).state}").fetchone()
         start = us_of(found)
-        return None if start is None else start + spec.view.window_us[0]
-
-    def _spec(self, flow: str) -> FlowSpec:
-        with self._gate.lock, self._typed():
-            return self._known(self._db, flow)
+        return None if start is None else start + view.window_us[0]
 
     def closes(self, flow: str, closed_us: int) -> bool:
         """Whether a window that has a row, and is open, ends by then."""
-        spec = self._spec(flow)
-        if spec.view is None or spec.view.window_us is None:
-            return False
-        tables = ViewTables(spec.view)
-        with self._gate.lock, self._typed():
-            (closed,) = self._db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
-            where, values = merging.ending(spec.view, closed, closed_us)
-            found = self._db.execute(f"SELECT 1 FROM {tables.state} WHERE {where} LIMIT 1", values).fetchone()
+        with self._reading() as db:
+            view = self._known(db, flow).view
+            if view is None or view.window_us is None:
+                return False
+            (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
+            where, values = merging.ending(view, closed, closed_us)
+            found = db.execute(f"SELECT 1 FROM {ViewTables(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
     # -- committing --------------------------------------------------------------------------------
@@ -227,14 +260,20 @@ class SqliteViews:
             reach("view.begun")
             self._check(db, flow, commit)
             closed = _text(commit.closed_us)
+            watched = watchers.record(db, flow.name, commit.closed_us)
             outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
+            if watched is not None:
+                watched.merged()
             reach("view.merged")
             self._note(db, flow.name, commit, closed)
             self._put_out(db, flow.name, commit.sequence, outgoing)
+            if watched is not None:
+                watched.keep(commit.sequence + 1)
+            state = self._state(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
         self._checkpoint_if_due()
-        return self.state(flow.name)
+        return state
 
     def _check(self, db: sqlite3.Connection, flow: FlowState, commit: Commit) -> None:
         found = db.execute("SELECT epoch, sequence FROM _flows WHERE flow = ?", (flow.name,)).fetchone()
@@ -252,17 +291,20 @@ class SqliteViews:
         was_closed, was_reachable = db.execute(
             "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
         ).fetchone()
+        partials = None if commit.partials is None else merging.in_order(spec.view, commit.partials)
         changes = None
         if spec.emit is not None:
-            changes = merging.Changes(db, tables, spec.emit, commit.partials, was_closed)
-        if commit.partials is not None and commit.partials.num_rows:
-            merging.merge(db, tables, commit.partials)
+            changes = merging.Changes(db, tables, spec.emit, partials, was_closed)
+        if partials is not None and partials.num_rows:
+            merging.merge(db, tables, partials)
         merging.forget(db, tables, was_reachable, commit.reachable_us)
-        if changes is None:
-            return []
         moved = commit.closed_us if closed is not None and closed > (was_closed or "") else None
-        rows = changes.rows(moved)
-        if "window_start" in rows.column_names:
+        rows = None if changes is None else changes.rows(moved)
+        if commit.closed_us is not None and commit.reachable_us is not None:
+            merging.expire(db, tables, min(commit.closed_us, commit.reachable_us), commit.frontier_us)
+        if rows is None:
+            return []
+        if spec.view.window_us:
             rows = rows.append_column("_progress", rows["window_start"])  # a change of a view is never late
         if commit.shape is not None and rows.num_rows:
             rows = commit.shape(rows)
@@ -292,23 +334,43 @@ class SqliteViews:
         db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, commit.relayed))
 
     def _put_out(self, db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:
-        for each in outgoing:
+        for number, each in enumerate(outgoing):
             found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
             (base,) = found.fetchone() or (0,)
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, each.rows.schema) as writer:
                 writer.write_table(each.rows)
             body = sink.getvalue().to_pybytes()
-            db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?)", (flow, sequence, each.target, base, body))
+            db.execute(
+                "INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body)
+            )
             carried = (flow, each.target, base + each.rows.num_rows)
             db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
 
     # -- the file ----------------------------------------------------------------------------------
 
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A write transaction, in turn, for what else belongs into this file: see `watching`."""
+        return self._writing()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """What is read is of one commit."""
+        self._usable()
+        with self._gate.lock, self._typed():
+            self._usable()
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         self._usable()
         with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            self._usable()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -324,13 +386,15 @@ class SqliteViews:
                 raise
 
     def _checkpoint_if_due(self) -> None:
-        """Moves the write-ahead log into the file. A reader in the way is not waited for: the next commit will try."""
+        """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
+        the committer's: what it committed is safe where it is, and the next commit will try again."""
         try:
             if os.stat(f"{self.path}-wal").st_size < CHECKPOINT_BYTES:
                 return
         except OSError:
             return
-        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+        with contextlib.suppress(sqlite3.Error), self._gate.lock, self._gate.turnstile.writing():
+            self._usable()
             self._db.execute("PRAGMA busy_timeout=0")
             try:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -345,6 +409,14 @@ class SqliteViews:
             raise translate(error, self.path) from error
         except OSError as error:
             raise disk.translate(error, error.filename or self.path) from error
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A row that SQLite finds in order, and that says nonsense."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError) as error:
+            raise ViewsDamaged(path=str(self.path), why=f"what a flow is cannot be read: {error}") from error
 
     def _usable(self) -> None:
         if os.getpid() != self._pid:
@@ -381,6 +453,9 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
         return DiskFull(path=str(path), why="the disk is full")
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
+    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        why = f"cannot be written or not be opened: look at the permissions of it and its directory ({error})"
+        return StorageError(path=str(path), why=why)
     return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")
 
 
@@ -402,15 +477,11 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
 
 
-def us_of(text: str | None) -> int | None:
-    return None if text is None else instant_us(f"{text}Z", argument="text")
-
-
-def _epoch_before(db: sqlite3.Connection) -> int:
+def _next_epoch(db: sqlite3.Connection) -> int:
     """Epochs only grow, for all flows together: one that was dropped and made again is never mistaken for itself."""
     (found,) = db.execute("SELECT value FROM _meta WHERE name = 'epoch'").fetchone() or ("0",)
     db.execute("INSERT OR REPLACE INTO _meta VALUES ('epoch', ?)", (str(int(found) + 1),))
-    return int(found)
+    return int(found) + 1
 
 
 def _text(us: int | None) -> str | None:

@@ -1,25 +1,38 @@
 """Arrow columns as SQLite has them, and back. Owns which declared type and which text or number stands for a value.
-Every value can be read in any SQLite browser: times are texts in UTC, and sort as they should; decimals are texts;
-a double that is not a number is the text 'NaN', which SQLite sorts above all numbers, as Spark does."""
+Times are texts in UTC, and sort as they should. Decimals are texts, compared by value through a collation that only our
+connections have: another program that reads a view with decimals is told so by SQLite, and never shown 9 above 10. A
+double that is not a number is the text 'NaN', which SQLite sorts above all numbers, as Spark does; -0.0 becomes 0.0."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.durations import instant_us
 from headrace.errors import InvalidArgument
 from headrace.schema import parse_ddl
 
-__all__ = ["arrow_type", "bound", "declared", "decode", "encode", "register_converters", "text_of_us"]
+__all__ = [
+    "arrow_type",
+    "bound",
+    "declared",
+    "decode",
+    "encode",
+    "order_decimals",
+    "register_converters",
+    "text_of_us",
+    "us_of",
+]
 
 NAN = "NaN"
+BY_VALUE = "hr_decimal"
 
 
 @cache
@@ -44,7 +57,7 @@ def declared(arrow: pa.DataType, *, column: str = "") -> str:
     if pa.types.is_timestamp(arrow):
         return "UTC_TIMESTAMP" if arrow.tz else "LOCAL_TIMESTAMP"
     if pa.types.is_decimal(arrow):
-        return f"DECIMAL_TEXT({arrow.precision},{arrow.scale})"
+        return f"DECIMAL_TEXT({arrow.precision},{arrow.scale}) COLLATE {BY_VALUE}"
     raise InvalidArgument(
         "column", column, f"is of type {arrow}: a view's columns are plain values. Select the field you need from it"
     )
@@ -76,6 +89,29 @@ def _times_as_text(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     if not texts:
         return [None] * len(whole)
     return [None if at is None else texts[at] for at in few.indices.to_pylist()]
+
+
+def order_decimals(db: sqlite3.Connection) -> None:
+    """Every connection that reads or writes views needs this."""
+    db.create_collation(BY_VALUE, _compare_decimals)
+
+
+def _compare_decimals(left: str, right: str) -> int:
+    a, b = _by_value(left), _by_value(right)
+    return (a > b) - (a < b)
+
+
+def _by_value(text: str) -> tuple[bool, Decimal | str]:
+    """What is no decimal, in somebody's query, comes after all that are."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return True, text
+    return (True, text) if value.is_nan() else (False, value)
+
+
+def us_of(text: str | None) -> int | None:
+    return None if text is None else instant_us(f"{text}Z", argument="text")
 
 
 def text_of_us(us: int) -> str:
@@ -121,9 +157,14 @@ def bound(value: Any) -> Any:
 def register_converters() -> None:
     """For connections with PARSE_DECLTYPES: a column that is a view's own comes back as the type it has there. The
     names are known to nobody else."""
-    sqlite3.register_converter("UTC_TIMESTAMP", lambda raw: datetime.fromisoformat(raw.decode()).replace(tzinfo=UTC))
+    sqlite3.register_converter("UTC_TIMESTAMP", _utc)
     sqlite3.register_converter("LOCAL_TIMESTAMP", lambda raw: datetime.fromisoformat(raw.decode()))
     sqlite3.register_converter("ISO_DATE", lambda raw: date.fromisoformat(raw.decode()))
     sqlite3.register_converter("DECIMAL_TEXT", lambda raw: Decimal(raw.decode()))
     sqlite3.register_converter("BOOL", lambda raw: raw != b"0")
-    sqlite3.register_converter("DOUBLE", float)
+    # None for DOUBLE: a converter is given 15 digits of it.
+
+
+def _utc(raw: bytes) -> datetime | None:
+    """The ledger's own table has '' where there is no window."""
+    return datetime.fromisoformat(raw.decode()).replace(tzinfo=UTC) if raw else None

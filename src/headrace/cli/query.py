@@ -1,0 +1,110 @@
+"""`headrace query`. Owns what a parameter typed on the command line stands for; `views.reading` owns what SQL may do.
+Streams: the rows of a large result are printed while the rest is read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import complete_view, format_option, home_option, opened, opened_views
+from headrace.cli.output import chosen, print_rows
+
+if TYPE_CHECKING:
+    from headrace.position import Position
+    from headrace.views.reading import Views
+
+LATEST = "latest"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+# As SQLite writes them, so that a text column equals them too: 007 and 1e3 stay text.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_BROKEN = re.compile(r"-?(0|[1-9][0-9]{0,6})\.(0|[0-9]{0,6}[1-9])")
+
+
+@click.command()
+@click.argument("sql", metavar="SQL|VIEW", shell_complete=complete_view)
+@click.option("--param", "params", multiple=True, metavar="V", help="The value of the next ? in the SQL; repeated.")
+@click.option(
+    "--wait-for",
+    metavar="POSITION",
+    help="First wait until the views have read up to there; latest: all that is in the log now.",
+)
+@click.option("--timeout", metavar="DURATION", help="With --wait-for: how long; 5 seconds unless said.")
+@format_option
+@home_option
+def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str | None, format_: str | None) -> None:
+    """Read views with SQL (SQLite's), or a whole view by its name. Nothing can be written.
+
+    --param binds values, so that nothing in them is SQL: numbers as numbers, times with a zone
+    (2026-01-31T12:00:00Z) as times, all else as text.
+
+    \b
+    Example:
+      headrace query views_per_minute
+      headrace query "select page, sum(views) from views_per_minute where page <> ? group by page" --param /health
+    """
+    name = _NAME.fullmatch(sql) is not None
+    if name and params:
+        raise click.UsageError("--param is for SQL with ?; a view's name takes none.")
+    if timeout is not None and wait_for is None:
+        raise click.UsageError("--timeout is for --wait-for.")
+    kind = chosen(format_)
+    views = opened_views()
+    if wait_for is not None:
+        views.wait_for(_position(views, wait_for), timeout=timeout or "5 seconds")
+    if name:
+        _whole(views, sql, kind)
+    elif kind == "arrow":
+        from headrace.cli.batches import BatchPrinter
+
+        table = views.query(sql, _values(params))
+        BatchPrinter(table.schema, kind).print_all(table.to_batches())
+    else:
+        names, chunks = views.rows(sql, _values(params))
+        print_rows((dict(zip(names, row, strict=True)) for chunk in chunks for row in chunk), names, kind)
+
+
+def _whole(views: Views, view: str, kind: str) -> None:
+    from headrace.cli.batches import BatchPrinter
+    from headrace.rows import to_rows
+
+    schema, batches = views.batches(view)
+    if kind in ("json", "arrow"):
+        BatchPrinter(schema, kind).print_all(batches)
+    else:
+        print_rows((row for batch in batches for row in to_rows(batch)), schema.names, kind)
+
+
+def _position(views: Views, text: str) -> Position:
+    from headrace.position import Position
+
+    if text != LATEST:
+        return Position.parse(text)
+    found = Position()
+    sources = {topic for spec in views.specs() for topic in spec.sources}
+    with opened() as log:
+        for topic in log.topics():
+            if topic.name in sources:
+                nexts = {number: at.next for number, at in topic.offsets().items()}
+                found |= Position.of(topic.name, topic.describe().topic_id, nexts)
+    return found
+
+
+def _values(params: tuple[str, ...]) -> list[Any]:
+    return [value_of(text) for text in params]
+
+
+def value_of(text: str) -> Any:
+    """What a parameter stands for. SQLite compares a number with a text column as text, so a number is safe there."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _BROKEN.fullmatch(text):
+        return float(text)
+    from headrace.durations import from_us, instant_us
+    from headrace.errors import InvalidArgument
+
+    try:
+        return from_us(instant_us(text, argument="param"))
+    except InvalidArgument:
+        return text

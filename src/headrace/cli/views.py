@@ -1,0 +1,233 @@
+"""`headrace views …` and `headrace ledger`: which views there are, how far they are, and what became of their records.
+Owns how they are shown, and the question before one is dropped. Starts no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import (
+    confirm,
+    format_option,
+    home,
+    home_option,
+    opened_if_any,
+    opened_views,
+    view_argument,
+    yes_option,
+)
+from headrace.cli.output import chosen, counted, note, print_one, print_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.views.contract import FlowSpec
+    from headrace.views.reading import Views
+
+EMPTY = "No views yet. A view is made when its app runs: headrace run APP.py"
+LISTED = ("view", "app", "rows", "commits", "frontier", "lag_records", "running", "committed_at")
+
+
+@click.group()
+@home_option
+def views() -> None:
+    """List, show and drop views.
+
+    \b
+    Example:
+      headrace views list
+    """
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+
+@views.command("list")
+@format_option
+@home_option
+def list_(format_: str | None) -> None:
+    """List the views: how many rows and commits, how far in event time, and how many records are still to be read.
+
+    `running`: whether the process that took the view last is alive.
+
+    \b
+    Example:
+      headrace views list
+    """
+    found = opened_views()
+    names = found.names()
+    if not names:
+        note(EMPTY)
+        return
+    log = opened_if_any()
+    try:
+        rows = [_listed(found, name, _lag(_sources(log, found, found.flow(name)))) for name in names]
+    finally:
+        if log is not None:
+            log.close()
+    print_rows(rows, LISTED, format_)
+
+
+def _listed(found: Views, view: str, lag_records: int | None) -> dict[str, Any]:
+    status = found.status(view)
+    return {
+        "view": view,
+        "app": status.app,
+        "rows": status.rows,
+        "commits": status.commits,
+        "frontier": status.frontier,
+        "lag_records": lag_records,
+        "running": status.running,
+        "committed_at": status.committed_at,
+    }
+
+
+def _sources(log: EmbeddedLog | None, found: Views, flow: FlowSpec) -> list[dict[str, Any]]:
+    """Each partition the view reads: how far it is, and how far the topic. Of a topic that is gone, or was made
+    again, nothing is known."""
+    from headrace.durations import from_us
+
+    state = found.state(flow.name)
+    topics = {} if log is None else {topic.name: topic for topic in log.topics()}
+    out = []
+    for name in flow.sources:
+        places, topic = state.places.get(name, {}), topics.get(name)
+        same = topic is not None and topic.describe().topic_id == state.topic_ids.get(name, topic.describe().topic_id)
+        ends = topic.offsets() if topic is not None and same else {}
+        for number in sorted(places.keys() | ends.keys()):
+            place, end = places.get(number), ends.get(number)
+            progress = None if place is None or place.progress_us is None else from_us(place.progress_us)
+            unread_from = None if end is None else max(end.earliest, place.offset if place else 0)
+            out.append(
+                {
+                    "topic": name,
+                    "partition": number,
+                    "offset": place.offset if place else None,
+                    "next": end.next if end else None,
+                    "lag_records": None if end is None or unread_from is None else max(0, end.next - unread_from),
+                    "progress": progress,
+                }
+            )
+    return out
+
+
+def _lag(sources: list[dict[str, Any]]) -> int | None:
+    """Records that are there and not read; None when that cannot be known of all of them."""
+    lags = [source["lag_records"] for source in sources]
+    return None if not lags or None in lags else sum(lags)
+
+
+@views.command()
+@view_argument
+@format_option
+@home_option
+def show(view: str, format_: str | None) -> None:
+    """Show a view: its columns, window and aggregates, how far it has read each source, and its ledger's totals.
+
+    \b
+    Example:
+      headrace views show views_per_minute
+    """
+    found = opened_views()
+    flow, status = found.flow(view), found.status(view)
+    assert flow.view is not None
+    log = opened_if_any()
+    try:
+        sources = _sources(log, found, flow)
+    finally:
+        if log is not None:
+            log.close()
+    shown = {
+        **_listed(found, view, _lag(sources)),
+        "pid": status.pid,
+        "host": status.host,
+        "started_at": status.started_at,
+        "position": str(status.position),
+        "window": flow.window or None,
+        "time": flow.time,
+        "grace": _duration(flow.grace_us) if flow.window else None,
+        "late": (f"correct within {_duration(flow.within_us)}" if flow.within_us else "drop") if flow.window else None,
+        "keep": _duration(flow.view.keep_us),
+        **_totals(found.ledger(view)),
+        "columns": [{"column": column.name, "type": column.type} for column in flow.view.columns],
+        "aggregates": [{"name": name, "aggregate": text} for name, text in flow.aggregates.items()],
+        "sources": sources,
+    }
+    print_one(shown, format_)
+
+
+def _duration(us: int | None) -> str | None:
+    from headrace.durations import format_duration
+
+    return None if us is None else format_duration(us)
+
+
+# -- the ledger ----------------------------------------------------------------------------------------
+
+COUNTS = ("on_time", "corrected", "dropped", "untimed")
+
+
+@click.command()
+@view_argument
+@format_option
+@home_option
+def ledger(view: str, format_: str | None) -> None:
+    """Print what became of every record, window by window: rows in = on time + corrected + dropped + untimed.
+
+    The row without a window counts what belongs to none. A table ends with the totals.
+
+    \b
+    Example:
+      headrace ledger views_per_minute
+    """
+    kind = chosen(format_)
+    found = opened_views().ledger(view)
+    if kind == "arrow":
+        from headrace.cli.batches import BatchPrinter
+
+        BatchPrinter(found.schema, kind).print_all(found.to_batches())
+        return
+    from headrace.rows import to_rows
+
+    rows = (row for batch in found.to_batches() for row in to_rows(batch))
+    print_rows(rows, found.column_names, kind)
+    if kind == "table":
+        totals = _totals(found)
+        parts = " + ".join(f"{totals[name]} {name.replace('_', ' ')}" for name in COUNTS)
+        click.echo(f"{counted(totals['rows_in'], 'row')} in = {parts}")
+
+
+def _totals(found: pa.Table) -> dict[str, int]:
+    import pyarrow.compute as pc
+
+    counts = {name: pc.sum(found[name]).as_py() or 0 for name in COUNTS}
+    return {"rows_in": sum(counts.values()), **counts}
+
+
+# -- dropping ------------------------------------------------------------------------------------------
+
+
+@views.command()
+@view_argument
+@yes_option
+@click.option("--force", is_flag=True, help="Even while its process runs: that one is refused, and stops.")
+@home_option
+def drop(view: str, yes: bool, force: bool) -> None:
+    """Forget a view, its rows, its ledger and how far it has read. Run again, its app makes it anew from the log.
+
+    \b
+    Example:
+      headrace views drop views_per_minute --yes
+    """
+    from headrace.errors import ViewInUse
+    from headrace.views.sqlite import SqliteViews
+
+    status = opened_views().status(view)
+    if status.running and not force:
+        raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
+    confirm(f"drop view {view} and its {counted(status.rows, 'row')}", yes)
+    with SqliteViews(home()) as store:
+        store.drop(view)
+    note(f"view {view} and its {counted(status.rows, 'row')} are dropped; the log has what they were made from")

@@ -1,0 +1,43 @@
+"""`headrace watch`. Owns the printing; `views.watching` owns that nothing is missed and nothing doubled."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import format_option, home_option, opened_views, view_argument
+from headrace.cli.output import chosen
+
+
+@click.command()
+@view_argument
+@click.option("--snapshot/--no-snapshot", default=True, help="Begin with the rows as they are, or only with changes.")
+@click.option("--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N changes, the first rows too.")
+@click.option("--timeout", metavar="DURATION", help="Stop after this long without a change.")
+@format_option
+@home_option
+def watch(view: str, snapshot: bool, max_: int | None, timeout: str | None, format_: str | None) -> None:
+    """Print a view's rows, then its changes as they are committed, until Ctrl-C.
+
+    Each has op: '+' a row that came, '-' one that went; a row that changed goes and comes. A window that closes changes
+    the _status of its rows. _position is the number of the commit: applying all changes up to it gives the view as it
+    was then, exactly.
+
+    \b
+    Example:
+      headrace watch views_per_minute
+      headrace watch views_per_minute --no-snapshot --max 1 --timeout "1 minute"
+    """
+    from headrace.cli.stopping import watch_reader
+
+    kind = chosen(format_)
+    with opened_views().watch(view, snapshot=snapshot, timeout=timeout) as found:
+        from headrace.cli.batches import BatchPrinter
+
+        printer, left = BatchPrinter(found.schema, kind), max_
+        watch_reader()
+        for batch in found.batches():
+            printer.print(batch if left is None else batch.slice(0, left))
+            if left is not None:
+                left -= batch.num_rows
+                if left <= 0:
+                    return

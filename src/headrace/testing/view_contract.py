@@ -1,0 +1,1107 @@
+"""The behaviour any view store must show, as a pytest suite to inherit. Owns the promises behind
+`headrace.views.contract`, one test each; knows no implementation. Needs pytest and hypothesis.
+
+    class TestMyViews(ViewStoreContract):
+        def open_store(self, home): return MyViews(home)
+        def open_views(self, home): return my_views(home)            # the reading side
+
+What must come out is computed twice: by the store, and by a few lines of plain Python over all records at once. However
+records are cut into commits and partial rows, both have to agree."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import (
+    Closed,
+    CommitConflict,
+    DoesNotFit,
+    FlowChanged,
+    FlowFenced,
+    InvalidArgument,
+    InvalidName,
+    UnknownView,
+    ViewTaken,
+)
+from headrace.views.contract import (
+    Column,
+    Commit,
+    FlowSpec,
+    FlowState,
+    LedgerRow,
+    Outgoing,
+    Place,
+    Result,
+    SlotColumn,
+    ViewSpec,
+)
+from headrace.views.exact import exact_sum, rounded
+from headrace.views.values import arrow_type
+
+__all__ = ["ViewStoreContract"]
+
+SECOND = 1_000_000
+T0 = 1_767_225_600 * SECOND  # 2026-01-01
+SIZE = 10 * SECOND
+INSTANT = pa.timestamp("us", tz="UTC")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+examples = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+"""Few: each is several synced commits. `make soak` has another profile."""
+
+
+def moment(us: int) -> datetime:
+    return EPOCH + timedelta(microseconds=us)
+
+
+# -- values of every type ------------------------------------------------------------------------------
+
+
+def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    most = 10**precision - 1
+    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale, _WIDE))
+
+
+_WIDE = Context(prec=80)
+_floats = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0])
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "tinyint": st.integers(-128, 127),
+    "smallint": st.integers(-(2**15), 2**15 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "float": _floats,
+    "double": st.floats() | _floats,
+    "decimal(38,0)": _decimals(38, 0),
+    "decimal(38,38)": _decimals(38, 38),
+    "decimal(5,2)": _decimals(5, 2),
+    "string": st.text(max_size=5)
+    | st.sampled_from(["", "a\0b", "a\0", "a", "'", '"', "NaN", "10", "9", "größe", "😀"]),
+    "binary": st.binary(max_size=4) | st.sampled_from([b"", b"\0", b"NaN", b"\xff"]),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(UTC)) | st.sampled_from([moment(T0), moment(T0 + 1), moment(T0 - 1)]),
+    "timestamp_ntz": st.datetimes() | st.just(datetime(2026, 1, 1)),
+}
+"""What a column may hold, by its type: everything a view can keep."""
+
+
+def plain(value: Any) -> Any:
+    """For comparing: NaN is itself, and there is one zero."""
+    if isinstance(value, float):
+        return "not a number" if math.isnan(value) else value + 0.0
+    return value
+
+
+def ranked(value: Any) -> Any:
+    """For ordering: NaN is above all numbers."""
+    return (math.isnan(value), 0.0 if math.isnan(value) else value) if isinstance(value, float) else value
+
+
+NAMES = ['a"b', "select", 'x";drop table _flows;--', "x'y", "größe", "rowid", "oid", "_rowid_", "a b", "?1", ":x", "%s"]
+NAMES += ["excluded", "s", "t", "number", "k0", "[x]", "`x`", "a.b", "\n", "row", "value", "closed", "flow"]
+"""What a user's column may be called."""
+
+
+# -- flows ---------------------------------------------------------------------------------------------
+
+
+def counting(
+    name: str = "clicks",
+    *,
+    window: bool = True,
+    groups: Sequence[Column] = (Column("page", "string"),),
+    keep_us: int | None = None,
+    **more: Any,
+) -> FlowSpec:
+    """Counts records by page, in windows of ten seconds."""
+    view = ViewSpec(
+        name,
+        tuple(groups),
+        (SlotColumn("n", "bigint", "add"),),
+        (Result("n", "bigint", ("n",)),),
+        (SIZE, SIZE) if window else None,
+        keep_us,
+        more.get("emit") is None,
+    )
+    more = {"aggregates": {"n": "count()"}, "window": "tumbling('10 seconds')" if window else "", **more}
+    return FlowSpec(name, "shop", ("clicks",), view, **more)
+
+
+def counted(spec: FlowSpec, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    """Partial rows of `counting`: (window number, *groups, n) or, with one more, corrections."""
+    assert spec.view is not None
+    groups, found = spec.view.groups, list(rows)
+    if spec.view.window_us is None:
+        found = [(0, *row) for row in found]
+    starts = [T0 + row[0] * spec.view.window_us[1] if spec.view.window_us else 0 for row in found]
+    columns: dict[str, pa.Array] = {}
+    if spec.view.window_us:
+        columns["window_start"] = pa.array(starts, pa.int64()).cast(INSTANT)
+        columns["window_end"] = pa.array([at + spec.view.window_us[0] for at in starts], pa.int64()).cast(INSTANT)
+    for number, group in enumerate(groups, start=1):
+        columns[group.name] = pa.array([row[number] for row in found], arrow_type(group.type))
+    at = len(groups) + 1
+    columns["n"] = pa.array([row[at] for row in found], pa.int64())
+    columns["_corrections"] = pa.array([row[at + 1] if len(row) > at + 1 else 0 for row in found], pa.int64())
+    columns["_updated_at"] = pa.array([moment(T0)] * len(found), INSTANT)
+    return pa.table(columns)
+
+
+def commit(state: FlowState, partials: pa.Table | None = None, **more: Any) -> Commit:
+    return Commit(**{"sequence": state.sequence, "places": {}, "topic_ids": {}, "partials": partials, **more})
+
+
+# -- every rule at once, and its model -------------------------------------------------------------------
+
+Record = tuple[Any, Any, int, int, int]
+"""Group, value, seconds, partition, offset."""
+
+
+def all_rules(name: str, ddl: str) -> FlowSpec:
+    """Least, greatest, first, last and the number of different values of a column of that type."""
+    order = [("at", "timestamp"), ("partition", "int"), ("offset", "bigint")]
+    slots = [SlotColumn("lo", ddl, "least"), SlotColumn("hi", ddl, "greatest")]
+    for slot, rule in ("one", "earliest"), ("end", "latest"):
+        slots.append(SlotColumn(slot, ddl, rule, slot))  # type: ignore[arg-type]
+        slots += [SlotColumn(f"{slot}__{part}", kind, rule, slot) for part, kind in order]  # type: ignore[arg-type]
+    slots.append(SlotColumn("kinds", ddl, "distinct"))
+    results = [
+        *(Result(each, ddl, (each,)) for each in ("lo", "hi", "one", "end")),
+        Result("kinds", "bigint", ("kinds",)),
+    ]
+    view = ViewSpec(name, (Column("g", "string"),), tuple(slots), tuple(results))
+    return FlowSpec(name, "shop", ("clicks",), view)
+
+
+def partial(records: Sequence[Record]) -> dict[str, Any]:
+    """What the records come to, in slots."""
+    known = [record for record in records if record[1] is not None]
+    values = [record[1] for record in known]
+    place = lambda record: (*record[2:], ranked(record[1]))  # noqa: E731
+    out: dict[str, Any] = {"lo": min(values, key=ranked, default=None), "hi": max(values, key=ranked, default=None)}
+    for slot, best in ("one", min), ("end", max):
+        found = best(known, key=place, default=None)
+        out[slot] = None if found is None else found[1]
+        out[f"{slot}__at"] = None if found is None else moment(T0 + found[2] * SECOND)
+        out[f"{slot}__partition"], out[f"{slot}__offset"] = (None, None) if found is None else found[3:]
+    out["kinds"] = values
+    return out
+
+
+def partial_rows(spec: FlowSpec, pieces: Sequence[Sequence[Record]]) -> pa.Table:
+    """A partial row for each piece, whose records are of one group."""
+    assert spec.view is not None
+    rows = [{"g": piece[0][0], **partial(piece)} for piece in pieces]
+    columns = {"g": pa.array([row["g"] for row in rows], pa.string())}
+    for slot in spec.view.slots:
+        kind = arrow_type(slot.type)
+        kind = pa.list_(kind) if slot.rule == "distinct" else kind
+        columns[slot.name] = pa.array([row[slot.name] for row in rows], kind)
+    columns["_corrections"] = pa.array([0] * len(rows), pa.int64())
+    columns["_updated_at"] = pa.array([moment(T0)] * len(rows), INSTANT)
+    return pa.table(columns)
+
+
+def seen(records: Sequence[Record]) -> tuple[Any, ...]:
+    """What a reader must see of them."""
+    all_of_them = partial(records)
+    different = len({plain(value) for value in all_of_them["kinds"]})
+    return (*(plain(all_of_them[name]) for name in ("lo", "hi", "one", "end")), different)
+
+
+def cuts(count: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, count), max_size=4).map(lambda at: sorted({0, count, *at}))
+
+
+# ------------------------------------------------------------------------------------------------------
+
+
+class Setting:
+    """How to open a store, and what the tests do with one."""
+
+    def open_store(self, home: Path) -> Any:
+        raise NotImplementedError("return a store that keeps what it has in this directory")
+
+    def open_views(self, home: Path) -> Any:
+        raise NotImplementedError("return what reads the views in this directory")
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Path:
+        return tmp_path / "home"
+
+    @pytest.fixture
+    def store(self, home: Path) -> Iterator[Any]:
+        with self.open_store(home) as store:
+            yield store
+
+    @pytest.fixture
+    def views(self, store: Any, home: Path) -> Any:  # noqa: ARG002 (makes it)
+        return self.open_views(home)
+
+
+def rows(views: Any, view: str = "clicks") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = views.to_arrow(view).to_pylist()
+    return found
+
+
+def counts(views: Any, view: str = "clicks") -> dict[Any, int]:
+    """(window number, page) -> n, or page -> n without windows."""
+    out = {}
+    for row in rows(views, view):
+        start = row.get("window_start")
+        page = row.get("page")
+        out[page if start is None else (((start - moment(T0)) // timedelta(microseconds=SIZE)), page)] = row["n"]
+    return out
+
+
+class FlowContract(Setting):
+    """Who may write, and that a commit is all or nothing."""
+
+    def test_a_flow_begins_with_nothing(self, store: Any, views: Any) -> None:
+        state = store.begin(counting())
+        assert (state.name, state.sequence, state.places, state.topic_ids, state.frontier_us) == (
+            "clicks",
+            0,
+            {},
+            {},
+            None,
+        )
+        assert rows(views) == [] and store.outbox("clicks") == [] and views.names() == ["clicks"]
+        assert store.last_window_end("clicks") is None and not store.closes("clicks", T0 + 100 * SIZE)
+
+    def test_a_commit_changes_everything_together(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        out = Outgoing("letters", pa.table({"a": [1, 2]}))
+        places = {"clicks": {0: Place(7, T0 + 5 * SECOND), 1: Place(0, None)}}
+        state = store.commit(
+            state,
+            commit(
+                state,
+                counted(spec, [(0, "/", 3), (1, "/a", 1)]),
+                places=places,
+                topic_ids={"clicks": "id-1"},
+                frontier_us=T0 + 12 * SECOND,
+                closed_us=T0 + SIZE,
+                ledger=[LedgerRow(T0, T0 + SIZE, on_time=3, dropped=1), LedgerRow(None, None, untimed=2)],
+                outgoing=[out],
+            ),
+        )
+        assert (state.sequence, state.places, state.topic_ids) == (1, places, {"clicks": "id-1"})
+        assert state.frontier_us == T0 + 12 * SECOND and store.state("clicks") == state
+        assert [(row["page"], row["n"], row["_status"]) for row in rows(views)] == [
+            ("/", 3, "final"),
+            ("/a", 1, "open"),
+        ]
+        assert [tuple(row.values()) for row in views.ledger("clicks").to_pylist()] == [
+            (None, None, 0, 0, 0, 2),
+            (moment(T0), moment(T0 + SIZE), 3, 0, 1, 0),
+        ]
+        (waiting,) = store.outbox("clicks")
+        assert (waiting.sequence, waiting.target, waiting.base, waiting.rows) == (0, "letters", 0, out.rows)
+        assert store.last_window_end("clicks") == T0 + 2 * SIZE
+
+    def test_the_ledger_adds_up(self, store: Any, views: Any) -> None:
+        state = store.begin(counting())
+        for _ in range(3):
+            ledger = [LedgerRow(T0, T0 + SIZE, 1, 2, 3), LedgerRow(None, None, untimed=1)]
+            state = store.commit(state, commit(state, ledger=ledger))
+        assert [tuple(row.values())[2:] for row in views.ledger("clicks").to_pylist()] == [(0, 0, 0, 3), (3, 6, 9, 0)]
+
+    def test_places_are_replaced_one_by_one(self, store: Any) -> None:
+        state = store.begin(counting())
+        ids = {"clicks": "id"}
+        state = store.commit(
+            state, commit(state, places={"clicks": {0: Place(1, T0), 1: Place(2, None)}}, topic_ids=ids)
+        )
+        state = store.commit(state, commit(state, places={"clicks": {0: Place(9, T0 + 1)}}, topic_ids=ids))
+        assert state.places == {"clicks": {0: Place(9, T0 + 1), 1: Place(2, None)}}
+
+    def test_the_outbox_counts_rows_by_target_until_they_are_relayed(self, store: Any) -> None:
+        state = store.begin(counting())
+        table = pa.table({"a": [1, 2, 3]})
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", table), Outgoing("y", table[:1])]))
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", table[:2]), Outgoing("x", table[2:])]))
+        found = [(each.sequence, each.target, each.base, each.rows["a"].to_pylist()) for each in store.outbox("clicks")]
+        assert found == [(0, "x", 0, [1, 2, 3]), (0, "y", 0, [1]), (1, "x", 3, [1, 2]), (1, "x", 5, [3])]
+        state = store.commit(state, commit(state, relayed=0))
+        assert [each.base for each in store.outbox("clicks")] == [3, 5]
+        state = store.commit(state, commit(state, relayed=1, outgoing=[Outgoing("x", table)]))
+        assert [(each.sequence, each.base) for each in store.outbox("clicks")] == [(3, 6)]
+        store.commit(state, commit(state, relayed=-1))
+        assert len(store.outbox("clicks")) == 1, "nothing comes back"
+
+    def test_neither_frontier_nor_what_is_closed_goes_back(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        state = store.commit(
+            state, commit(state, counted(spec, [(0, "/", 1)]), frontier_us=T0 + 2 * SIZE, closed_us=T0 + SIZE)
+        )
+        assert rows(views)[0]["_status"] == "final"
+        for frontier, closed in (T0, T0 - SIZE), (None, None):
+            state = store.commit(state, commit(state, frontier_us=frontier, closed_us=closed))
+            assert state.frontier_us == T0 + 2 * SIZE
+            assert rows(views)[0]["_status"] == "final"
+
+    def test_a_window_closes_at_its_end_exactly(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 1), (1, "/", 1)]), closed_us=T0 + SIZE - 1))
+        assert [row["_status"] for row in rows(views)] == ["open", "open"]
+        assert store.closes("clicks", T0 + SIZE) and not store.closes("clicks", T0 + SIZE - 1)
+        state = store.commit(state, commit(state, closed_us=T0 + SIZE))
+        assert [row["_status"] for row in rows(views)] == ["final", "open"]
+        assert not store.closes("clicks", T0 + 2 * SIZE - 1) and store.closes("clicks", T0 + 2 * SIZE)
+
+    def test_without_windows_nothing_is_final(self, store: Any, views: Any) -> None:
+        spec = counting(window=False)
+        state = store.begin(spec)
+        store.commit(state, commit(state, counted(spec, [("/", 1)]), closed_us=T0))
+        assert rows(views)[0]["_status"] == "open" and not store.closes("clicks", T0)
+
+    # -- who may write ------------------------------------------------------------------------------
+
+    def test_a_batch_is_applied_once(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        batch = commit(state, counted(spec, [(0, "/", 1)]), ledger=[LedgerRow(T0, T0 + SIZE, 1)])
+        after = store.commit(state, batch)
+        for wrong in (batch, replace(batch, sequence=2), replace(batch, sequence=-1)):
+            with pytest.raises(CommitConflict) as error:
+                store.commit(after, wrong)
+            assert (error.value.flow, error.value.sequence, error.value.current) == ("clicks", wrong.sequence, 1)
+        assert counts(views) == {(0, "/"): 1} and store.state("clicks") == after
+        assert views.ledger("clicks")["on_time"].to_pylist() == [1]
+
+    def test_whoever_begins_fences_whoever_began_before(self, store: Any, views: Any, home: Path) -> None:
+        spec = counting()
+        old = store.begin(spec)
+        old = store.commit(old, commit(old, counted(spec, [(0, "/", 1)])))
+        with self.open_store(home) as other:
+            new = other.begin(spec)
+            assert new.epoch > old.epoch and new.sequence == 1
+            with pytest.raises(FlowFenced) as error:
+                store.commit(old, commit(old, counted(spec, [(0, "/", 1)])))
+            assert (error.value.epoch, error.value.current_epoch) == (old.epoch, new.epoch)
+            assert counts(views) == {(0, "/"): 1}
+            new = other.commit(new, commit(new, counted(spec, [(0, "/", 1)])))
+        assert counts(views) == {(0, "/"): 2}
+
+    def test_epochs_are_never_used_twice(self, store: Any) -> None:
+        first = store.begin(counting())
+        store.drop("clicks")
+        with pytest.raises(FlowFenced):
+            store.commit(first, commit(first))
+        second = store.begin(counting())
+        assert second.epoch > first.epoch
+        with pytest.raises(FlowFenced):
+            store.commit(first, commit(first))
+
+    def test_two_flows_commit_beside_each_other(self, store: Any, views: Any) -> None:
+        def work(name: str) -> None:
+            spec = counting(name)
+            state = store.begin(spec)
+            for _ in range(10):
+                state = store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b", "c")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [counts(views, name) for name in ("a", "b", "c")] == [{(0, "/"): 10}] * 3
+
+    def test_a_failed_commit_changes_nothing(self, store: Any) -> None:
+        spec = counting(emit="updates", target="out")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+        before = store.outbox("clicks")
+
+        def broken(table: pa.Table) -> pa.Table:
+            raise RuntimeError(f"in the user's function, with {table.num_rows} rows")
+
+        with pytest.raises(RuntimeError, match="in the user's function, with 2 rows"):
+            store.commit(
+                state,
+                commit(state, counted(spec, [(0, "/", 1)]), shape=broken, ledger=[LedgerRow(T0, T0 + SIZE, 1)]),
+            )
+        assert store.state("clicks") == state and store.outbox("clicks") == before
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 5)])))
+        assert [row["n"] for row in store.outbox("clicks")[-1].rows.to_pylist()] == [1, 6]
+
+    def test_a_closed_store_says_so(self, home: Path) -> None:
+        store = self.open_store(home)
+        state = store.begin(counting())
+        store.close()
+        store.close()
+        uses: list[Callable[[], Any]] = [
+            lambda: store.begin(counting()),
+            lambda: store.commit(state, commit(state)),
+            lambda: store.state("clicks"),
+            lambda: store.outbox("clicks"),
+            lambda: store.closes("clicks", T0),
+            lambda: store.last_window_end("clicks"),
+            lambda: store.drop("clicks"),
+        ]
+        for use in uses:
+            with pytest.raises(Closed):
+                use()
+
+    def test_what_was_committed_is_there_when_opened_again(self, home: Path) -> None:
+        spec = counting()
+        with self.open_store(home) as store:
+            state = store.begin(spec)
+            before = store.commit(state, commit(state, counted(spec, [(0, "/", 1)]), frontier_us=T0 + 1))
+        with self.open_store(home) as store:
+            assert store.state("clicks") == before
+            after = store.begin(spec)
+            assert replace(after, epoch=before.epoch) == before
+        assert counts(self.open_views(home)) == {(0, "/"): 1}
+
+    # -- what a flow is -----------------------------------------------------------------------------
+
+    def test_a_view_belongs_to_one_app(self, store: Any) -> None:
+        store.begin(counting())
+        with pytest.raises(ViewTaken) as error:
+            store.begin(replace(counting(), app="other"))
+        assert (error.value.view, error.value.app) == ("clicks", "shop")
+        with pytest.raises(ViewTaken):
+            store.begin(replace(counting(), app="other"), replace=True)
+
+    def test_names_that_differ_in_case_only_are_one_name(self, store: Any) -> None:
+        store.begin(counting("Clicks"))
+        with pytest.raises(ViewTaken, match="'Clicks'"):
+            store.begin(counting("clicks"))
+
+    def test_names_of_views_cannot_meet(self, store: Any, views: Any) -> None:
+        names = ["a", "a__state", "a__n", "a.b", "a-b", "select", "touched", "1", "a_state"]
+        for number, name in enumerate(names):
+            spec = counting(name)
+            state = store.begin(spec)
+            store.commit(state, commit(state, counted(spec, [(0, "/", number)])))
+        assert [counts(views, name)[0, "/"] for name in names] == list(range(len(names)))
+        assert views.names() == sorted(names)
+        for name in names:
+            store.drop(name)
+        assert views.names() == []
+
+    @pytest.mark.parametrize("name", ["_flows", "_meta", "_mine", "sqlite_master", "SQLITE_x", 'a"b', "a'b", "", "a b"])
+    def test_a_name_that_cannot_be_a_view(self, store: Any, name: str) -> None:
+        with pytest.raises(InvalidName):
+            store.begin(counting(name))
+        assert self.open_views(store.path.parent).names() == []
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"sources": ("clicks", "orders")}, "source: clicks became clicks, orders"),
+            ({"window": "tumbling('1 minute')"}, "window: tumbling('10 seconds') became tumbling('1 minute')"),
+            ({"grace_us": 5 * SECOND}, "grace: '0 seconds' became '5 seconds'"),
+            ({"within_us": 3600 * SECOND}, "late: drop() became correct(within='1 hour')"),
+            ({"time": "sent"}, "time: the topic's became sent"),
+            ({"aggregates": {"n": "count()", "most": "max(ms)"}}, "aggregate 'most' was added"),
+            ({"aggregates": {}}, "aggregate 'n' was removed"),
+            ({"aggregates": {"n": "count(where=ms > 1)"}}, "aggregate 'n': count() became count(where=ms > 1)"),
+            ({"target": "out", "emit": "final"}, "written to: a view became topic 'out'"),
+        ],
+        ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+    )
+    def test_a_changed_flow_is_refused_by_name(
+        self, store: Any, views: Any, change: Mapping[str, Any], said: str
+    ) -> None:
+        state = store.begin(counting())
+        state = store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+        with pytest.raises(FlowChanged) as error:
+            store.begin(replace(counting(), **change))
+        assert said in error.value.changes and said in str(error.value)
+        assert store.state("clicks") == state and counts(views) == {(0, "/"): 1}
+        assert store.commit(state, commit(state)).sequence == 2, "who was refused has fenced nobody"
+
+    @pytest.mark.parametrize(
+        ("groups", "said"),
+        [
+            ((), "group_by: page string became nothing"),
+            ((Column("page", "binary"),), "group_by: page string became page binary"),
+            ((Column("page", "string"), Column("b", "int")), "group_by: page string became page string, b int"),
+        ],
+    )
+    def test_another_group_is_another_flow(self, store: Any, groups: tuple[Column, ...], said: str) -> None:
+        store.begin(counting())
+        with pytest.raises(FlowChanged) as error:
+            store.begin(counting(groups=groups))
+        assert error.value.changes == [said]
+
+    def test_a_changed_type_is_named_beside_other_changes(self, store: Any) -> None:
+        spec = counting()
+        store.begin(spec)
+        assert spec.view is not None
+        wider = replace(spec.view, slots=(SlotColumn("n", "decimal(38,0)", "add"),))
+        with pytest.raises(FlowChanged) as error:
+            store.begin(replace(spec, view=wider))
+        assert error.value.changes == ["aggregate 'n': its type bigint became decimal(38,0)"]
+        with pytest.raises(FlowChanged) as error:
+            store.begin(replace(spec, view=wider, grace_us=1 * SECOND))
+        assert len(error.value.changes) == 2
+
+    def test_results_in_another_order_and_another_keep_are_no_change(self, store: Any, views: Any) -> None:
+        slots = (SlotColumn("n", "bigint", "add"), SlotColumn("top", "string", "greatest"))
+        results = (Result("n", "bigint", ("n",)), Result("top", "string", ("top",)))
+        spec = counting(aggregates={"n": "count()", "top": "max(page)"})
+        assert spec.view is not None
+        spec = replace(spec, view=replace(spec.view, slots=slots, results=results))
+        state = store.begin(spec)
+        table = counted(spec, [(0, "/", 1)]).append_column("top", pa.array(["x"]))
+        store.commit(state, commit(state, table))
+        assert spec.view is not None
+        other = replace(spec.view, slots=slots[::-1], results=results[::-1], keep_us=3600 * SECOND)
+        state = store.begin(replace(spec, view=other, aggregates={"top": "max(page)", "n": "count()"}))
+        store.commit(state, commit(state, table))
+        (row,) = rows(views)
+        assert (row["n"], row["top"]) == (2, "x")
+        assert list(row)[3:5] == ["top", "n"]
+
+    def test_replace_begins_anew(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        out = [Outgoing("x", pa.table({"a": [1]}))]
+        ledger = [LedgerRow(T0, T0 + SIZE, 1)]
+        store.commit(
+            state,
+            commit(
+                state,
+                counted(spec, [(0, "/", 1)]),
+                outgoing=out,
+                ledger=ledger,
+                places={"clicks": {0: Place(1, T0)}},
+                topic_ids={"clicks": "id"},
+                frontier_us=T0,
+                closed_us=T0 + SIZE,
+            ),
+        )
+        changed = counting(groups=(Column("page", "int"),))
+        new = store.begin(changed, replace=True)
+        assert new.epoch > state.epoch and (new.sequence, new.places, new.frontier_us) == (0, {}, None)
+        assert rows(views) == [] and store.outbox("clicks") == [] and views.ledger("clicks").num_rows == 0
+        new = store.commit(new, commit(new, counted(changed, [(0, 7, 1)]), outgoing=out))
+        assert [(row["page"], row["_status"]) for row in rows(views)] == [(7, "open")]
+        assert store.outbox("clicks")[0].base == 0
+
+    def test_a_dropped_flow_is_gone(self, store: Any, views: Any) -> None:
+        for name in "gone", "stays":
+            spec = counting(name)
+            state = store.begin(spec)
+            store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+        store.drop("gone")
+        assert views.names() == ["stays"] and counts(views, "stays") == {(0, "/"): 1}
+        for use in (store.state, store.drop, lambda name: store.closes(name, T0), store.last_window_end):
+            with pytest.raises(UnknownView, match=r"no view 'gone'.*stays"):
+                use("gone")
+        with pytest.raises(UnknownView):
+            views.to_arrow("gone")
+
+    @pytest.mark.parametrize("name", ["window_start", "WINDOW_END", "_status", "_corrections", "_updated_at", "n", "N"])
+    def test_a_group_that_is_called_like_another_column(self, store: Any, views: Any, name: str) -> None:
+        with pytest.raises(InvalidArgument) as error:
+            store.begin(counting(groups=(Column(name, "string"),)))
+        assert error.value.value in (name, "n")
+        assert views.names() == []
+        with pytest.raises(InvalidArgument):
+            store.begin(counting(groups=(Column("user", "string"), Column("User", "string"))))
+
+    @pytest.mark.parametrize(
+        "name",
+        NAMES,
+    )
+    @pytest.mark.parametrize("emit", [None, "updates"])
+    def test_any_name_can_be_a_group_and_a_result(self, store: Any, views: Any, name: str, emit: Any) -> None:
+        """Null keys, distinct values and changes each have SQL of their own."""
+        for place in "group", "result":
+            group, result = (name, "n") if place == "group" else ("page", name)
+            slots = (SlotColumn(result, "bigint", "add"), SlotColumn("kinds", "string", "distinct"))
+            results = (Result(result, "bigint", (result,)), Result("kinds", "bigint", ("kinds",)))
+            view = ViewSpec(place, (Column(group, "string"),), slots, results, (SIZE, SIZE), None, emit is None)
+            spec = FlowSpec(place, "shop", ("clicks",), view, emit=emit, target=emit and "out")
+            state = store.begin(spec)
+            plain = counted(counting(), [(0, "/", 1), (0, None, 2), (0, None, 3)])
+            table = plain.rename_columns(["window_start", "window_end", group, result, "_corrections", "_updated_at"])
+            table = table.append_column("kinds", pa.array([["a"], ["a", "b"], ["c"]]))
+            for _ in range(2):
+                state = store.commit(state, commit(state, table))
+            found = (
+                rows(views, place)
+                if emit is None
+                else [row for row in store.outbox(place)[-1].rows.to_pylist() if row["op"] == "+"]
+            )
+            assert {(row[group], row[result], row["kinds"]) for row in found} == {("/", 2, 1), (None, 10, 3)}
+
+    def test_a_window_start_can_be_a_group_where_there_are_no_windows(self, store: Any, views: Any) -> None:
+        groups = (Column("window_start", "timestamp"), Column("window_end", "string"))
+        spec = counting(window=False, groups=groups)
+        state = store.begin(spec)
+        store.commit(state, commit(state, counted(spec, [(moment(T0), "x", 2)])))
+        assert [(row["window_start"], row["window_end"], row["n"]) for row in rows(views)] == [(moment(T0), "x", 2)]
+
+
+class MergeContract(Setting):
+    """However records are cut, the rows are those of all of them at once."""
+
+    @pytest.mark.parametrize("ddl", VALUES)
+    @examples
+    @given(data=st.data())
+    def test_every_rule_for_every_type_under_every_cut(self, store: Any, views: Any, ddl: str, data: Any) -> None:
+        places = st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 2))
+        record = st.tuples(st.sampled_from(["a", "b", None]), st.none() | VALUES[ddl], places).map(
+            lambda r: (r[0], r[1], *r[2])
+        )
+        records: list[Record] = data.draw(st.lists(record, min_size=1, max_size=12))
+        spec = all_rules("v", ddl)
+        state = store.begin(spec, replace=True)
+        at = data.draw(cuts(len(records)))
+        for start, stop in pairwise(at):
+            pieces = []
+            for group in {record[0] for record in records[start:stop]}:
+                mine = [record for record in records[start:stop] if record[0] == group]
+                middle = data.draw(st.integers(0, len(mine)))  # two partial rows of one key, perhaps
+                pieces += [piece for piece in (mine[:middle], mine[middle:]) if piece]
+            state = store.commit(state, commit(state, partial_rows(spec, data.draw(st.permutations(pieces)))))
+        expected = {
+            group: seen([record for record in records if record[0] == group])
+            for group in {record[0] for record in records}
+        }
+        found = {
+            row["g"]: tuple(plain(row[name]) for name in ("lo", "hi", "one", "end", "kinds"))
+            for row in rows(views, "v")
+        }
+        assert found == expected
+
+    @examples
+    @given(data=st.data())
+    def test_keys_of_every_type_with_nulls(self, store: Any, views: Any, data: Any) -> None:
+        ddls = data.draw(st.lists(st.sampled_from(list(VALUES)), min_size=0, max_size=3))
+        window = data.draw(st.booleans())
+        groups = tuple(Column(f"k{number}", ddl) for number, ddl in enumerate(ddls))
+        pools = [data.draw(st.lists(st.none() | VALUES[ddl], min_size=1, max_size=3)) for ddl in ddls]
+        key = st.tuples(*(st.sampled_from(pool) for pool in pools))
+        spec = counting("v", window=window, groups=groups)
+        state = store.begin(spec, replace=True)
+        expected: Counter[Any] = Counter()
+        for batch in data.draw(
+            st.lists(st.lists(st.tuples(st.integers(0, 2), key, st.integers(1, 9)), max_size=6), max_size=3)
+        ):
+            partials = counted(spec, [((n,) if window else ()) + (*k, count) for n, k, count in batch])
+            state = store.commit(state, commit(state, partials))
+            for n, k, count in batch:
+                expected[(moment(T0 + n * SIZE) if window else None, *map(plain, _narrowed(k, ddls)))] += count
+        found = {
+            (row.get("window_start"), *(plain(row[group.name]) for group in groups)): row["n"]
+            for row in rows(views, "v")
+        }
+        assert found == dict(expected)
+        listed = views.to_arrow("v").to_pylist()
+        for row in listed:
+            where = {name: row[name] for name in spec.view.key}  # type: ignore[union-attr]
+            assert len(views.to_arrow("v", where).to_pylist()) == 1, f"found again by {where}"
+
+    def test_a_row_holds_values_as_they_were(self, store: Any, views: Any) -> None:
+        """Also the ones nobody draws: the longest decimals, fractions of seconds, the ends of time."""
+        given: dict[str, list[Any]] = {
+            "decimal(38,0)": [Decimal("9" * 38), Decimal("-" + "9" * 38)],
+            "decimal(38,38)": [Decimal("0." + "9" * 38)],
+            "decimal(10,2)": [Decimal("0.00"), Decimal("-0.01"), Decimal("10.00")],
+            "timestamp": [moment(T0), moment(T0 + 500_000), moment(1), moment(-1), datetime.max.replace(tzinfo=UTC)],
+            "timestamp_ntz": [datetime(2026, 1, 1, 0, 0, 0, 1), datetime.min],
+            "date": [date.min, date.max, date(1970, 1, 1)],
+            "double": [5e-324, 1.7976931348623157e308, 0.1 + 0.2, math.inf, -math.inf, 2.0**53 + 2],
+            "bigint": [2**63 - 1, -(2**63), 2**53 + 1],
+            "string": ["\0", "", "x" * 100_000, "'; drop table clicks; --"],
+            "binary": [bytes(range(256)), b""],
+        }
+        for ddl, values in given.items():
+            spec = all_rules("v", ddl)
+            for value in values:
+                state = store.begin(spec, replace=True)
+                store.commit(state, commit(state, partial_rows(spec, [[("g", value, 0, 0, 0)]])))
+                (row,) = rows(views, "v")
+                assert [row[name] for name in ("lo", "hi", "one", "end")] == [value] * 4, f"{ddl} {value!r}"
+
+    @examples
+    @given(data=st.data())
+    def test_sums_of_whole_numbers_and_decimals_are_exact(self, store: Any, views: Any, data: Any) -> None:
+        cents = st.integers(-(10**30), 10**30).map(lambda n: Decimal(n).scaleb(-2, _WIDE))
+        batches = data.draw(
+            st.lists(
+                st.lists(st.tuples(st.none() | st.integers(-(2**50), 2**50), st.none() | cents), max_size=4), max_size=4
+            )
+        )
+        spec = _sums("v")
+        state = store.begin(spec, replace=True)
+        for batch in batches:
+            state = store.commit(state, commit(state, _summed(spec, batch)))
+        for name, at in ("whole", 0), ("money", 1):
+            values = [record[at] for batch in batches for record in batch if record[at] is not None]
+            row = rows(views, "v")[0] if any(batches) else {name: None}
+            assert row[name] == (sum(map(Fraction, values)) if values else None)
+
+    @pytest.mark.parametrize("first", [2**63 - 1, -(2**63)])
+    def test_a_sum_beyond_64_bits_is_refused_and_nothing_changed(self, store: Any, views: Any, first: int) -> None:
+        spec = _sums("v")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, _summed(spec, [(first, None)])))
+        one = 1 if first > 0 else -1
+        with pytest.raises(DoesNotFit, match="bigint") as error:
+            store.commit(state, commit(state, _summed(spec, [(-one, Decimal(1)), (one, None), (one, None)])))
+        assert str(first) in error.value.sum
+        assert store.state("v") == state and rows(views, "v")[0]["whole"] == first
+        assert rows(views, "v")[0]["money"] is None
+        state = store.commit(state, commit(state, _summed(spec, [(-one, None)])))
+        assert rows(views, "v")[0]["whole"] == first - one
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [("9" * 36 + ".99", "0.01"), ("-" + "9" * 36 + ".99", "-0.01"), ("9" * 36 + ".99", "9" * 36 + ".99")],
+    )
+    def test_a_decimal_sum_beyond_its_type_is_refused(self, store: Any, views: Any, old: str, new: str) -> None:
+        spec = _sums("v")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, _summed(spec, [(1, Decimal(old))])))
+        with pytest.raises(DoesNotFit, match=r"decimal\(38,2\)"):
+            store.commit(state, commit(state, _summed(spec, [(1, Decimal(new))])))
+        assert store.state("v") == state and rows(views, "v")[0]["money"] == Decimal(old)
+
+    @examples
+    @given(data=st.data())
+    def test_sums_and_averages_of_doubles(self, store: Any, views: Any, data: Any) -> None:
+        """Such as every order adds up alike."""
+        value = st.integers(-(2**30), 2**30).map(lambda n: n / 4) | st.sampled_from([math.nan, math.inf, -math.inf])
+        batches = data.draw(st.lists(st.lists(st.none() | value, min_size=1, max_size=4), min_size=1, max_size=4))
+        spec = _averages("v")
+        state = store.begin(spec, replace=True)
+        for batch in batches:
+            columns = {
+                "total": pa.array(batch, pa.float64()),
+                "mean__sum": pa.array(batch, pa.float64()),
+                "mean__count": pa.array([value is not None for value in batch]).cast(pa.int64()),
+            }
+            state = store.commit(state, commit(state, _tailed(columns, len(batch))))
+        values = [value for batch in batches for value in batch if value is not None]
+        (row,) = rows(views, "v")
+        assert plain(row["total"]) == plain(sum(values) if values else None)
+        assert plain(row["mean"]) == plain(sum(values) / len(values) if values else None)
+
+    def test_averages_of_whole_numbers_and_decimals(self, store: Any, views: Any) -> None:
+        for ddl, values in (
+            ("bigint", [1, 2, 4]),
+            ("decimal(20,2)", [Decimal("1.10"), Decimal("2.20"), Decimal("3.30")]),
+        ):
+            slots = (SlotColumn("mean__sum", ddl, "add"), SlotColumn("mean__count", "bigint", "add"))
+            view = ViewSpec("v", (), slots, (Result("mean", "double", ("mean__sum", "mean__count")),))
+            state = store.begin(FlowSpec("v", "shop", ("clicks",), view), replace=True)
+            for value in [*values, None]:
+                columns = {
+                    "mean__sum": pa.array([value], arrow_type(ddl)),
+                    "mean__count": pa.array([int(value is not None)]),
+                }
+                state = store.commit(state, commit(state, _tailed(columns, 1)))
+            (row,) = rows(views, "v")
+            assert row["mean"] == pytest.approx(float(sum(values)) / 3)
+
+    @examples
+    @given(data=st.data())
+    def test_exact_sums_are_rounded_once(self, store: Any, views: Any, data: Any) -> None:
+        batches = data.draw(st.lists(st.lists(st.none() | st.floats(), min_size=1, max_size=5), min_size=1, max_size=5))
+        slots = (SlotColumn("x__exact", "string", "exact"), SlotColumn("x", "double", "rounded", "x__exact"))
+        view = ViewSpec("v", (), slots, (Result("x", "double", ("x",)),))
+        state = store.begin(FlowSpec("v", "shop", ("clicks",), view), replace=True)
+        for batch in batches:
+            text = exact_sum(batch)
+            double = rounded(text)
+            columns = {
+                "x__exact": pa.array([text], pa.string()),
+                "x": pa.array([float(double) if double is not None else None], pa.float64()),
+            }
+            state = store.commit(state, commit(state, _tailed(columns, 1)))
+        (row,) = rows(views, "v")
+        assert plain(row["x"]) == plain(_true_sum([value for batch in batches for value in batch]))
+
+    def test_the_latest_arrival_is_kept(self, store: Any, views: Any) -> None:
+        spec = counting(window=False)
+        state = store.begin(spec)
+        for us in (T0 + 5, T0 + 500_000, T0, None):
+            table = counted(spec, [("/", 1)])
+            arrived = pa.array([None if us is None else moment(us)], INSTANT)
+            state = store.commit(state, commit(state, table.set_column(3, "_updated_at", arrived)))
+        assert rows(views)[0]["_updated_at"] == moment(T0 + 500_000)
+
+    def test_corrections_add_up(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        for _ in range(2):
+            state = store.commit(state, commit(state, counted(spec, [(0, "/", 3, 1), (0, "/", 1, 1), (1, "/", 1)])))
+        assert [(row["n"], row["_corrections"]) for row in rows(views)] == [(8, 4), (2, 0)]
+
+    def test_many_rows(self, store: Any, views: Any) -> None:
+        """Around the number of rows that go together, and with one key many times."""
+        for count in (1, 99, 100, 101, 250):
+            spec = counting("v")
+            state = store.begin(spec, replace=True)
+            batch = [(n % 7, f"p{n % 50:03}" if n % 10 else None, 1) for n in range(count)]
+            for _ in range(2):
+                state = store.commit(state, commit(state, counted(spec, batch)))
+            expected = Counter((n, page) for n, page, _ in batch)
+            assert counts(views, "v") == {key: 2 * number for key, number in expected.items()}
+
+    def test_an_empty_batch(self, store: Any, views: Any) -> None:
+        spec = counting()
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [])))
+        assert state.sequence == 1 and rows(views) == []
+
+    # -- distinct -----------------------------------------------------------------------------------
+
+    def test_values_of_windows_that_cannot_change_are_forgotten(self, store: Any, views: Any) -> None:
+        """And their count stays. Whether they are forgotten shows when one comes again, which no flow does."""
+        spec = _distinct("v")
+        state = store.begin(spec)
+        batch = [(n, "/", [f"u{n}", "u"]) for n in range(3)]
+        state = store.commit(state, commit(state, _users(spec, batch), reachable_us=T0))
+        state = store.commit(state, commit(state, reachable_us=T0 + 2 * SIZE))
+        assert [row["users"] for row in rows(views, "v")] == [2, 2, 2]
+        state = store.commit(state, commit(state, _users(spec, batch), reachable_us=T0 + SIZE))
+        assert [row["users"] for row in rows(views, "v")] == [4, 4, 2]
+
+    @examples
+    @given(
+        batches=st.lists(
+            st.lists(
+                st.tuples(
+                    st.integers(0, 2), st.sampled_from(["/", None]), st.none() | st.lists(st.sampled_from("abcd"))
+                ),
+                max_size=5,
+            ),
+            max_size=4,
+        )
+    )
+    def test_distinct_values_are_counted_by_row(self, store: Any, views: Any, batches: Any) -> None:
+        spec = _distinct("v")
+        state = store.begin(spec, replace=True)
+        expected: dict[Any, set[str]] = {}
+        for batch in batches:
+            state = store.commit(state, commit(state, _users(spec, batch)))
+            for n, page, users in batch:
+                expected.setdefault((moment(T0 + n * SIZE), page), set()).update(users or ())
+        found = {(row["window_start"], row["page"]): row["users"] for row in rows(views, "v")}
+        assert found == {key: len(users) for key, users in expected.items()}
+
+    # -- keeping ------------------------------------------------------------------------------------
+
+    def test_rows_go_when_they_are_older_than_kept(self, store: Any, views: Any) -> None:
+        spec = counting(keep_us=SIZE)
+        state = store.begin(spec)
+        batch = counted(spec, [(n, page, 1) for n in range(5) for page in ("/", None)])
+        ledger = [LedgerRow(T0 + n * SIZE, T0 + (n + 1) * SIZE, 2) for n in range(5)]
+        state = store.commit(state, commit(state, batch, ledger=ledger))
+        assert len(rows(views)) == 10
+
+        def at(us: int, **more: int) -> set[int]:
+            nonlocal state
+            reached = {"frontier_us": us, "closed_us": us, "reachable_us": us, **more}
+            state = store.commit(state, commit(state, **reached))
+            return {n for n, _ in counts(views)}
+
+        assert at(T0 + 2 * SIZE - 1) == {0, 1, 2, 3, 4}
+        assert at(T0 + 2 * SIZE) == {1, 2, 3, 4}  # [0, 10) ended 10 s before
+        assert at(T0 + 4 * SIZE, reachable_us=T0 + SIZE) == {1, 2, 3, 4}, "what may change is kept"
+        assert at(T0 + 4 * SIZE, closed_us=T0 + SIZE) == {1, 2, 3, 4}, "what is not final is kept"
+        assert at(T0 + 4 * SIZE) == {3, 4}
+        assert views.ledger("clicks").num_rows == 5, "the ledger stays"
+        state = store.begin(counting(keep_us=None))
+        assert at(T0 + 100 * SIZE) == {3, 4}
+        state = store.begin(counting(keep_us=1))
+        assert at(T0 + 100 * SIZE + 1) == set()
+
+    def test_what_is_not_kept_was_published_before(self, store: Any) -> None:
+        spec = counting(keep_us=1, emit="final", target="out")
+        state = store.begin(spec)
+        late = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "reachable_us": T0 + 9 * SIZE}
+        store.commit(state, commit(state, counted(spec, [(0, "/", 4)]), **late))
+        assert [(row["op"], row["n"]) for row in store.outbox("clicks")[0].rows.to_pylist()] == [("+", 4)]
+        assert store.last_window_end("clicks") is None
+
+
+class ChangesContract(Setting):
+    """What is emitted is what changed."""
+
+    _batches = st.lists(
+        st.tuples(
+            st.lists(
+                st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None]), st.integers(0, 3), st.integers(0, 1)),
+                max_size=5,
+            ),
+            st.integers(0, 6),
+        ),
+        max_size=6,
+    )
+
+    @pytest.mark.parametrize("emit", ["updates", "final"])
+    @examples
+    @given(batches=_batches)
+    def test_changes_add_up_to_the_view(self, store: Any, emit: Any, batches: Any) -> None:
+        spec = counting("v", emit=emit, target="out")
+        state = store.begin(spec, replace=True)
+        model: dict[tuple[int, Any], tuple[int, int]] = {}
+        shown: dict[tuple[int, Any], tuple[int, int]] = {}
+        closed = 0
+        for batch, closes in batches:
+            closed_before, before = closed, dict(model)
+            state = store.commit(state, commit(state, counted(spec, batch), closed_us=T0 + closes * SIZE))
+            closed = max(closed, closes)
+            for n, page, count, corrections in batch:
+                old = model.get((n, page), (0, 0))
+                model[n, page] = (old[0] + count, old[1] + corrections)
+            wanted = {key: row for key, row in model.items() if emit == "updates" or key[0] < closed}
+            waiting = [each for each in store.outbox("v") if each.sequence == state.sequence - 1]
+            changed = [row for each in waiting for row in each.rows.to_pylist()]
+            for row in changed:
+                key = ((row["window_start"] - moment(T0)) // timedelta(microseconds=SIZE), row["page"])
+                value = (row["n"], row["_corrections"])
+                assert row["window_end"] == row["window_start"] + timedelta(microseconds=SIZE)
+                assert row["_progress"] == row["window_start"], "a change of a view is never late"
+                if row["op"] == "-":
+                    assert shown.pop(key) == value == before[key], "what goes was there"
+                    assert emit == "updates" or key[0] < closed_before, "a result is final once; then it is corrected"
+                else:
+                    assert row["op"] == "+" and key not in shown
+                    shown[key] = value
+            assert shown == wanted
+            touched = {(n, page) for n, page, _, _ in batch}
+            assert len(changed) <= 2 * len(touched) + sum(closed_before <= n < closed for n, _ in model)
+
+    def test_nothing_changed_nothing_goes_out(self, store: Any) -> None:
+        spec = counting(emit="updates", target="out")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 0)])))
+        store.commit(state, commit(state, closed_us=T0 + SIZE))
+        assert len(store.outbox("clicks")) == 1
+
+    def test_a_view_without_keys_changes(self, store: Any) -> None:
+        spec = counting(window=False, groups=(), emit="updates", target="out")
+        state = store.begin(spec)
+        for _ in range(2):
+            state = store.commit(state, commit(state, counted(spec, [(2,), (3,)])))
+        state = store.commit(state, commit(state, counted(spec, [])))
+        found = [(row["op"], row["n"]) for each in store.outbox("clicks") for row in each.rows.to_pylist()]
+        assert found == [("+", 5), ("-", 5), ("+", 10)]
+
+    @pytest.mark.parametrize("ddl", VALUES)
+    @settings(examples, max_examples=8)
+    @given(data=st.data())
+    def test_keys_of_every_type_go_out_typed(self, store: Any, ddl: str, data: Any) -> None:
+        keys = data.draw(st.lists(st.none() | VALUES[ddl], max_size=5))
+        spec = counting("v", groups=(Column("page", ddl),), emit="updates", target="out")
+        state = store.begin(spec, replace=True)
+        store.commit(state, commit(state, counted(spec, [(0, key, 1) for key in keys])))
+        found = [each.rows for each in store.outbox("v")]
+        assert all(table.schema.field("page").type == arrow_type(ddl) for table in found)
+        gone = {plain(row["page"]): row["n"] for table in found for row in table.to_pylist()}
+        assert gone == dict(Counter(plain(key) for key in _narrowed(keys, [ddl] * len(keys))))
+
+    def test_a_function_shapes_what_goes_out(self, store: Any) -> None:
+        spec = counting(emit="updates", target="out")
+        state = store.begin(spec)
+        store.commit(
+            state,
+            commit(state, counted(spec, [(0, "/", 1), (0, "x", 9)]), shape=lambda table: table.slice(1).select(["n"])),
+        )
+        (waiting,) = store.outbox("clicks")
+        assert (waiting.target, waiting.rows.to_pylist()) == ("out", [{"n": 9}])
+
+
+class ViewStoreContract(FlowContract, MergeContract, ChangesContract):
+    """All of it."""
+
+
+# -- more flows ------------------------------------------------------------------------------------------
+
+
+def _tailed(columns: dict[str, pa.Array], count: int) -> pa.Table:
+    tail = {"_corrections": pa.array([0] * count, pa.int64()), "_updated_at": pa.array([moment(T0)] * count, INSTANT)}
+    return pa.table(columns | tail)
+
+
+def _sums(name: str) -> FlowSpec:
+    slots = (SlotColumn("whole", "bigint", "add"), SlotColumn("money", "decimal(38,2)", "add"))
+    results = (Result("whole", "bigint", ("whole",)), Result("money", "decimal(38,2)", ("money",)))
+    return FlowSpec(name, "shop", ("clicks",), ViewSpec(name, (), slots, results))
+
+
+def _summed(spec: FlowSpec, records: Sequence[tuple[int | None, Decimal | None]]) -> pa.Table:
+    assert spec.view is not None
+    columns = {
+        "whole": pa.array([record[0] for record in records], pa.int64()),
+        "money": pa.array([record[1] for record in records], pa.decimal128(38, 2)),
+    }
+    return _tailed(columns, len(records))
+
+
+def _averages(name: str) -> FlowSpec:
+    slots = (
+        SlotColumn("total", "double", "add"),
+        SlotColumn("mean__sum", "double", "add"),
+        SlotColumn("mean__count", "bigint", "add"),
+    )
+    results = (Result("total", "double", ("total",)), Result("mean", "double", ("mean__sum", "mean__count")))
+    return FlowSpec(name, "shop", ("clicks",), ViewSpec(name, (), slots, results))
+
+
+def _distinct(name: str) -> FlowSpec:
+    view = ViewSpec(
+        name,
+        (Column("page", "string"),),
+        (SlotColumn("users", "string", "distinct"),),
+        (Result("users", "bigint", ("users",)),),
+        (SIZE, SIZE),
+    )
+    return FlowSpec(name, "shop", ("clicks",), view)
+
+
+def _users(spec: FlowSpec, rows: Sequence[tuple[int, Any, Any]]) -> pa.Table:
+    plain = counted(counting(spec.name), [(n, page, 0) for n, page, _ in rows])
+    return plain.set_column(3, "users", pa.array([users for _, _, users in rows], pa.list_(pa.string())))
+
+
+def _narrowed(values: Sequence[Any], ddls: Sequence[str]) -> list[Any]:
+    """The values as columns of these types hold them: a float is less than a double."""
+    return [pa.scalar(value, arrow_type(ddl)).as_py() for value, ddl in zip(values, ddls, strict=True)]
+
+
+def _true_sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    other = {value for value in known if not math.isfinite(value)}
+    if other:
+        return math.nan if len(other) > 1 or any(map(math.isnan, other)) else other.pop()
+    total = sum(map(Fraction, known), Fraction(0))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf

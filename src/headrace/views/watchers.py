@@ -1,0 +1,192 @@
+"""Who watches a view, and what changed since they looked: rows in a transaction of the store. Owns the tables
+`_watchers` (who, how far they have read, until when they are believed alive) and `_changes` (what each commit changed),
+not the transactions. `watching` is the other side.
+
+While a view is watched, each commit also keeps what it changed, row by row, as readers see it; what all watchers have
+read, or nobody alive wants, goes. While it is not, that costs a commit one lookup. A watcher's row is there if and only
+if every change after what it has read is there: one that is left behind loses the row, never a change in silence."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.views import merging
+from headrace.views.contract import Column, FlowSpec, ViewSpec
+from headrace.views.tables import ViewTables, quoted
+from headrace.views.values import arrow_type, decode, text_of_us
+
+__all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "watched_columns"]
+
+SCHEMA = (
+    "CREATE TABLE _watchers (flow TEXT NOT NULL, watcher TEXT NOT NULL, read INTEGER NOT NULL, "
+    "ends_at UTC_TIMESTAMP NOT NULL, PRIMARY KEY (flow, watcher)) WITHOUT ROWID",
+    # bytes_upto: those of this commit's changes and of all before that are still here
+    "CREATE TABLE _changes (flow TEXT NOT NULL, sequence INTEGER NOT NULL, bytes_upto INTEGER NOT NULL, "
+    "rows BLOB NOT NULL, PRIMARY KEY (flow, sequence)) WITHOUT ROWID",
+)
+BACKLOG_BYTES_MAX = 256 << 20
+"""What is kept for the slowest watcher. It is left behind, not the disk filled, nor the flow held up."""
+
+Row = tuple[Any, ...]
+
+
+def watched_columns(view: ViewSpec) -> list[Column]:
+    """What a kept change has: whether the row came or went, and the row as readers see it."""
+    return [Column("op", "string"), *view.columns]
+
+
+# -- watchers ----------------------------------------------------------------------------------------
+
+
+def join(db: sqlite3.Connection, flow: str, watcher: str, lease_us: int) -> int:
+    """From the next commit on, changes are kept for the watcher. Returns the sequence it begins after."""
+    (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    db.execute("INSERT INTO _watchers VALUES (?, ?, ?, ?)", (flow, watcher, sequence, _in(lease_us)))
+    return int(sequence)
+
+
+def renew(db: sqlite3.Connection, flow: str, watcher: str, read: int, lease_us: int) -> bool:
+    """The watcher lives, and has read up to `read`. False: it was left behind."""
+    sql = "UPDATE _watchers SET read = max(read, ?), ends_at = ? WHERE flow = ? AND watcher = ?"
+    alive = db.execute(sql, (read, _in(lease_us), flow, watcher)).rowcount == 1
+    _prune(db, flow)
+    return alive
+
+
+def leave(db: sqlite3.Connection, flow: str, watcher: str) -> None:
+    db.execute("DELETE FROM _watchers WHERE flow = ? AND watcher = ?", (flow, watcher))
+    _prune(db, flow)
+
+
+def forget(db: sqlite3.Connection, flow: str) -> None:
+    """The flow is dropped: so are its watchers."""
+    db.execute("DELETE FROM _watchers WHERE flow = ?", (flow,))
+    _prune(db, flow)
+
+
+def _prune(db: sqlite3.Connection, flow: str) -> None:
+    """Drops the changes that no watcher has to read yet."""
+    (read,) = db.execute("SELECT min(read) FROM _watchers WHERE flow = ?", (flow,)).fetchone()
+    if read is None:
+        db.execute("DELETE FROM _changes WHERE flow = ?", (flow,))
+    else:
+        db.execute("DELETE FROM _changes WHERE flow = ? AND sequence <= ?", (flow, read))
+
+
+def _watched(db: sqlite3.Connection, flow: str) -> bool:
+    """Whether somebody alive watches. Those who are not, or are too far behind, are put out."""
+    found = db.execute("SELECT watcher, read, ends_at FROM _watchers WHERE flow = ?", (flow,)).fetchall()
+    if not found:
+        return False
+    now = _in(0)
+    over = [(flow, who) for who, read, ends in found if ends < now or _waiting(db, flow, read) > BACKLOG_BYTES_MAX]
+    if over:
+        db.executemany("DELETE FROM _watchers WHERE flow = ? AND watcher = ?", over)
+        _prune(db, flow)
+    return len(over) < len(found)
+
+
+def _waiting(db: sqlite3.Connection, flow: str, read: int) -> int:
+    """Bytes that are kept for one who has read up to there."""
+    ends = "SELECT bytes_upto FROM _changes WHERE flow = ? AND sequence > ? ORDER BY sequence"
+    first = db.execute(f"{ends} LIMIT 1", (flow, read)).fetchone()
+    last = db.execute(f"{ends} DESC LIMIT 1", (flow, read)).fetchone()
+    return int(last[0] - first[0]) if first and last else 0
+
+
+def _in(us: int) -> str:
+    """So long from now."""
+    return text_of_us(time.time_ns() // 1000 + us)
+
+
+# -- changes -----------------------------------------------------------------------------------------
+
+
+def record(db: sqlite3.Connection, flow: str, closed_us: int | None) -> Record | None:
+    """Before a commit changes anything: what will have changed, if somebody watches. `closed_us` is the commit's."""
+    if not _watched(db, flow):
+        return None
+    spec, closed = db.execute("SELECT spec, closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    view = FlowSpec.from_json(json.loads(spec)).view
+    return None if view is None else Record(db, flow, ViewTables(view), closed, closed_us)
+
+
+class Record:
+    """What a commit changes in a view's rows. SQLite's triggers write down each row as it was when it is first touched,
+    whoever touches it and why; rows of windows that the commit closes change their status, and are added."""
+
+    def __init__(
+        self, db: sqlite3.Connection, flow: str, tables: ViewTables, was_closed: str | None, closed_us: int | None
+    ) -> None:
+        self._db, self._flow, self._tables = db, flow, tables
+        self._old: dict[int, Row] = {}
+        self._end()  # of a commit that was rolled back
+        state, number, names = tables.state, tables.row, [quoted(name) for name in tables.names]
+        db.execute(f"CREATE TEMP TABLE watched (_hr_number INTEGER PRIMARY KEY, _hr_was INTEGER, {', '.join(names)})")
+        # Not OR IGNORE: a trigger's own is overruled by the statement that fires it.
+        new = f"NOT EXISTS (SELECT 1 FROM watched WHERE _hr_number = {{}}.{number})".format
+        was = ", ".join(f"OLD.{name}" for name in names)
+        for event in "UPDATE", "DELETE":
+            db.execute(
+                f"CREATE TEMP TRIGGER watched_{event} BEFORE {event} ON main.{state} WHEN {new('OLD')} BEGIN "
+                f"INSERT INTO watched VALUES (OLD.{number}, 1, {was}); END"
+            )
+        db.execute(
+            f"CREATE TEMP TRIGGER watched_INSERT AFTER INSERT ON main.{state} WHEN {new('NEW')} BEGIN "
+            f"INSERT INTO watched (_hr_number) VALUES (NEW.{number}); END"
+        )
+        if closed_us is not None and tables.spec.window_us:
+            where, values = merging.ending(tables.spec, was_closed, closed_us)
+            rows = f"SELECT {number}, 1, {', '.join(names)} FROM {state} WHERE {where}"
+            db.execute(f"INSERT INTO temp.watched {rows}", values)
+
+    def merged(self) -> None:
+        """After rows were changed, and before the frontier is: what readers saw until now."""
+        was = f"SELECT _hr_number, {self._tables.shown()} FROM temp.watched WHERE _hr_was"
+        self._old = {row[0]: row[1:] for row in self._db.execute(was)}
+
+    def keep(self, sequence: int) -> None:
+        """After all was changed, the frontier too: keeps what is different under the commit's sequence."""
+        row, order = self._tables.row, ", ".join(self._tables.key) or "1"
+        now = f"SELECT {row}, {self._tables.shown()} FROM {self._tables.state} WHERE {row} IN "
+        new = self._db.execute(f"{now} (SELECT _hr_number FROM temp.watched) ORDER BY {order}").fetchall()
+        self._end()
+        changed: list[Row] = []
+        for number, *values in new:
+            old = self._old.pop(number, None)
+            if old != tuple(values):
+                changed += [("+", *values)] if old is None else [("-", *old), ("+", *values)]
+        changed = [("-", *row) for row in self._old.values()] + changed
+        if not changed:
+            return
+        body = self._encoded(changed)
+        if len(body) > BACKLOG_BYTES_MAX:
+            forget(self._db, self._flow)
+            return
+        last = "SELECT bytes_upto FROM _changes WHERE flow = ? ORDER BY sequence DESC LIMIT 1"
+        (upto,) = self._db.execute(last, (self._flow,)).fetchone() or (0,)
+        self._db.execute("INSERT INTO _changes VALUES (?, ?, ?, ?)", (self._flow, sequence, upto + len(body), body))
+
+    def _encoded(self, changed: list[Row]) -> bytes:
+        columns = watched_columns(self._tables.spec)
+        table = pa.table(
+            {
+                column.name: decode(list(values), arrow_type(column.type))
+                for column, values in zip(columns, zip(*changed, strict=True), strict=True)
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        body: bytes = sink.getvalue().to_pybytes()
+        return body
+
+    def _end(self) -> None:
+        for event in "UPDATE", "DELETE", "INSERT":
+            self._db.execute(f"DROP TRIGGER IF EXISTS temp.watched_{event}")
+        self._db.execute("DROP TABLE IF EXISTS temp.watched")

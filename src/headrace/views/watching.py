@@ -1,0 +1,243 @@
+"""Watching a view from any process: its rows as they are, then each commit's changes, none missed, none doubled. Owns
+the watcher's lease and its place in the view's changes; `watchers` says what the store keeps for it.
+
+First the watcher is entered in the store, under its write lock: every commit from then on keeps its changes. Then one
+read transaction takes the rows and the sequence they are of, and the changes after that sequence follow. A thread says
+from time to time that the watcher lives and what it has read. One that dies is forgotten when its lease is over; one
+that is left behind all the same gets WatchLost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.durations import Duration, duration_us
+from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgument, UnknownView, WatchLost
+from headrace.rows import to_rows
+from headrace.views import watchers
+from headrace.views.contract import ViewSpec
+from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, batch_of, connected, schema_of
+from headrace.views.sqlite import FILE, SqliteViews, spec_of, translate
+from headrace.views.tables import quoted
+
+__all__ = ["Watch"]
+
+BEATS = 4
+"""Renewals in the time of a lease."""
+LEAVE_SECONDS = 5.0
+"""How long a watcher that ends waits for its turn to say so; else its lease runs out."""
+TOLD_BYTES = watchers.BACKLOG_BYTES_MAX // 16
+"""A watcher that has read this much says so at once."""
+
+
+class Watch:
+    """`for change in views.watch("views_by_page")`: an iterator of dicts; `batches()` has whole commits as Arrow."""
+
+    def __init__(
+        self, home: Path, view: str, *, snapshot: bool, timeout: Duration | None, lease: Duration = "15 seconds"
+    ) -> None:
+        self.view = view
+        self._pid = os.getpid()
+        self._patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
+        self._lease = _Lease(home, view, duration_us(lease, argument="lease"))
+        weakref.finalize(self, self._lease.tell_end)
+        self._closed = False
+        try:
+            self._db = connected(home / FILE)
+            weakref.finalize(self, self._db.close)
+            self._ready, self.schema, self._sequence = self._begun(snapshot)
+        except sqlite3.Error as error:
+            self._lease.end()
+            raise translate(error, home / FILE) from error
+        except BaseException:
+            self._lease.end()
+            raise
+        self._rows: Iterator[dict[str, Any]] = iter(())
+
+    def _begun(self, snapshot: bool) -> tuple[list[pa.RecordBatch], pa.Schema, int]:
+        """The rows, the schema of changes and the sequence, of one moment."""
+        self._db.execute("BEGIN")
+        spec = _public(spec_of(self._db, self.view))
+        if spec is None:
+            raise UnknownView(view=self.view, known=[])
+        schema = schema_of(watchers.watched_columns(spec)).append(pa.field("_position", pa.int64()))
+        if len(set(schema.names)) < len(schema.names):
+            raise InvalidArgument("view", self.view, "has a column 'op', and so has every change: give it another name")
+        (sequence,) = self._db.execute("SELECT sequence FROM _flows WHERE flow = ?", (self.view,)).fetchone()
+        ready = []
+        if snapshot:
+            order = ", ".join(quoted(name) for name in spec.key) or "1"
+            cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {quoted(self.view)} ORDER BY {order}")
+            ready = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])]
+        self._db.execute("COMMIT")
+        return ready[::-1], schema, sequence
+
+    # -- iterating ---------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The changes as Arrow, a commit at a time; the rows as they are in pieces of some thousand."""
+        while self._ready:
+            yield self._ready.pop()
+        while (found := self._next_commit()) is not None:
+            yield from found.to_batches()
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        while True:
+            for row in self._rows:
+                return row
+            batch = self._ready.pop() if self._ready else None
+            if batch is None:
+                found = self._next_commit()
+                if found is None:
+                    self.close()
+                    raise StopIteration
+                batch = found.combine_chunks().to_batches()[0]
+            self._rows = iter(to_rows(batch))
+
+    def _next_commit(self) -> pa.Table | None:
+        """The next commit that changed anything; None when there was none for as long as it is waited."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(what=f"the watch of view {self.view!r}")
+        if self._closed:
+            raise Closed(what=f"the watch of view {self.view!r}")
+        limit = None if self._patience is None else time.monotonic() + self._patience
+        try:
+            while True:
+                version = self._version()
+                found = self._look()
+                if found is not None:
+                    return found
+                while self._version() == version:
+                    if limit is not None and time.monotonic() >= limit:
+                        return None
+                    if self._lease.failed is not None:
+                        raise self._lease.failed
+                    time.sleep(POLL_SECONDS)
+        except sqlite3.Error as error:
+            raise translate(error, self._lease.path) from error
+
+    def _version(self) -> int:
+        """Another number after every commit of somebody else."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def _look(self) -> pa.Table | None:
+        """In one moment: whether the store still knows this watcher, so that nothing is missing, and what is next."""
+        mine = "SELECT 1 FROM _watchers WHERE flow = ? AND watcher = ?"
+        following = "SELECT sequence, rows FROM _changes WHERE flow = ? AND sequence > ? ORDER BY sequence LIMIT 1"
+        self._db.execute("BEGIN")
+        try:
+            known = self._db.execute(mine, (self.view, self._lease.watcher)).fetchone()
+            found = self._db.execute(following, (self.view, self._sequence)).fetchone()
+            there = known or self._db.execute("SELECT 1 FROM _flows WHERE flow = ?", (self.view,)).fetchone()
+        finally:
+            self._db.execute("COMMIT")
+        if not known:
+            why = "it was left behind (asleep or too slow for too long), or the view was made again"
+            raise WatchLost(view=self.view, why=why if there else "the view was dropped")
+        if found is None:
+            return None
+        self._sequence, body = found
+        self._lease.has_read(self._sequence, len(body))
+        rows = pa.ipc.open_stream(body).read_all()
+        return rows.append_column("_position", pa.array([self._sequence] * rows.num_rows, pa.int64()))
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The store keeps no more changes for this one."""
+        if not self._closed and os.getpid() == self._pid:
+            self._closed = True
+            self._db.close()
+            self._lease.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Lease:
+    """The watcher's row in the store, renewed by a thread until `end`. Holds no reference to its `Watch`: one that
+    nobody holds any more ends."""
+
+    def __init__(self, home: Path, view: str, lease_us: int) -> None:
+        self.path, self.watcher = home / FILE, uuid.uuid4().hex
+        self.failed: HeadraceError | None = None
+        self._view, self._lease_us = view, lease_us
+        self._store = SqliteViews(home)
+        self._untold_bytes = 0
+        self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        try:
+            with self._store.transaction() as db:
+                if _public(spec_of(db, view)) is None:
+                    raise UnknownView(view=view, known=[])
+                self._read = watchers.join(db, view, self.watcher, lease_us)
+        except BaseException:
+            self._store.close()
+            raise
+        self._thread = threading.Thread(target=self._renewing, name=f"headrace-watch-{view}", daemon=True)
+        self._thread.start()
+
+    def has_read(self, sequence: int, size_bytes: int) -> None:
+        self._read = sequence
+        self._untold_bytes += size_bytes
+        if self._untold_bytes > TOLD_BYTES:
+            self._untold_bytes = 0
+            self._told.put("read")
+
+    def _renewing(self) -> None:
+        try:
+            while self._news() != "end":
+                with self._store.transaction() as db:
+                    if not watchers.renew(db, self._view, self.watcher, self._read, self._lease_us):
+                        return  # whoever looks next sees that the row is gone
+        except HeadraceError as error:
+            self.failed = error
+        finally:
+            self._leave()
+
+    def _news(self) -> str:
+        try:
+            return self._told.get(timeout=self._lease_us / 1e6 / BEATS)
+        except queue.Empty:
+            return "alive"
+
+    def _leave(self) -> None:
+        with contextlib.suppress(HeadraceError):  # a full disk, say: then the lease runs out
+            with self._store.transaction() as db:
+                watchers.leave(db, self._view, self.watcher)
+            self._store.close()
+
+    def tell_end(self) -> None:
+        """Nothing but a word to the thread: the garbage collector may call this in the midst of anything."""
+        self._told.put("end")
+
+    def end(self) -> None:
+        self.tell_end()
+        self._thread.join(LEAVE_SECONDS)
+
+
+def _public(spec: Any) -> ViewSpec | None:
+    """The view that readers may see, if the flow has one."""
+    found: ViewSpec | None = None if spec is None else spec.view
+    return found if found is not None and found.public else None
