@@ -83,9 +83,13 @@ def check(app: hr.App) -> None:
 
 
 def rows_of(app: hr.App, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return rows_in(app.views, name)
+
+
+def rows_in(views: Any, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     key = (("window_start",) if QUERIES[name].size else ()) + QUERIES[name].groups
     out = {}
-    for row in app.view(name).to_arrow().to_pylist():
+    for row in views.to_arrow(name).to_pylist():
         values = {column: row[column] for column in row if column not in (*key, "window_end", "_status")}
         place = tuple(row[column] for column in key)
         assert place not in out, f"{name}: {place} twice"
@@ -94,7 +98,11 @@ def rows_of(app: hr.App, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def ledger_of(app: hr.App, name: str) -> dict[Any, list[int]]:
+    return ledger_in(app.views, name)
+
+
+def ledger_in(views: Any, name: str) -> dict[Any, list[int]]:
     return {
         row["window_start"]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
-        for row in app.view(name).ledger().to_pylist()
+        for row in views.ledger(name).to_pylist()
     }
