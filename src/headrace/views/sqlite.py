@@ -97,6 +97,8 @@ class _Gate:
 _gates: dict[tuple[Path, int], _Gate] = {}
 _gates_lock = threading.Lock()
 _stores: weakref.WeakSet[SqliteViews] = weakref.WeakSet()
+_inherited: set[Path] = set()
+"""Files that were open in the parent when this process was forked."""
 
 
 def _forget_in_child() -> None:
@@ -104,7 +106,18 @@ def _forget_in_child() -> None:
     global _gates_lock
     _gates_lock = threading.Lock()
     for store in _stores:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+        if not store._closed:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+            _inherited.add(store.path)
+
+
+def refuse_inherited(path: Path) -> None:
+    """SQLite would take the locks its copied memory speaks of for held, and they are not: once the parent closes the
+    file, what the child commits is lost."""
+    if path in _inherited:
+        raise ForkedProcess(
+            what=f"the views {path}", advice="Start processes with 'spawn', or open the views after the fork only."
+        )
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -117,6 +130,7 @@ class SqliteViews:
         disk.make_directory(home)
         disk.refuse_remote(home)
         self.path = home.resolve() / FILE
+        refuse_inherited(self.path)
         self._pid = os.getpid()
         self._closed = False
         self._problems: list[DoesNotFit] = []
