@@ -32,7 +32,17 @@ from headrace.errors import (
 )
 from headrace.testing.view_contract import SIZE, T0, commit, counted, counting
 from headrace.views import sqlite
-from headrace.views.contract import FlowState, LedgerRow, Outgoing, Place
+from headrace.views.contract import (
+    Column,
+    FlowSpec,
+    FlowState,
+    LedgerRow,
+    Outgoing,
+    Place,
+    Result,
+    SlotColumn,
+    ViewSpec,
+)
 from headrace.views.reading import open_views
 from headrace.views.sqlite import SqliteViews
 from tests.faults.children import Children, ack, hear
@@ -490,3 +500,31 @@ def test_a_disk_that_was_full_is_used_again(tmp_path: Path) -> None:
         store._db.execute("PRAGMA max_page_count = 1000000")
         state = once(store, state)
     assert check(tmp_path) == state.sequence
+
+
+# -- cost --------------------------------------------------------------------------------------------
+
+
+def test_no_part_of_a_commit_reads_the_whole_view(tmp_path: Path) -> None:
+    """Closing, forgetting, keeping, changes, null keys: every statement finds its rows by an index."""
+    slots = (SlotColumn("n", "bigint", "add"), SlotColumn("kinds", "string", "distinct"))
+    results = (Result("n", "bigint", ("n",)), Result("kinds", "bigint", ("kinds",)))
+    view = ViewSpec("v", (Column("page", "string"),), slots, results, (SIZE, SIZE), SIZE, public=False)
+    spec = FlowSpec("v", "shop", ("clicks",), view, emit="final", target="out")
+    with SqliteViews(tmp_path) as store:
+        state = store.begin(spec)
+        run: set[str] = set()
+        table = counted(counting(), [(n, page, 1) for n in range(150) for page in ("/", None)])
+        table = table.append_column("kinds", pa.array([["a"]] * table.num_rows))
+        for turn in range(3):
+            us = T0 + turn * SIZE
+            if turn == 2:
+                store._db.set_trace_callback(run.add)
+            more = {"frontier_us": us + SIZE, "closed_us": us, "reachable_us": us}
+            state = store.commit(state, commit(state, table, **more))
+        assert store.closes("v", T0 + 9 * SIZE) and store.last_window_end("v")
+        store._db.set_trace_callback(None)
+        ours = [sql for sql in run if '"v/' in sql and not sql.startswith("--")]
+        plans = {row[3] for sql in ours for row in store._db.execute(f"EXPLAIN QUERY PLAN {sql}")}
+    assert any(plan.startswith("SEARCH s") for plan in plans) and any(plan.startswith("SEARCH v/") for plan in plans)
+    assert not [plan for plan in plans if plan.startswith(("SCAN s", "SCAN v/"))]

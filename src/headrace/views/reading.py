@@ -27,7 +27,7 @@ from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of
-from headrace.views.tables import ViewTables, quoted
+from headrace.views.tables import quoted, tables_of
 from headrace.views.values import (
     NAN,
     arrow_type,
@@ -250,7 +250,7 @@ class Views:
             return state_of(db, view)
 
     def status(self, view: str) -> ViewStatus:
-        tables = ViewTables(self.spec(view))
+        tables = tables_of(self.spec(view))
         with self._reading() as db:
             db.execute("BEGIN")
             state = state_of(db, view)

@@ -43,7 +43,7 @@ from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
 from headrace.views import exact, merging, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
-from headrace.views.tables import ViewTables
+from headrace.views.tables import tables_of
 from headrace.views.values import order_decimals, text_of_us
 from headrace.views.values import us_of as us_of
 
@@ -179,7 +179,7 @@ class SqliteViews:
         """Takes the flow: makes its tables if there are none, and gives it a new epoch. A flow that is not what its
         state was made by is FlowChanged; with `replace` its state is dropped, to be made again from the log."""
         text = json.dumps(spec.as_json())
-        tables = ViewTables(spec.view) if spec.view else None
+        tables = tables_of(spec.view) if spec.view else None
         if tables is not None:
             tables.check()
         with self._writing() as db:
@@ -210,7 +210,7 @@ class SqliteViews:
             self._drop(db, self._known(db, flow))
 
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
-        for statement in ViewTables(spec.view).drop() if spec.view else ():
+        for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
         for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
@@ -251,7 +251,7 @@ class SqliteViews:
             view = self._known(db, flow).view
             if view is None or view.window_us is None:
                 return None
-            (found,) = db.execute(f"SELECT max(window_start) FROM {ViewTables(view).state}").fetchone()
+            (found,) = db.execute(f"SELECT max(window_start) FROM {tables_of(view).state}").fetchone()
         start = us_of(found)
         return None if start is None else start + view.window_us[0]
 
@@ -263,7 +263,7 @@ class SqliteViews:
                 return False
             (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
             where, values = merging.ending(view, closed, closed_us)
-            found = db.execute(f"SELECT 1 FROM {ViewTables(view).state} WHERE {where} LIMIT 1", values).fetchone()
+            found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
     # -- committing --------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class SqliteViews:
         spec = self._known(db, flow)
         if spec.view is None:
             return []
-        tables = ViewTables(spec.view)
+        tables = tables_of(spec.view)
         was_closed, was_reachable = db.execute(
             "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
         ).fetchone()

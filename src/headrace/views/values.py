@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
@@ -33,6 +33,7 @@ __all__ = [
 
 NAN = "NaN"
 BY_VALUE = "hr_decimal"
+_EPOCH = datetime(1970, 1, 1)
 
 
 @cache
@@ -115,8 +116,11 @@ def us_of(text: str | None) -> int | None:
 
 
 def text_of_us(us: int) -> str:
-    text: str = pa.scalar(us, pa.timestamp("us")).cast(pa.string()).as_py()
-    return text.removesuffix(".000000")
+    """What is before the first year or after the last is taken for its begin or end: only bounds can be."""
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).isoformat(sep=" ")
+    except OverflowError:
+        return (datetime.min if us < 0 else datetime.max).isoformat(sep=" ")
 
 
 def decode(values: list[Any], arrow: pa.DataType) -> pa.Array:
