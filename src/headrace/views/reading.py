@@ -26,7 +26,7 @@ from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTime
 from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
-from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of
+from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
 from headrace.views.tables import quoted, tables_of
 from headrace.views.values import (
     NAN,
@@ -218,7 +218,8 @@ class Views:
             return []
         with self._reading() as db:
             found = db.execute("SELECT spec FROM _flows ORDER BY flow").fetchall()
-        return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
+            with whole(db):
+                return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
 
     def states(self) -> list[FlowState]:
         if not self.path.exists():

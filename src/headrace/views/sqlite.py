@@ -187,7 +187,7 @@ class SqliteViews:
             for other, app in db.execute(alike, (spec.name,)):
                 if (other, app) != (spec.name, spec.app):
                     raise ViewTaken(view=other, app=app)
-            known = self._spec(db, spec.name)
+            known = spec_of(db, spec.name)
             if known is not None and not replace and (changed := known.changes(spec)):
                 raise FlowChanged(flow=spec.name, changes=changed)
             if known is not None and replace:
@@ -202,7 +202,7 @@ class SqliteViews:
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (_next_epoch(db), text, os.getpid(), socket.gethostname(), _now(), spec.name),
             )
-            return self._state(db, spec.name)  # inside: a moment later it may be somebody else's
+            return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
 
     def drop(self, flow: str) -> None:
         """Forgets a flow with all its rows; the log has what they were made from."""
@@ -217,23 +217,15 @@ class SqliteViews:
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
-        spec = self._spec(db, flow)
+        spec = spec_of(db, flow)
         if spec is None:
             raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
         return spec
 
-    def _spec(self, db: sqlite3.Connection, flow: str) -> FlowSpec | None:
-        with self._whole():
-            return spec_of(db, flow)
-
-    def _state(self, db: sqlite3.Connection, flow: str) -> FlowState:
-        with self._whole():
-            return state_of(db, flow)
-
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
         with self._reading() as db:
-            return self._state(db, flow)
+            return state_of(db, flow)
 
     def outbox(self, flow: str) -> list[Waiting]:
         """What has to go out yet, in order."""
@@ -281,7 +273,7 @@ class SqliteViews:
             self._put_out(db, flow.name, commit.sequence, outgoing)
             if watched is not None:
                 watched.keep(commit.sequence + 1)
-            state = self._state(db, flow.name)  # inside: a moment later it may be somebody else's
+            state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
         self._checkpoint_if_due()
@@ -422,14 +414,6 @@ class SqliteViews:
         except OSError as error:
             raise disk.translate(error, error.filename or self.path) from error
 
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """A row that SQLite finds in order, and that says nonsense."""
-        try:
-            yield
-        except (ValueError, KeyError, TypeError) as error:
-            raise ViewsDamaged(path=str(self.path), why=f"what a flow is cannot be read: {error}") from error
-
     def _usable(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedProcess(what=f"the views {self.path}")
@@ -471,22 +455,34 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
     return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")
 
 
+@contextlib.contextmanager
+def whole(db: sqlite3.Connection) -> Iterator[None]:
+    """For rows that SQLite finds in order, and that say nonsense."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        (_, _, path) = db.execute("PRAGMA database_list").fetchone()
+        raise ViewsDamaged(path=path, why=f"what a flow is cannot be read: {error}") from error
+
+
 def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
     found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    return None if found is None else FlowSpec.from_json(json.loads(found[0]))
+    with whole(db):
+        return None if found is None else FlowSpec.from_json(json.loads(found[0]))
 
 
 def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
         raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
-    places: dict[str, dict[int, Place]] = {}
-    ids: dict[str, str] = {}
-    rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
-    for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
-        places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
-        ids[topic] = topic_id
-    return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
+    with whole(db):
+        places: dict[str, dict[int, Place]] = {}
+        ids: dict[str, str] = {}
+        rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
+        for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
+            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+            ids[topic] = topic_id
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
 
 
 def _next_epoch(db: sqlite3.Connection) -> int:

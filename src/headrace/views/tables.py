@@ -59,6 +59,10 @@ class ViewTables:
         if spec.public and spec.name.lower().startswith(("_", "sqlite_")):
             why = "names that begin with '_' or 'sqlite_' are the store's own tables: choose another"
             raise InvalidName("view", spec.name, why)
+        if spec.keep_us is not None and spec.window_us is None:
+            raise InvalidArgument(
+                "keep", spec.name, "without a window no row ever ends: there is nothing to count from"
+            )
         own = (ROW, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
         taken = {name.lower(): "headrace's own" for name in own}
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}

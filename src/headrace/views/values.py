@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import instant_us
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, ViewsDamaged
 from headrace.schema import parse_ddl
 
 __all__ = [
@@ -125,6 +125,13 @@ def text_of_us(us: int) -> str:
 
 def decode(values: list[Any], arrow: pa.DataType) -> pa.Array:
     """A column of what `encode` made."""
+    try:
+        return _decoded(values, arrow)
+    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:  # Arrow's own are ValueErrors, too
+        raise ViewsDamaged(path="views.db", why=f"there is something else than {arrow} in a column: {error}") from error
+
+
+def _decoded(values: list[Any], arrow: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(arrow):
         naive = pa.array(values, pa.string()).cast(pa.timestamp("us"))
         return naive.cast(arrow) if arrow.tz is None else pc.assume_timezone(naive, arrow.tz)
