@@ -446,6 +446,7 @@ def in_a_fork(body: Any) -> None:
     """Runs it in a forked child, which must end well."""
     pid = os.fork()
     if pid == 0:
+        signal.alarm(30)  # one that waits for a lock of its parent's would wait for ever
         try:
             body()
             os._exit(0)
