@@ -502,11 +502,10 @@ class Closed(HeadraceError):
 class ForkedProcess(Closed):
     """The handle was opened by the parent process; using it here could corrupt the parent's log."""
 
+    advice: str = "Open it again in this process (or start processes with 'spawn')."
+
     def __str__(self) -> str:
-        return (
-            f"{self.what} was opened before fork(), in the parent process. "
-            f"Open it again in this process (or start processes with 'spawn')."
-        )
+        return f"{self.what} was opened before fork(), in the parent process. {self.advice}"
 
 
 # -- flows and views -------------------------------------------------------------------------------

@@ -937,6 +937,10 @@ class MergeContract(Setting):
         state = store.begin(counting(keep_us=1))
         assert at(T0 + 100 * SIZE + 1) == set()
 
+    def test_what_has_no_window_cannot_be_kept_for_some_time(self, store: Any) -> None:
+        with pytest.raises(InvalidArgument, match="keep"):
+            store.begin(counting(window=False, keep_us=SIZE))
+
     def test_what_is_not_kept_was_published_before(self, store: Any) -> None:
         spec = counting(keep_us=1, emit="final", target="out")
         state = store.begin(spec)

@@ -24,12 +24,15 @@ __all__ = ["Changes", "ending", "expire", "forget", "in_order", "merge"]
 
 Row = tuple[Any, ...]
 ROWS_PER_STATEMENT = 100
+FEW = 1_000
 
 
 def in_order(spec: ViewSpec, partials: pa.Table) -> pa.Table:
     """The rows, sorted by key. Numbers are sorted, not values: many rows have few different windows and groups."""
     if not spec.key or partials.num_rows < 2:
         return partials
+    if partials.num_rows < FEW:
+        return partials.sort_by([(name, "ascending") for name in spec.key])
     ranks = [_ranks(partials[name]) for name in spec.key]
     return partials.take(pa.array(np.lexsort(ranks[::-1])))
 

@@ -11,9 +11,9 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +26,18 @@ from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTime
 from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
-from headrace.views.sqlite import FILE, spec_of, state_of, translate, us_of
-from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import arrow_type, bound, decode, encode, order_decimals, register_converters, text_of_us
+from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
+from headrace.views.tables import quoted, tables_of
+from headrace.views.values import (
+    NAN,
+    arrow_type,
+    bound,
+    decode,
+    encode,
+    order_decimals,
+    register_converters,
+    text_of_us,
+)
 
 if TYPE_CHECKING:
     from headrace.views.watching import Watch
@@ -111,15 +120,35 @@ class Views:
         position's topics has folded them in up to there; WaitTimeout if that takes longer than `timeout`."""
         if wait_for is not None:
             self.wait_for(wait_for, timeout=timeout)
-        names, chunks = self.rows(sql, params)
+        read: set[tuple[str, str]] = set()
+        names, chunks = self.rows(sql, params, read=read)
         rows = [row for chunk in chunks for row in chunk]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-        return pa.Table.from_arrays([_column(list(values)) for values in columns], names=names)
+        arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def _doubles(self, read: set[tuple[str, str]]) -> bool:
+        """Whether any of the columns that were read, as (view, column), holds doubles."""
+        return any(
+            pa.types.is_floating(arrow_type(column.type)) and (spec.name, column.name) in read
+            for spec in self.specs()
+            if spec.view is not None
+            for column in spec.view.columns
+        )
 
     def rows(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, read: set[tuple[str, str]] | None = None
     ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
-        """As `query`, for results of any size: the columns' names, and the rows, some thousand at a time."""
+        """As `query`, for results of any size: the columns' names, and the rows, some thousand at a time. What tables
+        and columns it reads is added to `read`."""
+        if not isinstance(sql, str):
+            raise InvalidArgument("sql", sql, "must be text")
+
+        def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
+            if action == sqlite3.SQLITE_READ and read is not None:
+                read.add((table or "", column or ""))
+            return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+
         values = (
             {name: bound(value) for name, value in params.items()}
             if isinstance(params, Mapping)
@@ -127,7 +156,7 @@ class Views:
         )
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading(typed=True))
-            db.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY)
+            db.set_authorizer(allowed)
             db.set_progress_handler(lambda: 0, BREATHE_STEPS)
             opened.enter_context(self._explaining(sql))
             cursor = db.execute(sql, values)
@@ -140,7 +169,7 @@ class Views:
     def _explaining(self, sql: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, UnicodeError, OverflowError) as error:
+        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, ValueError, OverflowError) as error:
             code = getattr(error, "sqlite_errorname", None) or ""
             if code == "SQLITE_INTERRUPT":
                 raise KeyboardInterrupt from None  # raised inside SQLite, which only knows that it was asked to stop
@@ -189,7 +218,8 @@ class Views:
             return []
         with self._reading() as db:
             found = db.execute("SELECT spec FROM _flows ORDER BY flow").fetchall()
-        return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
+            with whole(db):
+                return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
 
     def states(self) -> list[FlowState]:
         if not self.path.exists():
@@ -221,7 +251,7 @@ class Views:
             return state_of(db, view)
 
     def status(self, view: str) -> ViewStatus:
-        tables = ViewTables(self.spec(view))
+        tables = tables_of(self.spec(view))
         with self._reading() as db:
             db.execute("BEGIN")
             state = state_of(db, view)
@@ -311,6 +341,8 @@ def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
     if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
         return text_of_us(instant_us(value, argument=name))
     try:
+        if pa.types.is_temporal(arrow) and not isinstance(value, date | None):  # Arrow would count from 1970
+            raise TypeError(f"{type(value).__name__} is no time")
         return encode(pa.array([value], arrow))[0]
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
@@ -325,6 +357,7 @@ _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL"
 
 def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     """A connection that cannot write. `typed`: a view's own columns come back as the types they have there."""
+    refuse_inherited(path.resolve())
     register_converters()
     db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
@@ -383,9 +416,13 @@ def _alive(pid: int, started: float) -> bool:
     return facts[0] not in "ZX" and born < started + 60
 
 
-def _column(values: list[Any]) -> pa.Array:
-    """A result's column; whole and broken numbers in one are doubles, anything else mixed is text."""
+def _column(values: list[Any], doubles: Callable[[], bool]) -> pa.Array:
+    """A result's column; whole and broken numbers in one are doubles, anything else mixed is text. 'NaN' is a text, or
+    a double that is none: among numbers, or where nothing else is and `doubles` were read."""
     kinds = {type(value) for value in values if value is not None}
+    texts = {value for value in values if isinstance(value, str)} if str in kinds else set()
+    if texts == {NAN} and kinds <= {int, float, str} and (len(kinds) > 1 or doubles()):
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if kinds == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) > 1:

@@ -43,7 +43,7 @@ from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
 from headrace.views import exact, merging, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
-from headrace.views.tables import ViewTables
+from headrace.views.tables import tables_of
 from headrace.views.values import order_decimals, text_of_us
 from headrace.views.values import us_of as us_of
 
@@ -97,6 +97,8 @@ class _Gate:
 _gates: dict[tuple[Path, int], _Gate] = {}
 _gates_lock = threading.Lock()
 _stores: weakref.WeakSet[SqliteViews] = weakref.WeakSet()
+_inherited: set[Path] = set()
+"""Files that were open in the parent when this process was forked."""
 
 
 def _forget_in_child() -> None:
@@ -104,7 +106,18 @@ def _forget_in_child() -> None:
     global _gates_lock
     _gates_lock = threading.Lock()
     for store in _stores:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+        if not store._closed:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+            _inherited.add(store.path)
+
+
+def refuse_inherited(path: Path) -> None:
+    """SQLite would take the locks its copied memory speaks of for held, and they are not: once the parent closes the
+    file, what the child commits is lost."""
+    if path in _inherited:
+        raise ForkedProcess(
+            what=f"the views {path}", advice="Start processes with 'spawn', or open the views after the fork only."
+        )
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -117,6 +130,7 @@ class SqliteViews:
         disk.make_directory(home)
         disk.refuse_remote(home)
         self.path = home.resolve() / FILE
+        refuse_inherited(self.path)
         self._pid = os.getpid()
         self._closed = False
         self._problems: list[DoesNotFit] = []
@@ -165,7 +179,7 @@ class SqliteViews:
         """Takes the flow: makes its tables if there are none, and gives it a new epoch. A flow that is not what its
         state was made by is FlowChanged; with `replace` its state is dropped, to be made again from the log."""
         text = json.dumps(spec.as_json())
-        tables = ViewTables(spec.view) if spec.view else None
+        tables = tables_of(spec.view) if spec.view else None
         if tables is not None:
             tables.check()
         with self._writing() as db:
@@ -173,7 +187,7 @@ class SqliteViews:
             for other, app in db.execute(alike, (spec.name,)):
                 if (other, app) != (spec.name, spec.app):
                     raise ViewTaken(view=other, app=app)
-            known = self._spec(db, spec.name)
+            known = spec_of(db, spec.name)
             if known is not None and not replace and (changed := known.changes(spec)):
                 raise FlowChanged(flow=spec.name, changes=changed)
             if known is not None and replace:
@@ -188,7 +202,7 @@ class SqliteViews:
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (_next_epoch(db), text, os.getpid(), socket.gethostname(), _now(), spec.name),
             )
-            return self._state(db, spec.name)  # inside: a moment later it may be somebody else's
+            return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
 
     def drop(self, flow: str) -> None:
         """Forgets a flow with all its rows; the log has what they were made from."""
@@ -196,30 +210,22 @@ class SqliteViews:
             self._drop(db, self._known(db, flow))
 
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
-        for statement in ViewTables(spec.view).drop() if spec.view else ():
+        for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
         for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
-        spec = self._spec(db, flow)
+        spec = spec_of(db, flow)
         if spec is None:
             raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
         return spec
 
-    def _spec(self, db: sqlite3.Connection, flow: str) -> FlowSpec | None:
-        with self._whole():
-            return spec_of(db, flow)
-
-    def _state(self, db: sqlite3.Connection, flow: str) -> FlowState:
-        with self._whole():
-            return state_of(db, flow)
-
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
         with self._reading() as db:
-            return self._state(db, flow)
+            return state_of(db, flow)
 
     def outbox(self, flow: str) -> list[Waiting]:
         """What has to go out yet, in order."""
@@ -237,7 +243,7 @@ class SqliteViews:
             view = self._known(db, flow).view
             if view is None or view.window_us is None:
                 return None
-            (found,) = db.execute(f"SELECT max(window_start) FROM {ViewTables(view).state}").fetchone()
+            (found,) = db.execute(f"SELECT max(window_start) FROM {tables_of(view).state}").fetchone()
         start = us_of(found)
         return None if start is None else start + view.window_us[0]
 
@@ -249,7 +255,7 @@ class SqliteViews:
                 return False
             (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
             where, values = merging.ending(view, closed, closed_us)
-            found = db.execute(f"SELECT 1 FROM {ViewTables(view).state} WHERE {where} LIMIT 1", values).fetchone()
+            found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
     # -- committing --------------------------------------------------------------------------------
@@ -269,7 +275,7 @@ class SqliteViews:
             self._put_out(db, flow.name, commit.sequence, outgoing)
             if watched is not None:
                 watched.keep(commit.sequence + 1)
-            state = self._state(db, flow.name)  # inside: a moment later it may be somebody else's
+            state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
         self._checkpoint_if_due()
@@ -287,7 +293,7 @@ class SqliteViews:
         spec = self._known(db, flow)
         if spec.view is None:
             return []
-        tables = ViewTables(spec.view)
+        tables = tables_of(spec.view)
         was_closed, was_reachable = db.execute(
             "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
         ).fetchone()
@@ -410,14 +416,6 @@ class SqliteViews:
         except OSError as error:
             raise disk.translate(error, error.filename or self.path) from error
 
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """A row that SQLite finds in order, and that says nonsense."""
-        try:
-            yield
-        except (ValueError, KeyError, TypeError) as error:
-            raise ViewsDamaged(path=str(self.path), why=f"what a flow is cannot be read: {error}") from error
-
     def _usable(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedProcess(what=f"the views {self.path}")
@@ -459,22 +457,34 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
     return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")
 
 
+@contextlib.contextmanager
+def whole(db: sqlite3.Connection) -> Iterator[None]:
+    """For rows that SQLite finds in order, and that say nonsense."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        (_, _, path) = db.execute("PRAGMA database_list").fetchone()
+        raise ViewsDamaged(path=path, why=f"what a flow is cannot be read: {error}") from error
+
+
 def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
     found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    return None if found is None else FlowSpec.from_json(json.loads(found[0]))
+    with whole(db):
+        return None if found is None else FlowSpec.from_json(json.loads(found[0]))
 
 
 def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
         raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
-    places: dict[str, dict[int, Place]] = {}
-    ids: dict[str, str] = {}
-    rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
-    for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
-        places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
-        ids[topic] = topic_id
-    return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
+    with whole(db):
+        places: dict[str, dict[int, Place]] = {}
+        ids: dict[str, str] = {}
+        rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
+        for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
+            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+            ids[topic] = topic_id
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
 
 
 def _next_epoch(db: sqlite3.Connection) -> int:

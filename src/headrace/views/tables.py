@@ -9,6 +9,7 @@ A group's name is a user's column and may be anything, so it is quoted. Names wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from headrace.aggregates import ORDER
 from headrace.errors import InvalidArgument, InvalidName
@@ -16,7 +17,7 @@ from headrace.names import check_name
 from headrace.views.contract import TAIL, WINDOW, SlotColumn, ViewSpec
 from headrace.views.values import arrow_type, declared
 
-__all__ = ["ViewTables", "quoted"]
+__all__ = ["ViewTables", "quoted", "tables_of"]
 
 
 def quoted(name: str) -> str:
@@ -25,6 +26,12 @@ def quoted(name: str) -> str:
 
 ROW = "/row"
 """The number of a row. Not SQLite's own name for it: a user's column may be called rowid."""
+
+
+@lru_cache(maxsize=256)
+def tables_of(spec: ViewSpec) -> ViewTables:
+    """Made once: a small commit is quicker than writing its statements."""
+    return ViewTables(spec)
 
 
 class ViewTables:
@@ -41,6 +48,7 @@ class ViewTables:
         self._columns = [f"{self.row} INTEGER PRIMARY KEY", *window, *groups, *slots, *tail]
         self.names = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
         self.names += [*(slot.name for slot in spec.slots), "_corrections", "_updated_at"]
+        self._upserts: dict[int, str] = {}
 
     # -- making them -------------------------------------------------------------------------------
 
@@ -51,6 +59,10 @@ class ViewTables:
         if spec.public and spec.name.lower().startswith(("_", "sqlite_")):
             why = "names that begin with '_' or 'sqlite_' are the store's own tables: choose another"
             raise InvalidName("view", spec.name, why)
+        if spec.keep_us is not None and spec.window_us is None:
+            raise InvalidArgument(
+                "keep", spec.name, "without a window no row ever ends: there is nothing to count from"
+            )
         own = (ROW, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
         taken = {name.lower(): "headrace's own" for name in own}
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
@@ -114,10 +126,12 @@ class ViewTables:
 
     def upsert(self, count: int = 1) -> str:
         """Inserts rows, or merges each into the one of its key. For keys without a null: SQLite holds nulls apart."""
-        sets = ", ".join(
-            f"{quoted(name)} = {rule}" for name, rule in self._merges(lambda name: f"excluded.{quoted(name)}").items()
-        )
-        return f"{self.insert(count)} ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {sets}"
+        if count not in self._upserts:
+            merges = self._merges(lambda name: f"excluded.{quoted(name)}")
+            sets = ", ".join(f"{quoted(name)} = {rule}" for name, rule in merges.items())
+            conflict = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {sets}"
+            self._upserts[count] = f"{self.insert(count)} {conflict}"
+        return self._upserts[count]
 
     def insert(self, count: int = 1) -> str:
         row = f"({', '.join('?' * len(self.names))})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import instant_us
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, ViewsDamaged
 from headrace.schema import parse_ddl
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
 
 NAN = "NaN"
 BY_VALUE = "hr_decimal"
+_EPOCH = datetime(1970, 1, 1)
 
 
 @cache
@@ -115,12 +116,22 @@ def us_of(text: str | None) -> int | None:
 
 
 def text_of_us(us: int) -> str:
-    text: str = pa.scalar(us, pa.timestamp("us")).cast(pa.string()).as_py()
-    return text.removesuffix(".000000")
+    """What is before the first year or after the last is taken for its begin or end: only bounds can be."""
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).isoformat(sep=" ")
+    except OverflowError:
+        return (datetime.min if us < 0 else datetime.max).isoformat(sep=" ")
 
 
 def decode(values: list[Any], arrow: pa.DataType) -> pa.Array:
     """A column of what `encode` made."""
+    try:
+        return _decoded(values, arrow)
+    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:  # Arrow's own are ValueErrors, too
+        raise ViewsDamaged(path="views.db", why=f"there is something else than {arrow} in a column: {error}") from error
+
+
+def _decoded(values: list[Any], arrow: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(arrow):
         naive = pa.array(values, pa.string()).cast(pa.timestamp("us"))
         return naive.cast(arrow) if arrow.tz is None else pc.assume_timezone(naive, arrow.tz)

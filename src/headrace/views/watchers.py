@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.views import merging
 from headrace.views.contract import Column, FlowSpec, ViewSpec
-from headrace.views.tables import ViewTables, quoted
+from headrace.views.tables import ViewTables, quoted, tables_of
 from headrace.views.values import arrow_type, decode, text_of_us
 
 __all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "watched_columns"]
@@ -113,7 +113,7 @@ def record(db: sqlite3.Connection, flow: str, closed_us: int | None) -> Record |
         return None
     spec, closed = db.execute("SELECT spec, closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
     view = FlowSpec.from_json(json.loads(spec)).view
-    return None if view is None else Record(db, flow, ViewTables(view), closed, closed_us)
+    return None if view is None else Record(db, flow, tables_of(view), closed, closed_us)
 
 
 class Record:
