@@ -500,12 +500,14 @@ class Closed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class ForkedProcess(Closed):
-    """The handle was opened by the parent process; using it here could corrupt the parent's log."""
-
-    advice: str = "Open it again in this process (or start processes with 'spawn')."
+    """It was open in the parent process when this one was forked: using or opening it could lose data. SQLite remembers
+    its locks in memory, which a fork copies, and the system's locks, which it does not."""
 
     def __str__(self) -> str:
-        return f"{self.what} was opened before fork(), in the parent process. {self.advice}"
+        return (
+            f"{self.what} was opened before fork(), in the parent process. Start processes with 'spawn', or open it "
+            f"after the fork only."
+        )
 
 
 # -- flows and views -------------------------------------------------------------------------------

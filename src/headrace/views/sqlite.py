@@ -115,9 +115,7 @@ def refuse_inherited(path: Path) -> None:
     """SQLite would take the locks its copied memory speaks of for held, and they are not: once the parent closes the
     file, what the child commits is lost."""
     if path in _inherited:
-        raise ForkedProcess(
-            what=f"the views {path}", advice="Start processes with 'spawn', or open the views after the fork only."
-        )
+        raise ForkedProcess(what=f"the views {path}")
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -111,13 +111,17 @@ class Engine:
 
 _engines: dict[tuple[int, int], Engine] = {}
 _lock = threading.Lock()
-_inherited: list[object] = []
+_inherited: list[Engine] = []
+"""Open in the parent when this process was forked. SQLite remembers its locks in memory, which a fork copies, and the
+system's locks, which it does not: what a child wrote to such a log would be lost when its parent closes it."""
 
 
 def acquire(home: Path, *, create: bool) -> Engine:
     """The engine of this directory; the first caller opens it. Pair with `release`."""
     with _lock:
         identity = _prepare(home, create=create)
+        if any(engine.identity == identity for engine in _inherited):
+            raise ForkedProcess(what=f"the log {home}")
         engine = _engines.get(identity)
         if engine is None or not _is_of(engine, home):
             engine = _engines[identity] = _open(home, identity, create=create)
