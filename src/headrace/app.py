@@ -180,7 +180,7 @@ class App:
         from headrace.flows.audit import audit
 
         running = self.running
-        return audit([running.compiled(flow) for flow in running.flows], self.log, running.spark)
+        return audit([running.query(flow) for flow in running.flows], self.log)
 
     def replace(self, *, home: str | Path, spark: Any = None) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""

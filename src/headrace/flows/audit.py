@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.flows.compile import Compiled
 from headrace.flows.loop import FlowLoop
+from headrace.flows.query import FlowQuery
 from headrace.views.contract import ViewSpec
 from headrace.views.reading import LEDGER_COLUMNS, Views, open_views
 from headrace.views.sqlite import SqliteViews
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.log.embedded.log import EmbeddedLog
 
 SHOWN = 100
@@ -49,17 +47,17 @@ class Audited:
         return self.found == 0
 
 
-def audit(flows: list[Compiled], log: EmbeddedLog, spark: SparkSession) -> Audited:
+def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
     """Recomputes every view that has been run."""
     out = Audited()
     real = open_views(log.home)
-    for compiled in flows:
-        flow = compiled.flow
+    for query in flows:
+        flow = query.compiled.flow
         if flow.target is not None or flow.name not in real.names():
             continue
         (state,) = [state for state in real.states() if state.name == flow.name]
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
-            loop = FlowLoop(compiled, log=log, store=store, spark=spark, until=state)
+            loop = FlowLoop(query, log=log, store=store, until=state)
             loop.begin()
             loop.drain()
             _compare(out, real, open_views(folder), real.spec(flow.name))

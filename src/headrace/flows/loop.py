@@ -9,25 +9,22 @@ computing the next batch may run beside the commit of the last one; nothing else
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
-from headrace.flows.compile import Compiled
 from headrace.flows.fold import folded, needed, spread
 from headrace.flows.fold import reached as reached_by
-from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
-from headrace.flows.plan_check import has_exchange
+from headrace.flows.partials import SOURCE
+from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
@@ -36,13 +33,10 @@ from headrace.time import UNSET
 from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Place, ViewStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
-Reader = Callable[["SparkSession", ranges.Columns, Sequence[ranges.Range]], "DataFrame"]
 Ends = dict[str, dict[int, Offsets]]
 
 
@@ -64,25 +58,19 @@ class FlowLoop:
 
     def __init__(
         self,
-        compiled: Compiled,
+        query: FlowQuery,
         *,
         log: EmbeddedLog,
         store: ViewStore,
-        spark: SparkSession,
         batch_rows: int = 1_000_000,
         until: FlowState | None = None,
         clock_us: Clock = lambda: time.time_ns() // 1000,
     ) -> None:
-        flow = compiled.flow
-        self.flow, self.spec, self.batch_rows, self._until = flow, compiled.spec, batch_rows, until
-        self._columns = compiled.columns
-        self._log, self._store, self._spark, self._clock_us = log, store, spark, clock_us
+        self.flow, self.spec, self.batch_rows, self._until = query.compiled.flow, query.compiled.spec, batch_rows, until
+        self._query, self._log, self._store, self._clock_us = query, log, store, clock_us
         self._state: FlowState | None = None
-        self._relay = Relay(log, store, flow.name)
+        self._relay = Relay(log, store, self.flow.name)
         self._places: dict[str, dict[int, Place]] = {}
-        self._slate = ranges.Slate()
-        self._small: DataFrame | None = None
-        self._slated = False
         self._begun_us = 0
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
@@ -203,9 +191,9 @@ class FlowLoop:
     def wait(self, seen: Mapping[str, int], timeout: float) -> bool:
         return self._log.wait(seen, timeout)
 
-    def _computed(self, planned: dict[str, list[ranges.Range]], batch: Batch) -> Batch:
+    def _computed(self, planned: Planned, batch: Batch) -> Batch:
         flow = self.flow
-        table = self._frame(planned, batch.rows).toArrow()
+        table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
             out = _in_order(table)
@@ -229,53 +217,11 @@ class FlowLoop:
                 after = [us for us in (before, found.get((number, partition))) if us is not None]
                 places[source.topic.name][partition] = replace(place, progress_us=max(after, default=None))
 
-    def _dropped(self, planned: Mapping[str, list[ranges.Range]]) -> list[Outgoing]:
+    def _dropped(self, planned: Planned) -> list[Outgoing]:
         """The records that were too late, for the topic that takes them. Read again: it is rare that there are any."""
-        flow, time = self.flow, self._time()
-        if flow.late.dropped_to is None or flow.window is None:
+        if self.flow.late.dropped_to is None or self.flow.window is None:
             return []
-        some = {name: chosen for name, chosen in planned.items() if chosen}
-        records = self._records(dict.fromkeys(some, ranges.read_whole), planned)
-        table = dropped_rows(flow, records, time).toArrow()
-        return [Outgoing(flow.late.dropped_to, _in_order(spread(table, flow.window)))]
-
-    def _frame(self, planned: dict[str, list[ranges.Range]], rows: int) -> DataFrame:
-        """The batch's query. A small one has a plan that is made once, if it can be."""
-        if rows > ranges.TINY_ROWS:
-            return self._query({name: ranges.read for name, chosen in planned.items() if chosen}, planned)
-        if self._small is None:
-            self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-            self._slated = _local(self._spark) and not has_exchange(self._spark, self._small)
-        if not self._slated:
-            return self._query({name: ranges.few for name, chosen in planned.items() if chosen}, planned)
-        self._slate.write(planned)
-        return self._small
-
-    def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
-        return self._slate.read(spark, columns)
-
-    def _query(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
-        df = self._records(readers, planned)
-        return df if self.flow.aggregates is None else partial_rows(self.flow, df, self._time())
-
-    def _records(self, readers: Mapping[str, Reader], planned: Mapping[str, list[ranges.Range]]) -> DataFrame:
-        """The batch's records behind the transforms."""
-        frames: list[DataFrame] = []
-        for number, source in enumerate(self.flow.sources):
-            name = source.topic.name
-            if name in readers:
-                df = readers[name](self._spark, self._columns[name], planned[name])
-                df = functools.reduce(lambda df, transform: transform(df), source.transforms, df)
-                frames.append(df if self.flow.time is None else df.withColumn(SOURCE, F.lit(number)))
-        small = len(frames) > 1 and all(reader != ranges.read for reader in readers.values())
-        df = functools.reduce(lambda left, right: left.unionByName(right), frames)
-        df = df.coalesce(1) if small else df
-        return functools.reduce(lambda df, transform: transform(df), self.flow.transforms, df)
-
-    def _time(self) -> Any:
-        """The column with the records' event time."""
-        name = self.flow.time or self.flow.sources[0].topic.settings.event_time
-        return None if name is None else F.col(f"`{name}`")
+        return [Outgoing(self.flow.late.dropped_to, _in_order(spread(self._query.dropped(planned), self.flow.window)))]
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -373,11 +319,3 @@ def _in_order(rows: pa.Table) -> pa.Table:
     """Rows as their sources have them: by partition and offset. Of the metadata only progress goes on."""
     rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
     return rows.drop_columns([name for name in rows.column_names if name in {*META, SOURCE} - {"_progress"}])
-
-
-def _local(spark: SparkSession) -> bool:
-    """Whether the workers are on this machine."""
-    try:
-        return str(spark.sparkContext.master).startswith("local")
-    except Exception:  # a session of Spark Connect has no context
-        return False

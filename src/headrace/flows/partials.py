@@ -116,7 +116,7 @@ def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Col
             parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
             order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
             best = F.min if aggregate.kind == "first" else F.max
-            return [best(F.when(column.isNotNull(), order)).alias(name)]
+            return [best(F.when(column.isNotNull() & when.isNotNull(), order)).alias(name)]
         case "count_distinct":
             return [F.collect_set(column).alias(name)]
     raise AssertionError(aggregate.kind)

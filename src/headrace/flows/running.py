@@ -20,8 +20,8 @@ from headrace.views.owner import FlowLock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.flows.compile import Compiled
     from headrace.flows.loop import FlowLoop
+    from headrace.flows.query import FlowQuery
     from headrace.flows.supervise import Supervisor
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
@@ -68,7 +68,7 @@ class Running:
         self._loops: dict[str, FlowLoop] = {}
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
-        self._compiled: dict[str, Compiled] = {}
+        self._queries: dict[str, FlowQuery] = {}
         self._lock = threading.RLock()
 
     @property
@@ -102,17 +102,18 @@ class Running:
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why."""
         for flow in self.flows:
-            self.compiled(flow)
+            self.query(flow)
 
-    def compiled(self, flow: Flow) -> Compiled:
+    def query(self, flow: Flow) -> FlowQuery:
         """The flow, checked: once, for its transforms are tried on sample rows."""
         from headrace.flows.compile import compiled
+        from headrace.flows.query import FlowQuery
 
         with self._lock:
-            found = self._compiled.get(flow.name)
-            if found is None or found.flow is not flow:
-                found = self._compiled[flow.name] = compiled(flow, self._app, self.spark)
-                for note in found.notes:
+            found = self._queries.get(flow.name)
+            if found is None or found.compiled.flow is not flow:
+                found = self._queries[flow.name] = FlowQuery(compiled(flow, self._app, self.spark), self.spark)
+                for note in found.compiled.notes:
                     logger.warning("%s", note)
             return found
 
@@ -129,14 +130,13 @@ class Running:
         from headrace.flows.compile import dropped_schema
         from headrace.flows.loop import FlowLoop
 
-        compiled = self.compiled(flow)
+        query = self.query(flow)
         if flow.late.dropped_to is not None:
             self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
         loop = FlowLoop(
-            compiled,
+            query,
             log=self._log,
             store=self.store,
-            spark=self.spark,
             batch_rows=self._batch_rows,
             clock_us=self._clock_us,
         )

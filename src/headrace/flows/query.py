@@ -1,0 +1,98 @@
+"""A flow's query over ranges of offsets: records, transforms, partial rows, as Arrow. Owns the plans, and the one for
+small batches that is made once and serves all of them. Knows no position and no store."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from headrace.flows import ranges
+from headrace.flows.compile import Compiled, time_column
+from headrace.flows.flow import Transform
+from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
+from headrace.flows.plan_check import has_exchange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Planned = Mapping[str, Sequence[ranges.Range]]
+"""Topic -> what to read of it."""
+Reader = Callable[["SparkSession", ranges.Columns, Sequence[ranges.Range]], "DataFrame"]
+
+
+class FlowQuery:
+    """Serves any number of loops of the flow, one batch at a time."""
+
+    def __init__(self, compiled: Compiled, spark: SparkSession) -> None:
+        self.compiled, self._flow, self._spark = compiled, compiled.flow, spark
+        self._slate = ranges.Slate()
+        self._small: DataFrame | None = None
+        self._slated = False
+        self._lock = threading.Lock()
+
+    def rows(self, planned: Planned) -> pa.Table:
+        """What Spark makes of the ranges: partial rows, or records when the flow does not aggregate."""
+        if sum(each.rows for chosen in planned.values() for each in chosen) > ranges.TINY_ROWS:
+            return self._query(_each(planned, ranges.read), planned).toArrow()
+        with self._lock:
+            if self._small is None:
+                self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
+                self._slated = _local(self._spark) and not has_exchange(self._spark, self._small)
+            if self._slated:
+                self._slate.write(planned)
+                return self._small.toArrow()
+        return self._query(_each(planned, ranges.few), planned).toArrow()
+
+    def dropped(self, planned: Planned) -> pa.Table:
+        """The records that were too late, whole."""
+        time = self._time()
+        assert time is not None
+        return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
+
+    def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
+        return self._slate.read(spark, columns)
+
+    def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
+        df = self._records(readers, planned)
+        return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
+
+    def _records(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
+        """The records behind the transforms."""
+        frames: list[DataFrame] = []
+        for number, source in enumerate(self._flow.sources):
+            name = source.topic.name
+            if name in readers:
+                df = readers[name](self._spark, self.compiled.columns[name], planned[name])
+                df = _through(source.transforms, df)
+                frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
+        df = functools.reduce(lambda left, right: left.unionByName(right), frames)
+        if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
+            df = df.coalesce(1)  # few records need no exchange
+        return _through(self._flow.transforms, df)
+
+    def _time(self) -> Column | None:
+        name = time_column(self._flow)
+        return None if name is None else F.col(f"`{name}`")
+
+
+def _through(transforms: Sequence[Transform], df: DataFrame) -> DataFrame:
+    return functools.reduce(lambda df, transform: transform(df), transforms, df)
+
+
+def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:
+    """The reader for all topics of which there is something to read."""
+    return {name: reader for name, chosen in planned.items() if chosen}
+
+
+def _local(spark: SparkSession) -> bool:
+    """Whether the workers are on this machine."""
+    try:
+        return str(spark.sparkContext.master).startswith("local")
+    except Exception:  # a session of Spark Connect has no context
+        return False
