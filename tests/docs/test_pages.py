@@ -29,7 +29,7 @@ def having(kind: str) -> list[object]:
     found = {page: "\n".join(blocks(page, kind)) for page in PAGES}
     needs_spark = pytest.mark.skipif(not SPARK, reason="the page needs Spark: pyspark and Java")
     return [
-        pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if "pyspark" in text else ())
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if "pyspark" in text or "hr.App(" in text else ())
         for page, text in found.items()
         if text
     ]
