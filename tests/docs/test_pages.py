@@ -28,8 +28,9 @@ SPARK = bool(JAVA) and importlib.util.find_spec("pyspark") is not None
 def having(kind: str) -> list[object]:
     found = {page: "\n".join(blocks(page, kind)) for page in PAGES}
     needs_spark = pytest.mark.skipif(not SPARK, reason="the page needs Spark: pyspark and Java")
+    on_spark = {page for page, text in found.items() if "pyspark" in text or "hr.App(" in text}
     return [
-        pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if "pyspark" in text or "hr.App(" in text else ())
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if page in on_spark else ())
         for page, text in found.items()
         if text
     ]
