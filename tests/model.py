@@ -353,7 +353,7 @@ class Log:
 
     def make_room(self, topic: Topic, size: int, now_us: int) -> None:
         limit = topic.retention_bytes
-        if limit is None or size_of(topic) + size <= limit:
+        if limit is None or size == 0 or size_of(topic) + size <= limit:
             return
         before = [(partition, partition.earliest, list(partition.spans)) for partition in topic.partitions]
         self.retain(topic, now_us, size)

@@ -379,6 +379,12 @@ class Aggregated:
     def to_view(self, name: str, *, keep: Duration | None = None) -> View:
         """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay."""
         keep_us = None if keep is None else duration_us(keep, argument="keep")
+        if keep_us is not None and self.grouped.shape.window is None:
+            raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
+        if self.after:
+            raise InvalidArgument(
+                "name", name, "results behind a .transform(…) can go to a topic (.to_topic) so far, not to a view"
+            )
         self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
         return View(self.grouped.stream.app, name)
 

@@ -203,3 +203,48 @@ def test_corrected_clocks(spark: Any) -> None:
         (midnight, "unknown"),
         (None, "unknown"),
     ]
+
+
+def test_results_can_be_transformed_on_their_way_out(spark: Any, tmp_path: Path) -> None:
+    """Thresholds and ratios: the transform sees what changed, as '-' and '+'."""
+    with hr.App("after", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, ms int, at timestamp", event_time="at")
+        counted = app.stream(topic).window(hr.tumbling("10 seconds"), idle="1 day").group_by("who")
+        busy = counted.agg(n=hr.count(), total=hr.sum("ms")).transform(
+            lambda df: df.where("n > 1").selectExpr("*", "total / n as mean")
+        )
+        with pytest.raises(hr.InvalidArgument, match="to_topic"):
+            busy.to_view("v")
+        busy.to_topic("busy")
+        topic.append([{"who": who, "ms": ms, "at": at(1)} for who, ms in (("a", 10), ("b", 5), ("a", 20))])
+        app.drain()
+        topic.append([{"who": "a", "ms": 60, "at": at(2)}])
+        app.drain()
+        found = [record.value for record in app.log.topic("busy").records()]
+        assert [(row["op"], row["who"], row["n"], row["mean"]) for row in found] == [
+            ("+", "a", 2, 15.0),
+            ("-", "a", 2, 15.0),
+            ("+", "a", 3, 30.0),
+        ]
+
+
+def test_what_makes_no_sense_is_refused_where_it_is_written(spark: Any, tmp_path: Path) -> None:
+    with hr.App("refused", home=tmp_path, spark=spark) as app:
+        stream = app.stream(app.topic("t", "who string, at timestamp", event_time="at"))
+        with pytest.raises(hr.InvalidArgument, match="keep"):
+            stream.group_by("who").agg(n=hr.count()).to_view("v", keep="1 day")
+        with pytest.raises(hr.InvalidArgument, match="not one of PySpark's"):
+            stream.agg(n="count")  # type: ignore[arg-type]
+        with pytest.raises(hr.InvalidArgument, match="no result is ever final"):
+            stream.group_by("who").agg(n=hr.count()).to_topic("out", emit="final")
+        stream.group_by("who").agg(n=hr.count()).to_view("v")
+        with pytest.raises(hr.DuplicateView):
+            stream.agg(n=hr.count()).to_view("v")
+        app.flows.clear()
+        stream.group_by("whom").agg(n=hr.count()).to_view("v")
+        with pytest.raises(hr.UnknownColumn, match="Did you mean 'who'"):
+            app.running.check()
+        app.flows.clear()
+        stream.transform(lambda df: df.distinct()).group_by("who").agg(n=hr.count()).to_view("v")
+        with pytest.raises(hr.TransformRefused, match="v"):
+            app.running.check()

@@ -57,6 +57,18 @@ def on_disk(log: EmbeddedLog) -> int:
     return sum(path.stat().st_size for path in (log.home / "data").iterdir())
 
 
+def test_rows_that_are_refused_need_no_room(tmp_path: Path) -> None:
+    """A full topic says what is wrong with a row, and deletes nothing for it."""
+    with hr.open_log(tmp_path / "log") as log:
+        for unread, expected in ("keep", [0]), ("delete", [0]):
+            topic = log.create_topic(unread, "n int", retention_bytes=1, unread=unread)
+            topic.group("g").join().close()
+            topic.append({"n": 0})
+            with pytest.raises(hr.RecordRejected):
+                topic.append({"n": "x"})
+            assert [record.value["n"] for record in topic.records()] == expected
+
+
 def test_block_everything_arrives_and_the_sender_waits(log: EmbeddedLog, bounded: EmbeddedTopic) -> None:
     producer = bounded.producer(batch_rows=10, linger="0 seconds", buffer_bytes=5_000)
 

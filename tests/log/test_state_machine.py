@@ -858,6 +858,8 @@ class LogMachine(RuleBasedStateMachine):
 
     def look_at_batches(self, topic: model.Topic) -> None:
         """What retention goes by. A batch has the arrival of its last record, or of what once was its last."""
+        if self.model.topics.get(topic.name) is not topic:
+            return  # deleted: appends to it are refused, and there are none
         with self.log._engine.index.reading() as db:
             (named,) = db.execute("SELECT id FROM topics WHERE name = ?", (topic.name,)).fetchone()
             for number, partition in enumerate(topic.partitions):

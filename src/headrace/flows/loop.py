@@ -253,6 +253,7 @@ class FlowLoop:
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 relayed=self._relay.done,
+                shape=self._query.shaped if self.flow.after else None,
             ),
         )
 

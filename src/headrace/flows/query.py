@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headrace.flows import ranges
-from headrace.flows.compile import Compiled, time_column
+from headrace.flows.compile import Compiled, shaped, time_column
 from headrace.flows.flow import Transform
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
@@ -54,6 +54,10 @@ class FlowQuery:
         time = self._time()
         assert time is not None
         return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
+
+    def shaped(self, changes: pa.Table) -> pa.Table:
+        """Result rows behind the transforms that follow the aggregation."""
+        return shaped(self._flow, self._spark.createDataFrame(changes).coalesce(1)).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._slate.read(spark, columns)

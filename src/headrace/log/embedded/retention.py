@@ -167,9 +167,9 @@ def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
 
 def make_room(tx: Tx, topic: TopicState, size: int) -> None:
     """Before an append of `size` bytes, where the topic's bytes are bounded: what is oldest goes, as far as it may. An
-    append to an empty topic always fits."""
+    append to an empty topic always fits, and one of nothing (its rows were refused, or quarantined) needs no room."""
     limit = topic.settings.retention_bytes
-    if limit is None:
+    if limit is None or size == 0:
         return
     while (held := _held(tx, topic)) + size > limit:
         done = apply(tx, topic, size)
