@@ -61,7 +61,7 @@ def test_run_once_then_audit(program: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 view, 20 rows recomputed: no difference" in done.stderr
     with sqlite3.connect(home / "views.db") as db:
-        db.execute("UPDATE views_per_minute__state SET views = 7 WHERE window_start = '2026-01-01 09:03:00'")
+        db.execute("UPDATE \"views_per_minute/state\" SET views = 7 WHERE window_start = '2026-01-01 09:03:00'")
     done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "views,7,1" in done.stdout and "1 difference" in done.stderr

@@ -43,7 +43,7 @@ class Offsets:
     earliest: int
     next: int
     progress: datetime | None
-    arrived_at: datetime | None = None
+    arrived_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
