@@ -1,4 +1,4 @@
-"""Cut invariance: for one log, any cuts, paths and kills give the same rows and ledger. 72 runs of several
+"""Cut invariance: for one log, any cuts, paths and kills give the same rows and ledger. 36 runs of several
 hundred random cuts in `make test`, as many as there is time for in `make soak`."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows
 
 SEED = 20261116
 POINTS = ("flow.planned", "flow.computed", "view.begun", "view.merged", "view.applied", "view.committed")
-RUNS = 6
+RUNS = 3
 """Of each flow over each log; a run is cut some eight times."""
 
 
