@@ -6,7 +6,8 @@ them; builds flows, which `flows.loop` runs. Streams are values: every call retu
     app.stream(clicks).window(hr.tumbling("1 minute")).group_by("page").agg(views=hr.count()).to_view("views")
     app.drain()
 
-No Spark session is made before a flow is run."""
+No Spark session is made before a flow is run, but for one that writes to a topic which is not there yet: its columns
+only Spark can tell."""
 
 from __future__ import annotations
 
@@ -67,6 +68,7 @@ class App:
         self.batch_rows = batch_rows
         self._given_home, self._spark = home, spark
         self._home: Path | None = None
+        self._remove_home: Callable[[], object] | None = None
         self._log: EmbeddedLog | None = None
         self._running: Running | None = None
         self._lock = threading.RLock()
@@ -86,7 +88,7 @@ class App:
                 if str(given) == ":temp:":
                     made = tempfile.mkdtemp(prefix="headrace-")
                     self._home = Path(made)
-                    self._cleanup = weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+                    self._remove_home = weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
                 else:
                     self._home = Path(given)
             return self._home
@@ -222,8 +224,8 @@ class App:
                 self._running.close()
             if self._log is not None:
                 self._log.close()
-            if self._home is not None and str(self._given_home) == ":temp:":
-                self._cleanup()
+            if self._remove_home is not None:
+                self._remove_home()
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace import app as apps
 
 
 @pytest.fixture
@@ -35,3 +36,11 @@ def test_the_first_program(app: hr.App) -> None:
     assert [tuple(row.values())[2:] for row in views.ledger().to_pylist()] == [(2, 1, 0, 0), (1, 0, 0, 0)]
     found = app.query("select views from views_per_minute where page = ? order by 1", ("/",))
     assert found.to_pylist() == [{"views": 1}, {"views": 3}]
+
+
+def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a program that has a temporary one, too: and then nothing is removed at the end."""
+    monkeypatch.setitem(apps.overrides, "home", str(tmp_path / "said"))
+    with hr.App("shop", home=":temp:") as app:
+        app.topic("clicks", "user string")
+    assert (tmp_path / "said" / "log.db").exists()

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from headrace.aggregates import Aggregate
 from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.flows import ranges
-from headrace.flows.flow import Flow, Source, Transform
+from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.partials import SOURCE, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed
 from headrace.log.contract import META
@@ -48,7 +48,7 @@ def _check_transforms(flow: Flow, spark: SparkSession) -> tuple[str, ...]:
     """Whether each transform is row-local, keeps the metadata and knows its columns."""
     notes: list[str] = []
 
-    def through(schema: StructType, transforms: tuple[Transform, ...], of: str) -> StructType:
+    def checked_through(schema: StructType, transforms: tuple[Transform, ...], of: str) -> StructType:
         for number, transform in enumerate(transforms, start=1):
             step = f"transform {number}{of}"
             checked = check_transform(spark, transform, schema, flow=flow.name, step=step)
@@ -59,8 +59,8 @@ def _check_transforms(flow: Flow, spark: SparkSession) -> tuple[str, ...]:
     several = len(flow.sources) > 1
     for source in flow.sources:
         of = f" of {source.topic.name}" if several else ""
-        schema = through(ranges.spark_schema(source.topic), source.transforms, of)
-    through(schema, flow.transforms, "")
+        schema = checked_through(ranges.spark_schema(source.topic), source.transforms, of)
+    checked_through(schema, flow.transforms, "")
     return tuple(notes)
 
 
@@ -68,8 +68,7 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
     """What is read of a source: by its transforms, by the flow's, and by the aggregates."""
 
     def query(df: DataFrame) -> DataFrame:
-        for transform in (*source.transforms, *flow.transforms):
-            df = transform(df)
+        df = through((*source.transforms, *flow.transforms), df)
         if flow.aggregates is None:
             return df
         time = time_column(flow)
@@ -103,16 +102,12 @@ def empty(flow: Flow, spark: SparkSession) -> DataFrame:
     """No records, as they look behind the transforms."""
     out: DataFrame | None = None
     for source in flow.sources:
-        df = spark.createDataFrame([], ranges.spark_schema(source.topic))
-        for transform in source.transforms:
-            df = transform(df)
+        df = through(source.transforms, spark.createDataFrame([], ranges.spark_schema(source.topic)))
         if flow.time is not None:
             df = df.withColumn(SOURCE, F.lit(0))
         out = df if out is None else out.unionByName(df)
     assert out is not None
-    for transform in flow.transforms:
-        out = transform(out)
-    return out
+    return through(flow.transforms, out)
 
 
 def time_column(flow: Flow) -> str | None:
@@ -199,7 +194,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         schema = parse_ddl(", ".join(f"{column.name} {column.type}" for column in change_columns(spec.view)))
         if flow.after:
             schema = schema_from(
-                shaped(flow, spark.createDataFrame([], _change_type(spec.view))).drop("_progress").schema
+                through(flow.after, spark.createDataFrame([], _change_type(spec.view))).drop("_progress").schema
             )
         implied = {"event_time": "window_start" if flow.window else None, "key": flow.groups or None}
     implied = {
@@ -221,10 +216,3 @@ def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
 def _change_type(view: ViewSpec) -> StructType:
     columns = ", ".join(f"`{column.name}` {column.type}" for column in change_columns(view))
     return ranges.struct(f"{columns}, _progress timestamp")
-
-
-def shaped(flow: Flow, df: DataFrame) -> DataFrame:
-    """Result rows behind the transforms that follow the aggregation."""
-    for transform in flow.after:
-        df = transform(df)
-    return df

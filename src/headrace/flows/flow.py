@@ -3,8 +3,9 @@ Spark session, no store and no position. Made by `app`, run by `loop`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 Transform = Callable[[Any], Any]
 """DataFrame -> DataFrame, row by row."""
+
+
+def through(transforms: Iterable[Transform], df: DataFrame) -> DataFrame:
+    return reduce(lambda df, transform: transform(df), transforms, df)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Plac
 
 if TYPE_CHECKING:
     from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
 Ends = dict[str, dict[int, Offsets]]
@@ -310,10 +309,6 @@ class FlowLoop:
                     waiting.result()
         self.close_windows()
         return total
-
-    @property
-    def topics(self) -> list[EmbeddedTopic]:
-        return self.flow.topics
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

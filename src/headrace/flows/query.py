@@ -13,8 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headrace.flows import ranges
-from headrace.flows.compile import Compiled, shaped, time_column
-from headrace.flows.flow import Transform
+from headrace.flows.compile import Compiled, time_column
+from headrace.flows.flow import through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
 
@@ -57,7 +57,7 @@ class FlowQuery:
 
     def shaped(self, changes: pa.Table) -> pa.Table:
         """Result rows behind the transforms that follow the aggregation."""
-        return shaped(self._flow, self._spark.createDataFrame(changes).coalesce(1)).toArrow()
+        return through(self._flow.after, self._spark.createDataFrame(changes).coalesce(1)).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._slate.read(spark, columns)
@@ -73,20 +73,16 @@ class FlowQuery:
             name = source.topic.name
             if name in readers:
                 df = readers[name](self._spark, self.compiled.columns[name], planned[name])
-                df = _through(source.transforms, df)
+                df = through(source.transforms, df)
                 frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
             df = df.coalesce(1)  # few records need no exchange
-        return _through(self._flow.transforms, df)
+        return through(self._flow.transforms, df)
 
     def _time(self) -> Column | None:
         name = time_column(self._flow)
         return None if name is None else F.col(f"`{name}`")
-
-
-def _through(transforms: Sequence[Transform], df: DataFrame) -> DataFrame:
-    return functools.reduce(lambda df, transform: transform(df), transforms, df)
 
 
 def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:
