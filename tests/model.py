@@ -323,8 +323,8 @@ class Log:
     # -- upkeep ------------------------------------------------------------------------------------
 
     def retain(self, topic: Topic, now_us: int, room: int = 0) -> dict[tuple[str, int], tuple[int, int]]:
-        """Batches go from the front, the longest arrived first, while they are too old, or all are too large. Says
-        which groups have not read what in which partition."""
+        """Batches go from the front, the longest arrived first, while they are too old, or all are too large; to make
+        room, only while they are too large. Says which groups have not read what in which partition."""
         needed = [topic.needed(number) for number in range(len(topic.partitions))]
         earliest = [partition.earliest for partition in topic.partitions]
         if topic.retention_us is None and topic.retention_bytes is None:
@@ -339,7 +339,7 @@ class Log:
             if not heads:
                 break
             arrived_us, number = min(heads)
-            old = topic.retention_us is not None and arrived_us < now_us - topic.retention_us
+            old = not room and topic.retention_us is not None and arrived_us < now_us - topic.retention_us
             large = topic.retention_bytes is not None and size_of(topic) + room > topic.retention_bytes
             if not old and not large:
                 break

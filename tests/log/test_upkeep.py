@@ -328,6 +328,23 @@ def test_room_is_made_however_many_batches_it_takes(log: EmbeddedLog, monkeypatc
     assert topic.describe().bytes <= topic.settings.retention_bytes  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("step", [2, 2_000])
+def test_an_append_makes_room_for_itself_and_leaves_age_to_upkeep(
+    log: EmbeddedLog, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """However many batches go in one step."""
+    monkeypatch.setattr(retention, "STEP_BATCHES", step)
+    topic = log.create_topic("t", "n int", retention="3 hours", durability="os")
+    for n in range(10):
+        topic.append({"n": n})
+    topic.alter(retention_bytes=topic.describe().bytes)
+    clock.advance(hours=4)
+    topic.append({"n": 10})  # as large as the others: one has to go, though all are too old
+    assert topic.offsets()[0].earliest == 1
+    log.maintain()
+    assert [record.value["n"] for record in topic.records()] == [10]
+
+
 def test_sealing_holds_retention_by_age_up_by_a_tenth_at_most(log: EmbeddedLog, clock: Clock) -> None:
     topic = log.create_topic("t", "k string, n int", key="k", retention="20 hours", durability="os")
     for cleanup, n in zip(["delete", "compact"] * 40, range(80), strict=True):

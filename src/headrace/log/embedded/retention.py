@@ -88,7 +88,8 @@ def retain(engine: Engine, topic: TopicState) -> Retained:
 
 
 def due(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -> list[BatchRow]:
-    """The batches to go, oldest first, at most a step's worth. `room`: bytes that are about to be added."""
+    """The batches to go, oldest first, at most a step's worth. `room`: bytes that are about to be added; then only what
+    is in their way goes, and age is left to upkeep."""
     return list(itertools.islice(_going(db, topic, now_us, room), STEP_BATCHES))
 
 
@@ -116,7 +117,7 @@ def _going(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0
         over = sum(state.bytes for state in states) + room - settings.retention_bytes
     fronts = [_front(db, state, stops[state.partition]) for state in states]
     for oldest in heapq.merge(*fronts, key=lambda row: (row.arrived, row.partition)):
-        expired = settings.retention_us is not None and oldest.arrived < now_us - settings.retention_us
+        expired = not room and settings.retention_us is not None and oldest.arrived < now_us - settings.retention_us
         if not expired and over <= 0:
             return
         yield oldest
