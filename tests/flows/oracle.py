@@ -25,6 +25,8 @@ class Query:
     within: int
     groups: tuple[str, ...]
     keep: Callable[[Row], bool] = lambda _: True
+    without: frozenset[str] = frozenset()
+    """Aggregates it does not ask for."""
 
 
 def records_of(topic: Any) -> list[Row]:
@@ -73,7 +75,8 @@ def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Ro
                 corrections[(start, *group)] += verdict
     rows = {}
     for key, rows_of_key in members.items():
-        rows[key] = {**aggregates(rows_of_key), "_corrections": corrections[key]}
+        asked = {name: value for name, value in aggregates(rows_of_key).items() if name not in query.without}
+        rows[key] = {**asked, "_corrections": corrections[key]}
         rows[key]["_updated_at"] = max(record["_arrived_at"] for record in rows_of_key)
     return rows, dict(ledger)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.flows import ranges
 from tests.flows.shop import app_of, check, ledger_of, rows_of, some_rows
 
@@ -26,6 +27,18 @@ def test_views_are_their_queries_over_the_whole_log(spark: Any, tmp_path: Path, 
             now += 15
             app.drain(batch_rows=rng.choice([7, 20, 1000]))
             check(app)
+
+
+def test_where_no_record_is_let_through_there_is_no_row(spark: Any, tmp_path: Path) -> None:
+    with hr.App("none", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "n int", durability="os")
+        app.stream(topic).transform(lambda df: df.where("n > 5")).agg(records=hr.count()).to_view("v")
+        topic.append([{"n": 1}, {"n": 2}])
+        app.drain()
+        assert app.view("v").to_arrow().num_rows == 0
+        topic.append({"n": 6})
+        app.drain()
+        assert app.view("v").to_arrow()["records"].to_pylist() == [1]
 
 
 def test_many_rows_are_read_by_the_workers(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

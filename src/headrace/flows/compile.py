@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from headrace.aggregates import Aggregate
 from headrace.errors import InvalidArgument, UnknownColumn
-from headrace.flows import ranges
+from headrace.flows import arrow_partials, ranges
+from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.partials import SOURCE, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed
@@ -33,6 +34,8 @@ class Compiled:
     flow: Flow
     spec: FlowSpec
     columns: Mapping[str, ranges.Columns]
+    arrow: ArrowPartials | None
+    """How its partial rows are made where the records are read, if Spark has nothing to compute."""
     notes: tuple[str, ...] = ()
 
 
@@ -41,7 +44,20 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     notes = _check_transforms(flow, spark)
     df = empty(flow, spark)
     spec = _spec(flow, app, df)
-    return Compiled(flow, spec, {source.topic.name: _columns(flow, source, spark) for source in flow.sources}, notes)
+    arrow, then = None, None
+    if flow.aggregates is not None:
+        time = time_column(flow)
+        schema = partial_rows(flow, df, None if time is None else F.col(f"`{time}`")).schema
+        arrow = arrow_partials.plan(flow, time, _in_arrow(schema))
+        then = None if arrow is None else ranges.Then(schema, arrow.of)
+    columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
+    return Compiled(flow, spec, columns, arrow, notes)
+
+
+def _in_arrow(schema: StructType) -> pa.Schema:
+    """Partial rows' columns, whose names no topic may use."""
+    plain = StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(schema)])
+    return pa.schema(list(zip(schema.names, schema_from(plain).types, strict=True)))
 
 
 def _check_transforms(flow: Flow, spark: SparkSession) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ def folded(
     own = {*groups, PANE, DROPPED, LATE, RECORDS, SOURCE, "_partition", REACHED}
     values = [*groups, *(name for name in partials.column_names if name not in own)]
     if window is None:
+        if not groups:  # of no records, Spark makes a row
+            partials = partials.filter(pc.greater(partials[RECORDS], 0))
         rows = partials.select(values).append_column("_corrections", _zeros(partials.num_rows))
         total = pc.sum(partials[RECORDS]).as_py() or 0
         return _slots(rows, aggregates), [LedgerRow(None, None, on_time=total)] if total else []

@@ -37,9 +37,14 @@ class FlowQuery:
         self._lock = threading.Lock()
 
     def rows(self, planned: Planned) -> pa.Table:
-        """What Spark makes of the ranges: partial rows, or records when the flow does not aggregate."""
-        if sum(each.rows for chosen in planned.values() for each in chosen) > ranges.TINY_ROWS:
+        """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
+        rows, arrow = sum(each.rows for chosen in planned.values() for each in chosen), self.compiled.arrow
+        if rows > ranges.TINY_ROWS * (1 if arrow is None else ranges.FOLDED_TIMES):
             return self._query(_each(planned, ranges.read), planned).toArrow()
+        if arrow is not None:
+            columns = self.compiled.columns
+            found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
+            return pa.Table.from_batches(found, arrow.schema)
         with self._lock:
             if self._small is None:
                 self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
@@ -64,7 +69,8 @@ class FlowQuery:
 
     def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         df = self._records(readers, planned)
-        return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
+        made = self._flow.aggregates is None or self.compiled.arrow is not None
+        return df if made else partial_rows(self._flow, df, self._time())
 
     def _records(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         """The records behind the transforms."""

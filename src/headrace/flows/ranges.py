@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 TINY_ROWS = 5_000
 """Up to so many records are read by one worker, in one partition."""
+FOLDED_TIMES = 20
+"""So many times as many are folded by this process, where no worker is needed to compute anything."""
 BATCH_BYTES = 512 << 20
 SPANS = 2_000
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
@@ -136,21 +138,35 @@ def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) ->
 
 
 @dataclass(frozen=True, slots=True)
+class Then:
+    """What is made of the records where they are read, and how that looks."""
+
+    schema: StructType
+    of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """A topic's columns, metadata included, and which of them anybody reads: the others come as nulls."""
+    """A topic's columns, metadata included, and which of them anybody reads: the others come as nulls. With `then`, not
+    the records come but what it makes of them."""
 
     topic: EmbeddedTopic
     schema: StructType
     needed: frozenset[str]
+    then: Then | None = None
+
+    @property
+    def comes(self) -> StructType:
+        return self.schema if self.then is None else self.then.schema
 
 
 def read_whole(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
-    """As `read`, with all columns."""
-    return read(spark, replace(columns, needed=frozenset(columns.schema.names)), ranges)
+    """The records, with all columns."""
+    return read(spark, replace(columns, needed=frozenset(columns.schema.names), then=None), ranges)
 
 
 def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
-    """The records of the ranges, read by the workers."""
+    """The ranges, read by the workers."""
     parts = _parts(ranges, spark.sparkContext.defaultParallelism)
     reader = _reader(columns)
 
@@ -159,7 +175,7 @@ def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> Data
             for number in numbered.column(0).to_pylist():
                 yield from reader([parts[number]])
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.comes)
 
 
 class Slate:
@@ -186,7 +202,7 @@ class Slate:
                 with open(path, "rb") as file:
                     yield from reader([Range(*each) for each in orjson.loads(file.read())[name]])
 
-        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.schema)
+        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.comes)
 
 
 def _unlink(path: str) -> None:
@@ -194,21 +210,45 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How ranges are read; goes to the workers."""
+
+    wanted: list[str]
+    whole: pa.Schema
+    of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None
+
+    def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        records = self._records(topic, ranges)
+        if self.of is not None:
+            return self.of(records)
+        if len(self.wanted) == len(self.whole):
+            return records
+        return (_padded(batch, self.whole) for batch in records)
+
+    def _records(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        for each in ranges:
+            for batch in topic.batches(each.partition, each.start, each.stop, self.wanted):
+                carries = each.carry_us != UNSET and "_progress" in self.wanted
+                yield _carrying(batch, each.carry_us) if carries else batch
+
+
+def _reading(columns: Columns) -> _Reading:
+    whole = arrow_schema(columns.topic, columns.schema.names)
+    wanted = [column for column in whole.names if column in columns.needed] or ["_offset"]
+    return _Reading(wanted, whole, None if columns.then is None else columns.then.of)
+
+
 def _reader(columns: Columns) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
     """A function for a worker: it knows where the log is, not the log."""
-    topic = columns.topic
-    home, name, topic_id = str(topic.home), topic.name, topic.topic_id
-    whole = arrow_schema(topic, columns.schema.names)
-    wanted = [column for column in whole.names if column in columns.needed] or ["_offset"]
+    home, name, topic_id = str(columns.topic.home), columns.topic.name, columns.topic.topic_id
+    reading = _reading(columns)
+    return lambda ranges: reading(worker_topic(home, name, topic_id), ranges)
 
-    def read(ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
-        for each in ranges:
-            for batch in worker_topic(home, name, topic_id).batches(each.partition, each.start, each.stop, wanted):
-                if each.carry_us != UNSET and "_progress" in wanted:
-                    batch = _carrying(batch, each.carry_us)
-                yield batch if len(wanted) == len(whole) else _padded(batch, whole)
 
-    return read
+def here(columns: Columns, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    """The ranges, read by this process."""
+    return _reading(columns)(columns.topic, ranges)
 
 
 def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -230,7 +270,7 @@ def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
 def few(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
     """The records of the ranges, read here: for small batches where there is no slate."""
     schema = arrow_schema(columns.topic, columns.schema.names)
-    table = pa.Table.from_batches(_reader(columns)(ranges), schema=schema)
+    table = pa.Table.from_batches(here(columns, ranges), schema=schema)
     return spark.createDataFrame(table, schema=columns.schema).coalesce(1)
 
 

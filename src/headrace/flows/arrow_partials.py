@@ -1,0 +1,258 @@
+"""Partial rows made by Arrow, where the records are read: for flows that leave Spark nothing to compute, because they
+name plain columns and have no transforms. Owns the same question as `partials`, answered with arrays; the rows are the
+same, and so are their types. What can only be asked of Spark (an SQL expression, a type it does not share with Arrow)
+is not answered here: `plan` says None.
+
+A record that is folded here never becomes a row of the JVM: that is most of a large batch's time. Pure; knows no
+session, no range and no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from headrace.aggregates import Aggregate
+from headrace.flows.flow import Flow
+from headrace.flows.partials import DROPPED, LATE, PANE, RECORDS, UPDATED
+from headrace.windows import Fixed
+
+CHUNK_ROWS = 500_000
+"""So many records are folded together."""
+_I64 = npt.NDArray[np.int64]
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPartials:
+    """What to make of records; goes to the workers. `schema`: of the partial rows, as Spark would make them."""
+
+    schema: pa.Schema
+    window: Fixed | None
+    grace_us: int
+    within_us: int
+    time: str | None
+    groups: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The partial rows of the records."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= CHUNK_ROWS:
+                yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
+                waiting, rows = [], 0
+        if rows:
+            yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
+
+    def _rows(self, records: pa.Table) -> pa.Table:
+        ordered = any(each.kind in ("first", "last") for each in self.aggregates.values())
+        if ordered:
+            records = _in_order(records, self.time)
+        grouping = _Grouping()
+        for name in self.groups:
+            grouping.key(name, records[name])
+        if self.window is not None:
+            assert self.time is not None
+            for name, values in zip((PANE, DROPPED, LATE), self._lateness(records), strict=True):
+                grouping.key(name, values)
+        for name, aggregate in self.aggregates.items():
+            self._ask(grouping, name, aggregate, records)
+        grouping.value(RECORDS, [], "count_all")
+        grouping.value(UPDATED, records["_arrived_at"], "max")
+        found = grouping.done()
+        if ordered:
+            found |= {
+                name: self._best(records, found[name], aggregate)
+                for name, aggregate in self.aggregates.items()
+                if aggregate.kind in ("first", "last")
+            }
+        return pa.table([found[field.name].cast(field.type) for field in self.schema], schema=self.schema)
+
+    def _ask(self, grouping: _Grouping, name: str, aggregate: Aggregate, records: pa.Table) -> None:
+        match aggregate.kind:
+            case "count" if aggregate.where is None:
+                return grouping.value(name, [], "count_all")
+            case "count":
+                return grouping.value(name, records[aggregate.where].fill_null(False).cast(pa.int64()), "sum")
+        column = records[aggregate.argument]
+        match aggregate.kind:
+            case "sum":
+                grouping.value(name, _summable(column), "sum")
+            case "avg":
+                grouping.value(f"{name}__sum", _summable(column), "sum")
+                grouping.value(f"{name}__count", column, "count")
+            case "min" | "max":
+                grouping.value(name, column, aggregate.kind)
+            case "count_distinct":
+                grouping.value(name, column, "distinct")
+            case "first" | "last":
+                known = column.is_valid().combine_chunks()
+                if self.time is not None:
+                    known = pc.and_(known, records[self.time].is_valid().combine_chunks())
+                number = pa.array(np.arange(records.num_rows))
+                grouping.value(name, pc.if_else(known, number, None), aggregate.kind)
+
+    def _best(self, records: pa.Table, numbers: pa.Array, aggregate: Aggregate) -> pa.Array:
+        """The records of these numbers, as `first` and `last` are kept."""
+        when = "_arrived_at" if self.time is None else self.time
+        parts = [records[name].take(numbers) for name in (when, "_partition", "_offset", aggregate.argument)]
+        arrays = [part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part for part in parts]
+        return pa.StructArray.from_arrays(arrays, names=["at", "partition", "offset", "value"], mask=numbers.is_null())
+
+    def _lateness(self, records: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """As `partials.lateness`: the records' panes, for how many of its windows each is too late, and not on time."""
+        assert self.window is not None
+        window, times, progress = self.window, records[self.time], records["_progress"]
+        untimed = times.is_null().to_numpy()
+        event = _numbers(times)
+        pane = event - event % window.pane_us
+        first_end = -(-(pane + window.pane_us - window.size_us) // window.every_us) * window.every_us + window.size_us
+        count = (pane + window.size_us - first_end) // window.every_us + 1
+        counts = ~(untimed | progress.is_null().to_numpy())
+        reached = _numbers(progress)
+
+        def ended(bound: _I64) -> pa.Array:
+            passed = np.clip((bound - first_end) // window.every_us + 1, 0, count)
+            return pa.array(np.where(counts, passed, 0).astype(np.int32))
+
+        late = ended(reached - self.grace_us)
+        dropped = late if self.within_us == 0 else ended(reached - self.grace_us - self.within_us)
+        return pa.array(pane, mask=untimed), dropped, late
+
+
+class _Grouping:
+    """Keys and values under names of their own, so that a column may be both, and the results under those asked for."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Any] = {}
+        self._keys: dict[str, str] = {}
+        self._asked: list[tuple[Any, ...]] = []
+        self._found: dict[str, tuple[str, bool]] = {}
+
+    def key(self, name: str, values: Any) -> None:
+        own = f"k{len(self._keys)}"
+        self._keys[name], self._arrays[own] = own, values
+
+    def value(self, name: str, values: Any, function: str) -> None:
+        """`values`: a column, or [] when records are counted."""
+        if function == "count_all":
+            self._found[name] = function, False
+            return
+        own = f"v{len(self._asked)}"
+        floats = function in ("min", "max") and types.is_floating(values.type)
+        self._arrays[own] = _as_ordered(values) if floats else values
+        options = pc.CountOptions(mode="only_valid") if function in ("count", "distinct") else None
+        self._asked.append((own, function, options))
+        self._found[name] = f"{own}_{function}", floats
+
+    def done(self) -> dict[str, pa.Array]:
+        table = pa.table(self._arrays)
+        if not self._keys:
+            table = table.append_column("all", pa.repeat(True, table.num_rows))  # one group: it has more functions
+        asked = [*self._asked, ([], "count_all")]
+        grouped = table.group_by(list(self._keys.values()) or ["all"], use_threads=False).aggregate(asked)
+        out = {name: grouped[own].combine_chunks() for name, own in self._keys.items()}
+        for name, (own, floats) in self._found.items():
+            column = grouped[own].combine_chunks()
+            out[name] = _as_floats(column) if floats else column
+        return out
+
+
+def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | None:
+    """How to make the flow's partial rows of `schema` without Spark; None if only Spark can."""
+    if flow.aggregates is None or flow.transforms or flow.time is not None:
+        return None
+    if any(source.transforms for source in flow.sources):
+        return None
+    wanted = [*flow.groups, *([time] if time else [])]
+    for aggregate in flow.aggregates.values():
+        wanted += [name for name in (aggregate.argument, aggregate.where) if name is not None]
+    known = _common(flow, wanted)
+    if known is None or not all(_same_in_arrow(known[name]) for name in flow.groups):
+        return None
+    if not all(_possible(aggregate, known) for aggregate in flow.aggregates.values()):
+        return None
+    return ArrowPartials(
+        schema, flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, dict(flow.aggregates)
+    )
+
+
+def _common(flow: Flow, wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
+    """The columns' types; None when one is not a plain column, or not the same everywhere."""
+    known: dict[str, pa.DataType] = {}
+    for source in flow.sources:
+        has = {field.name: field.type for field in source.topic.schema}
+        for name in wanted:
+            if not isinstance(name, str) or name not in has or known.setdefault(name, has[name]) != has[name]:
+                return None
+    return known
+
+
+def _possible(aggregate: Aggregate, known: Mapping[str, pa.DataType]) -> bool:
+    if aggregate.kind == "count":
+        return aggregate.where is None or types.is_boolean(known[aggregate.where])
+    kind = known[aggregate.argument]
+    match aggregate.kind:
+        case "sum" | "avg":
+            fits = types.is_decimal(kind) and kind.precision <= 28  # of wider ones Spark keeps fewer digits
+            return not aggregate.exact and (types.is_integer(kind) or types.is_floating(kind) or fits)
+        case "count_distinct":
+            return _same_in_arrow(kind)
+        case _:
+            return _same_in_arrow(kind) or types.is_floating(kind)
+
+
+def _same_in_arrow(kind: pa.DataType) -> bool:
+    """Whether values are equal, and ordered, as in Spark: doubles have NaN and two zeros, nested ones more."""
+    return bool(
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+        or types.is_decimal128(kind)
+        or types.is_binary(kind)
+    )
+
+
+def _in_order(records: pa.Table, time: str | None) -> pa.Table:
+    """By what orders `first` and `last`: so they are the first and the last of their group."""
+    when = "_arrived_at" if time is None else time
+    return records.take(pc.sort_indices(records, [(name, "ascending") for name in (when, "_partition", "_offset")]))
+
+
+def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column, wider where its sum might not fit: then the sum is checked when it becomes 64 bits again."""
+    if column.type != pa.int64() or not len(column):
+        return column
+    bounds = pc.min_max(column).as_py()
+    largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+    return column if largest * len(column) <= _LARGEST else column.cast(pa.decimal128(19, 0))
+
+
+def _as_ordered(column: pa.ChunkedArray) -> pa.Array:
+    """Doubles as whole numbers in Spark's order: both zeros are one, and NaN is the greatest."""
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    return pa.array(bits ^ ((bits >> 63) & _LARGEST), mask=column.is_null().to_numpy())
+
+
+def _as_floats(numbers: pa.Array) -> pa.Array:
+    keys = numbers.fill_null(0).to_numpy()
+    bits = keys ^ ((keys >> 63) & _LARGEST)
+    return pa.array(bits.view(np.float64), mask=np.asarray(numbers.is_null()))
+
+
+def _numbers(column: pa.ChunkedArray) -> _I64:
+    numbers: _I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return numbers
