@@ -16,7 +16,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench import log_append, log_queue, log_scan, log_size, log_upkeep, log_wake, table
+from bench import (
+    flow_growth,
+    flow_latency,
+    flow_window,
+    log_append,
+    log_queue,
+    log_scan,
+    log_size,
+    log_upkeep,
+    log_wake,
+    table,
+)
 from bench.neighbours import Neighbours, wait_for_quiet
 from bench.payload import payload
 from bench.settings import Run
@@ -30,11 +41,14 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "wake": log_wake.wake,
     "queue": log_queue.queue,
     "upkeep": log_upkeep.upkeep,
+    "windows": flow_window.windows,
+    "latency": flow_latency.latency,
+    "growth": flow_growth.growth,
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="What headrace's log costs, peers beside it.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="What headrace costs, peers beside it.")
     parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; default: all")
     parser.add_argument(
         "--quick", action="store_true", help="a few seconds, to see that it runs; the numbers mean little"

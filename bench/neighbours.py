@@ -28,7 +28,7 @@ class Neighbours:
     def share(self) -> float | None:
         """The part of all processors that others used since the last call; None where the system does not tell. The
         counters are coarse: what comes within half a second of the last call was measured with it."""
-        busy, ours, at = _busy_seconds(), sum(os.times()[:4]), time.monotonic()
+        busy, ours, at = _busy_seconds(), _our_seconds(), time.monotonic()
         if busy is None or at - self.at < 0.5:
             return self.last
         others = (busy - self.busy) - (ours - self.ours)
@@ -44,6 +44,33 @@ def _busy_seconds() -> float | None:
     except (OSError, IndexError, ValueError):
         return None
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
+
+
+def _our_seconds() -> float:
+    """This process, the children it has waited for, and those that live (a JVM and its workers)."""
+    ticks = 0
+    for pid in descendants(os.getpid()):
+        try:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        except (OSError, ValueError):
+            continue
+    return sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes it started, and those they started; none where the system does not tell."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except (OSError, ValueError, IndexError):
+            continue
+    out, waiting = [], [pid]
+    while waiting:
+        found = children.get(waiting.pop(), [])
+        out += found
+        waiting += found
+    return out
 
 
 def wait_for_quiet(seconds_max: float) -> None:

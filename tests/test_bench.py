@@ -10,16 +10,25 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def bench(*arguments: str) -> str:
+LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
+FLOWS = ("windows", "latency", "growth")
+
+
+def bench(*arguments: str, timeout: float = 110) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
-    printed = bench("--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(tmp_path / "results"))
+    printed = bench(*LOG, "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(tmp_path / "results"))
     for row in (
         "append 10 k-row Arrow batches, os, no key",
         "append 10 k-row Arrow batches, fsync, no key",
@@ -50,6 +59,28 @@ def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
     assert len(found["rows"]) == 27 and all(row["ours"]["median"] is not None for row in found["rows"])
     for plot in ("append_cost.svg", "commit_cost.svg"):
         assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
+
+
+@pytest.mark.timeout(600)
+def test_the_rows_of_flows(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    printed = bench(*FLOWS, "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results), timeout=500)
+    for row in (
+        "windowed count and max, 10 s windows, 100 keys",
+        "windowed count and max, 1 s windows, 10,000 keys",
+        "the same behind a filter written in PySpark",
+        "a batch of 20 rows in the loop, plain columns, p50",
+        "append of 20 rows to seen in the view by another process, plain columns, p50",
+        "append of 20 rows to seen in the view by another process, behind a filter in PySpark, p99",
+        "p50 of the last minute against the first",
+        "memory of the runner",
+        "rows merged into a view of 10 k rows",
+        "a commit into 0.04 M rows against one into 10 k",
+        "rows merged at random keys",
+    ):
+        assert f"| {row}" in printed
+    found = json.loads((results / "results.json").read_text("utf-8"))
+    assert len(found["rows"]) == 17 and all(row["ours"]["median"] is not None for row in found["rows"])
 
 
 def test_a_section_can_be_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""How long a record takes from its append to the view: inside the loop, and as another process sees it; and whether
+that, and memory, stay the same over minutes of steady load."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import headrace as hr
+from bench import spark_peer
+from bench.flow_window import DDL, events
+from bench.neighbours import descendants
+from bench.settings import Run
+from bench.table import Measured, Row
+from headrace.views.reading import Views, open_views
+
+ROWS = 20
+_APP = """
+import sys
+import headrace as hr
+app = hr.App("bench", home=sys.argv[1], spark="local[2]")
+events = app.topic("events", {ddl!r}, event_time="at", durability="os")
+windows = app.stream(events){transform}.window(hr.tumbling("10 seconds"), grace="2 seconds")
+windows.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view("v")
+app.start()
+print("ready", flush=True)
+app.wait()
+"""
+KINDS = {"": "plain columns", '.transform(lambda df: df.where("ms >= 0"))': "behind a filter in PySpark"}
+
+
+def latency(run: Run) -> Iterator[Row]:
+    yield from _in_the_loop(run)
+    for number, (transform, said) in enumerate(KINDS.items()):
+        yield from _seen_elsewhere(run, transform, said, steady=number == 0)
+
+
+def _in_the_loop(run: Run) -> Iterator[Row]:
+    """Batches of 20 rows, one after the other, each planned, read, folded and committed."""
+    count = run.size(200, 10)
+    tables = [events(ROWS, 100, first) for first in range(0, count * ROWS, ROWS)]
+    with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
+        topic = app.topic("events", DDL, event_time="at", durability="os")
+        for table in tables:
+            topic.append(table)
+        streams = {"plain columns": app.stream(topic)}
+        streams["behind a filter in PySpark"] = app.stream(topic).transform(lambda df: df.where("ms >= 0"))
+        spark = app.running.spark
+        peer = run.peer(
+            "Spark's window",
+            spark_peer.SETTINGS,
+            lambda: _of(spark_peer.small_batches(spark, tables, run.fresh("small"), 10), 0.5),
+        )
+        for number, (said, stream) in enumerate(streams.items()):
+            window = stream.window(hr.tumbling("10 seconds"), grace="2 seconds")
+            window.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view(f"view_{number}")
+            loop = app.running.loop(app.flows[f"view_{number}"])
+            took = []
+            for _ in tables:
+                began = time.perf_counter()
+                assert loop.step(ROWS) == ROWS
+                took.append((time.perf_counter() - began) * 1e3)
+            warm = took[len(took) // 5 :]
+            yield Row(
+                "latency", f"a batch of {ROWS} rows in the loop, {said}, p50", "ms", _of(warm, 0.5), 100,
+                smaller_is_better=True, peers=[peer],
+            )  # fmt: skip
+
+
+def _seen_elsewhere(run: Run, transform: str, said: str, *, steady: bool) -> Iterator[Row]:
+    home = run.fresh("home")
+    with _running(home, transform) as child:
+        views = open_views(home)
+        with hr.open_log(home, create=False) as log:
+            topic = log.topic("events")
+            seen = _Seen(topic, views)
+            seen.measure(run.size(5, 1))  # warming up
+            took = seen.measure(run.size(30, 2))
+            what = f"append of {ROWS} rows to seen in the view by another process, {said}"
+            yield Row("latency", f"{what}, p50", "ms", _of(took, 0.5), 150, smaller_is_better=True)
+            yield Row("latency", f"{what}, p99", "ms", _of(took, 0.99), smaller_is_better=True)
+            if steady:
+                yield from _steady(run, seen, child.pid)
+
+
+def _steady(run: Run, seen: _Seen, pid: int) -> Iterator[Row]:
+    """The first part of the time against the last."""
+    minutes = run.size(5, 1)
+    part = run.size(60, 2)
+    first, before = seen.measure(part), _megabytes(pid)
+    for _ in range(minutes - 2):
+        seen.measure(part)
+    last, after = seen.measure(part), _megabytes(pid)
+    grown = statistics.median(last) / statistics.median(first)
+    length = f"{minutes * part // 60} minutes" if not run.quick else "a moment"
+    yield Row(
+        "latency", f"p50 of the last minute against the first, {length} of steady load", "x", Measured(grown, grown),
+        1.2, smaller_is_better=True,
+    )  # fmt: skip
+    yield Row(
+        "latency", f"memory of the runner, its JVM and workers, grown since the first minute, {length}", "MB",
+        Measured(after - before, after - before), 100, smaller_is_better=True,
+    )  # fmt: skip
+
+
+class _Seen:
+    """Appends, and looks until the rows are there."""
+
+    def __init__(self, topic: object, views: Views) -> None:
+        self.topic, self.views, self.sent = topic, views, 0
+
+    def measure(self, seconds: float) -> list[float]:
+        out = []
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            table = events(ROWS, 100, self.sent)
+            self.sent += ROWS
+            began = time.perf_counter()
+            self.topic.append(table)  # type: ignore[attr-defined]
+            while self._counted() < self.sent:
+                time.sleep(0.001)
+            out.append((time.perf_counter() - began) * 1e3)
+            time.sleep(0.02)
+        return out
+
+    def _counted(self) -> int:
+        """Rows in the view and rows the ledger says were too late: nothing else can become of a record."""
+        found = self.views.query("SELECT coalesce(sum(n), 0) FROM v").column(0)[0].as_py()
+        dropped: int = sum(row["dropped"] for row in self.views.ledger("v").to_pylist())
+        return int(found) + dropped
+
+
+class _running:
+    """The app in a process of its own."""
+
+    def __init__(self, home: Path, transform: str) -> None:
+        self.home, self.code = home, _APP.format(ddl=DDL, transform=transform)
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", self.code, str(self.home)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.child.stdout is not None
+        if self.child.stdout.readline() != "ready\n":
+            self.child.kill()
+            raise OSError("the app did not start")
+        return self.child
+
+    def __exit__(self, *_: object) -> None:
+        self.child.send_signal(signal.SIGINT)
+        try:
+            self.child.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+
+def _of(samples: Sequence[float], part: float) -> Measured:
+    ordered = sorted(samples)
+    return Measured(ordered[int(part * (len(ordered) - 1))], ordered[0])
+
+
+def _megabytes(pid: int) -> float:
+    total = 0
+    for each in itertools.chain([pid], descendants(pid)):
+        try:
+            total += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return total * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,108 @@
+"""Windowed counts and maxima over the whole log, Spark's own stateful window beside them. Ours commit to a durable view
+after each batch; Spark's state goes to its changelog, and its results nowhere."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import headrace as hr
+from bench import spark_peer
+from bench.settings import Run
+from bench.table import Measured, Peer, Row, of_rates
+
+DDL = "user string, ms int, at timestamp"
+EVENTS_PER_SECOND = 20_000
+"""Of event time: a million events are 50 seconds, so that windows of a second make 500,000 groups of 10,000 keys."""
+BEGIN_US = 1_750_000_000_000_000
+WHERE = "ms >= 10"
+
+
+def events(count: int, keys: int, first: int = 0, seed: int = 7) -> pa.Table:
+    """Events in order of their numbers, each up to a second early."""
+    random = np.random.default_rng((seed, keys, first))
+    names = np.array([f"user-{number}" for number in range(keys)])
+    at = BEGIN_US + np.arange(first, first + count) * (1_000_000 // EVENTS_PER_SECOND)
+    return pa.table(
+        {
+            "user": pa.array(names[random.integers(0, keys, count)]),
+            "ms": pa.array(random.integers(0, 5_000, count).astype(np.int32)),
+            "at": pa.array(at - random.integers(0, 1_000_000, count)).cast(pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def windows(run: Run) -> Iterator[Row]:
+    total, batch = run.size(5_000_000, 40_000), run.size(1_000_000, 20_000)
+    with hr.App("bench", home=run.fresh("home"), spark="local[2]", batch_rows=batch) as app:
+        for keys in (100, 10_000):
+            tables = [events(batch, keys, first) for first in range(0, total, batch)]
+            topic = app.topic(f"events_{keys}", DDL, event_time="at", durability="os")
+            for table in tables:
+                for piece in table.to_batches(max_chunksize=50_000):
+                    topic.append(piece)
+            peer = _Peer(run, app, tables)
+            for seconds in (10, 1):
+                name = f"windowed count and max, {seconds} s windows, {keys:,} keys"
+                wanted = 1e6 if seconds == 10 else None
+                yield Row(
+                    "windows", name, "events/s", _ours(run, app, topic, seconds, total, None), wanted,
+                    peers=[peer(seconds, total, None)],
+                )  # fmt: skip
+            if keys == 10_000:
+                name = f"the same behind a filter written in PySpark, 10 s windows, {keys:,} keys"
+                ours = _ours(run, app, topic, 10, total, WHERE)
+                yield Row("windows", name, "events/s", ours, peers=[peer(10, total, WHERE)])
+
+
+_numbers = itertools.count()
+
+
+def _ours(run: Run, app: hr.App, topic: object, seconds: int, total: int, where: str | None) -> Measured:
+    """The first time is for warming up."""
+    rates = []
+    for _ in range(1 + _repeat(run)):
+        name = f"view_{next(_numbers)}"
+        stream = app.stream(topic)  # type: ignore[arg-type]
+        if where is not None:
+            stream = stream.transform(lambda df: df.where(where))
+        window = stream.window(hr.tumbling(f"{seconds} seconds"), grace="2 seconds")
+        view = window.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view(name)
+        app.running.check()
+        began = time.perf_counter()
+        app.running.loop(app.flows[name]).drain()
+        rates.append(total / (time.perf_counter() - began))
+        counted = app.query(f"SELECT sum(n) FROM {name}").column(0)[0].as_py()
+        dropped = sum(row["dropped"] for row in view.ledger().to_pylist())
+        assert where is not None or counted + dropped == total, (counted, dropped, total)
+        app.running.store.drop(name)
+        del app.flows[name]
+    return of_rates(rates[1:])
+
+
+def _repeat(run: Run) -> int:
+    return 1 if run.quick else 3
+
+
+class _Peer:
+    def __init__(self, run: Run, app: hr.App, tables: list[pa.Table]) -> None:
+        self.run, self.app, self.tables, self.files = run, app, tables, Path()
+
+    def __call__(self, seconds: int, total: int, where: str | None) -> Peer:
+        return self.run.peer("Spark's window", spark_peer.SETTINGS, lambda: self._measure(seconds, total, where))
+
+    def _measure(self, seconds: int, total: int, where: str | None) -> Measured:
+        if self.files == Path():
+            self.files = self.run.fresh("parquet")
+            spark_peer.write_files(self.tables, self.files)
+        spark = self.app.running.spark
+        times = [
+            spark_peer.windowed(spark, self.files, self.run.fresh("checkpoint"), seconds, where)
+            for _ in range(1 + min(_repeat(self.run), 2))
+        ]
+        return of_rates([total / each for each in times[1:]])
