@@ -17,6 +17,7 @@ from headrace.flows.compile import Compiled, time_column
 from headrace.flows.flow import through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
+from headrace.flows.session import workers_are_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ class FlowQuery:
         with self._lock:
             if self._small is None:
                 self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-                self._slated = _local(self._spark) and not has_exchange(self._spark, self._small)
+                self._slated = workers_are_here(self._spark) and not has_exchange(self._spark, self._small)
             if self._slated:
                 self._slate.write(planned)
                 return self._small.toArrow()
@@ -94,11 +95,3 @@ class FlowQuery:
 def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:
     """The reader for all topics of which there is something to read."""
     return {name: reader for name, chosen in planned.items() if chosen}
-
-
-def _local(spark: SparkSession) -> bool:
-    """Whether the workers are on this machine."""
-    try:
-        return str(spark.sparkContext.master).startswith("local")
-    except Exception:  # a session of Spark Connect has no context
-        return False

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import OffsetOutOfRange
+from headrace.flows.session import cores
 from headrace.log.contract import META
 from headrace.time import UNSET
 from headrace.views.contract import Place
@@ -167,7 +168,7 @@ def read_whole(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -
 
 def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
     """The ranges, read by the workers."""
-    parts = _parts(ranges, spark.sparkContext.defaultParallelism)
+    parts = _parts(ranges, cores(spark))
     reader = _reader(columns)
 
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

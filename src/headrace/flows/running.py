@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
 from headrace.errors import InvalidArgument, UnknownTopic
+from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.views.owner import FlowLock
 
@@ -81,8 +82,6 @@ class Running:
 
     @property
     def spark(self) -> SparkSession:
-        from headrace.flows import session
-
         with self._lock:
             if self._session is None:
                 self._session, self._owned = session.make(self._app, self._given, self._log.home)
@@ -209,7 +208,7 @@ class Running:
         limit = time.monotonic() + STOP_SECONDS
         if not all(supervisor.join(max(limit - time.monotonic(), 0)) for supervisor in supervisors):
             with contextlib.suppress(Exception):
-                self.spark.sparkContext.cancelAllJobs()
+                session.cancel(self.spark)
             for supervisor in supervisors:
                 supervisor.join(STOP_SECONDS)
         self._supervisors.clear()

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import JavaMissing
+from headrace.errors import InvalidArgument, JavaMissing
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 SETTINGS = {
@@ -55,12 +56,46 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
     with _quiet(home / "spark.log"):
         try:
             session = builder.getOrCreate()
+        except ImportError as error:
+            raise InvalidArgument("spark", spark, f"needs pip install 'headrace[connect]' ({error})") from error
         except Exception as error:
             if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
                 raise JavaMissing(why=str(error).splitlines()[0]) from error
             raise
-    session.sparkContext.setLogLevel("ERROR")
+    if (context := _context(session)) is not None:
+        context.setLogLevel("ERROR")
     return session, not running
+
+
+# -- what a session can be asked, over Spark Connect too ---------------------------------------------
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """A session of Spark Connect has none: its JVM is elsewhere."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once, as far as the session tells."""
+    context = _context(spark)
+    return context.defaultParallelism if context is not None else os.cpu_count() or 1
+
+
+def workers_are_here(spark: SparkSession) -> bool:
+    context = _context(spark)
+    return context is not None and str(context.master).startswith("local")
+
+
+def cancel(spark: SparkSession) -> None:
+    """Whatever runs is given up."""
+    context = _context(spark)
+    if context is not None:
+        context.cancelAllJobs()
+    else:
+        spark.interruptAll()
 
 
 @contextlib.contextmanager
