@@ -357,7 +357,8 @@ class Aggregated:
     after: tuple[Transform, ...] = ()
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
-        """`DataFrame -> DataFrame` over result rows: thresholds, ratios."""
+        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
+        it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
         if not callable(function):
             raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
         return replace(self, after=(*self.after, function))
@@ -383,10 +384,6 @@ class Aggregated:
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         if keep_us is not None and self.grouped.shape.window is None:
             raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
-        if self.after:
-            raise InvalidArgument(
-                "name", name, "results behind a .transform(…) can go to a topic (.to_topic) so far, not to a view"
-            )
         self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
         return View(self.grouped.stream.app, name)
 

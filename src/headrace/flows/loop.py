@@ -26,6 +26,7 @@ from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
+from headrace.flows.shaping import shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
@@ -252,7 +253,7 @@ class FlowLoop:
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 relayed=self._relay.done,
-                shape=self._query.shaped if self.flow.after else None,
+                shape=shaping(self._query),
             ),
         )
 

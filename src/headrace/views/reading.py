@@ -255,7 +255,7 @@ class Views:
         with self._reading() as db:
             db.execute("BEGIN")
             state = state_of(db, view)
-            (count,) = db.execute(f"SELECT count(*) FROM {tables.state}").fetchone()
+            (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
         position = Position()
@@ -282,7 +282,7 @@ class Views:
                 why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
                 raise InvalidArgument(name, (where or {})[name], why)
         condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
-        order = ", ".join(quoted(name) for name in spec.key) or "1"
+        order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
         sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading())
