@@ -159,6 +159,27 @@ def test_a_window_that_closes_is_shown(committing: Committing) -> None:
     ]
 
 
+def test_final_results_once_and_then_corrections(committing: Committing) -> None:
+    committing.commit([(0, "/", 1), (1, "/", 2)])
+
+    def seen(watch: watching.Watch) -> list[tuple[Any, ...]]:
+        return [(c["_position"], c["op"], c["window_start"].minute, c["clicks"]) for c in watch]
+
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        assert seen(watch) == []
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        committing.commit([(0, "/", 1)])  # open: nobody asked
+        committing.commit(closed=1)
+        committing.commit([(0, "/", 5), (0, "/new", 5), (2, "/", 1)], closed=1)  # stragglers
+        committing.commit([(1, "/", 9)], closed=2)
+        assert seen(watch) == [(3, "+", 0, 2), (4, "-", 0, 2), (4, "+", 0, 3), (4, "+", 0, 1), (5, "+", 1, 2)]
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        assert seen(watch) == [(5, "+", 0, 3), (5, "+", 0, 1), (5, "+", 1, 2)]
+    with pytest.raises(hr.InvalidArgument, match="must be 'updates' or 'final'"):
+        committing.views.watch(VIEW, emit="never")  # type: ignore[arg-type]
+    assert kept(committing) == (0, 0)
+
+
 def test_without_the_rows_as_they_are(committing: Committing) -> None:
     committing.commit([(0, "/", 1)])
     with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Rule
 from headrace.durations import format_duration
+from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,12 @@ TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
+
+
+def check_emit(emit: Emit) -> Emit:
+    if emit not in ("updates", "final"):
+        raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
+    return emit
 
 
 @dataclass(frozen=True, slots=True)
