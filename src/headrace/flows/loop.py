@@ -26,7 +26,7 @@ from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
-from headrace.flows.shaping import shaping
+from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
@@ -68,6 +68,7 @@ class FlowLoop:
     ) -> None:
         self.flow, self.spec, self.batch_rows, self._until = query.compiled.flow, query.compiled.spec, batch_rows, until
         self._query, self._log, self._store, self._clock_us = query, log, store, clock_us
+        self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
         self._places: dict[str, dict[int, Place]] = {}
@@ -253,7 +254,7 @@ class FlowLoop:
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 relayed=self._relay.done,
-                shape=shaping(self._query),
+                shape=self._shape,
             ),
         )
 

@@ -31,6 +31,7 @@ class FlowQuery:
 
     def __init__(self, compiled: Compiled, spark: SparkSession) -> None:
         self.compiled, self._flow, self._spark = compiled, compiled.flow, spark
+        self.spark = spark
         self._slate = ranges.Slate()
         self._small: DataFrame | None = None
         self._slated = False
@@ -43,7 +44,7 @@ class FlowQuery:
         with self._lock:
             if self._small is None:
                 self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-                self._slated = _local(self._spark) and not has_exchange(self._spark, self._small)
+                self._slated = is_local(self._spark) and not has_exchange(self._spark, self._small)
             if self._slated:
                 self._slate.write(planned)
                 return self._small.toArrow()
@@ -54,10 +55,6 @@ class FlowQuery:
         time = self._time()
         assert time is not None
         return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
-
-    def shaped(self, changes: pa.Table) -> pa.Table:
-        """Result rows behind the transforms that follow the aggregation."""
-        return through(self._flow.after, self._spark.createDataFrame(changes).coalesce(1)).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._slate.read(spark, columns)
@@ -90,7 +87,7 @@ def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:
     return {name: reader for name, chosen in planned.items() if chosen}
 
 
-def _local(spark: SparkSession) -> bool:
+def is_local(spark: SparkSession) -> bool:
     """Whether the workers are on this machine."""
     try:
         return str(spark.sparkContext.master).startswith("local")
