@@ -150,6 +150,7 @@ class Supervisor:
                     waiting = None
                 if batch is None:
                     loop.close_windows()
+                    loop.report()
                     self.pulse.state = "waiting"
                     loop.wait(seen, LOOK_SECONDS)
                     continue
@@ -157,6 +158,7 @@ class Supervisor:
                 waiting = committer.submit(loop.commit, batch)
             if waiting is not None:
                 waiting.result()
+            loop.report(now=True)
 
     def _next(self, loop: FlowLoop, waiting: Future[None] | None) -> Batch | None:
         """The next batch; smaller ones after an error, down to the record that is to blame."""
