@@ -11,16 +11,17 @@ only Spark can tell."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.aggregates import Aggregate
 from headrace.durations import Duration, duration_us
@@ -30,7 +31,7 @@ from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
-from headrace.views.contract import Emit
+from headrace.views.contract import Emit, check_emit
 from headrace.windows import Drop, Fixed, Late
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus, Running
     from headrace.log.contract import Start
     from headrace.views.reading import Views, ViewStatus
+    from headrace.views.watching import Watch
 
 HOME = ".headrace"
 
@@ -115,10 +117,22 @@ class App:
 
     def stream(self, source: EmbeddedTopic | str, *, start: Start = "earliest") -> Stream:
         """The records of a topic. `start` counts when the flow is run for the first time."""
+        if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
+            raise InvalidArgument(
+                "source",
+                source,
+                "is a view, and a flow reads topics: end the first with .to_topic(…) in place of .to_view(…), or write "
+                "the same results to both, and stream that topic. To read a view's changes use view.changes()",
+            )
         topic = self.log.topic(source) if isinstance(source, str) else source
         if not isinstance(topic, EmbeddedTopic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), or a topic's name")
         return Stream(self, (Source(topic, start),))
+
+    def _is_view(self, name: str) -> bool:
+        """And no topic: a topic and a view may have one name."""
+        view = name in self.flows and self.flows[name].target is None
+        return view and name not in {topic.name for topic in self.log.topics()}
 
     def view(self, name: str) -> View:
         return View(self, check_name(name, argument="name"))
@@ -357,7 +371,8 @@ class Aggregated:
     after: tuple[Transform, ...] = ()
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
-        """`DataFrame -> DataFrame` over result rows: thresholds, ratios."""
+        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
+        it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
         if not callable(function):
             raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
         return replace(self, after=(*self.after, function))
@@ -383,19 +398,13 @@ class Aggregated:
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         if keep_us is not None and self.grouped.shape.window is None:
             raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
-        if self.after:
-            raise InvalidArgument(
-                "name", name, "results behind a .transform(…) can go to a topic (.to_topic) so far, not to a view"
-            )
         self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
         return View(self.grouped.stream.app, name)
 
     def to_topic(self, name: str, *, emit: Emit = "updates", **settings: Any) -> EmbeddedTopic:
         """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
         closed, and then corrections only, as '-' and '+'."""
-        if emit not in ("updates", "final"):
-            raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
-        if emit == "final" and self.grouped.shape.window is None:
+        if check_emit(emit) == "final" and self.grouped.shape.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         flow = replace(self._flow(name), target=name, emit=emit)
         app = self.grouped.stream.app
@@ -435,9 +444,35 @@ class View:
             )
         return found.to_pylist()[0] if found.num_rows else None
 
+    def changes(
+        self,
+        emit: Emit = "updates",
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        timeout: Duration | None = None,
+    ) -> Watch:
+        """The view's changes as they are committed, each a dict: `op` ('+' a row that came, '-' one that went), the
+        row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as they are, "latest"
+        with the next change. With `emit="final"` each result once, when its window is final, and then corrections only.
+        Ends when there was none for `timeout`; without, never."""
+        if start not in ("earliest", "latest"):
+            raise InvalidArgument(
+                "start",
+                start,
+                "must be 'earliest' (the rows as they are, then changes) or 'latest' (changes only): old changes are "
+                "not kept. A flow that ends with .to_topic(…) keeps them all",
+            )
+        with self._known():
+            return self.app.views.watch(self.name, snapshot=start == "earliest", emit=emit, timeout=timeout)
+
     def _rows(self, where: Mapping[str, Any] | None = None) -> pa.Table:
-        try:
+        with self._known():
             return self.app.views.to_arrow(self.name, where)
+
+    @contextlib.contextmanager
+    def _known(self) -> Iterator[None]:
+        try:
+            yield
         except UnknownView as error:
             if self.name in self.app.flows:
                 raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
@@ -445,10 +480,12 @@ class View:
 
     def ledger(self) -> pa.Table:
         """What became of every record: a row per window."""
-        return self.app.views.ledger(self.name)
+        with self._known():
+            return self.app.views.ledger(self.name)
 
     def status(self) -> ViewStatus:
-        return self.app.views.status(self.name)
+        with self._known():
+            return self.app.views.status(self.name)
 
 
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:

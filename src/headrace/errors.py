@@ -25,6 +25,7 @@
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
+    ├── TransformFailed                          a flow's function that fails on results
     ├── UnknownColumn                            a flow's function names a column there is not
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle is of no use any more
@@ -86,6 +87,7 @@ __all__ = [
     "TopicExists",
     "TopicFull",
     "TopicReplaced",
+    "TransformFailed",
     "TransformRefused",
     "UnknownColumn",
     "UnknownGroup",
@@ -472,6 +474,21 @@ class TransformRefused(HeadraceError):
 
     def __str__(self) -> str:
         return f"flow {self.flow!r}, {self.step}: {self.operator} {self.why}. {self.instead}."
+
+
+@dataclass(eq=False, repr=False)
+class TransformFailed(HeadraceError):
+    """A transform behind an aggregation raised on results. No record is to blame, so none becomes a dead letter: the
+    batch is not committed."""
+
+    flow: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}, the transform behind agg failed: {self.why}. Nothing of the batch was committed: let "
+            f"it answer for every result (try_divide, coalesce, when), and run the app again."
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -280,10 +280,18 @@ def test_drop(shell: Shell, committing: Committing) -> None:
         f"view {VIEW!r} is written by process {os.getpid()} on {socket.gethostname()}. Stop that one first; with "
         "--force its next commit is refused, and it stops."
     )
+    with hr.open_log(shell.home) as log:  # as its flow would have told it
+        log.report(VIEW, [(log.topic("clicks"), {0: 3})]).result()
+    (listed,) = shell.ok("groups", "list").rows
+    assert (listed["group"], listed["members"], listed["lag_records"]) == (f"__flow.{VIEW}", None, 2)
+    shown = shell.ok("groups", "show", f"__flow.{VIEW}", "clicks").rows[0]
+    assert shown["partitions"][0]["committed"] == 3
+    assert "headrace views drop" in shell.refused("groups", "rewind", f"__flow.{VIEW}", "clicks", "--start", "earliest")
     assert shell("views", "drop", VIEW, "--force").code == 2  # nobody to ask
     assert committing.views.names() == [VIEW]
     assert "3 rows are dropped" in shell.ok("views", "drop", VIEW, "--yes", "--force").err
     assert committing.views.names() == []
+    assert shell.ok("groups", "list").rows == []
     with pytest.raises(hr.FlowFenced):
         committing.commit([(0, "/", 1)])
     assert "there is no view" in shell.refused("views", "drop", VIEW, "--yes")

@@ -38,6 +38,43 @@ def test_the_first_program(app: hr.App) -> None:
     assert found.to_pylist() == [{"views": 1}, {"views": 3}]
 
 
+def test_changes_of_a_view(app: hr.App) -> None:
+    clicks = app.topic("clicks", "page string, at timestamp", event_time="at")
+    window = app.stream(clicks).window(hr.tumbling("1 minute"), late=hr.correct(within="1 hour"), idle="1 day")
+    views = window.group_by("page").agg(n=hr.count()).to_view("per_minute")
+    total = app.stream(clicks).agg(n=hr.count()).to_view("total")
+    with pytest.raises(hr.UnknownView, match="was not run yet"):
+        views.changes()
+
+    def click(*times: str) -> None:
+        clicks.append([{"page": "/", "at": f"2026-01-01T{time}Z"} for time in times])
+        app.drain()
+
+    click("09:00:05", "09:00:06")
+    with (
+        views.changes(timeout="0 seconds") as every,
+        views.changes(start="latest", timeout="0 seconds") as later,
+        views.changes("final", timeout="0 seconds") as final,
+    ):
+        click("09:01:01")
+        click("09:00:07")
+        seen = [[(c["op"], c["n"], c["_status"], c["_position"]) for c in some] for some in (every, later, final)]
+    first, closed = ("+", 2, "open", 2), [("-", 2, "open", 3), ("+", 2, "final", 3), ("+", 1, "open", 3)]
+    corrected = [("-", 2, "final", 4), ("+", 3, "final", 4)]
+    assert seen == [[first, *closed, *corrected], [*closed, *corrected], [closed[1], *corrected]]
+    with pytest.raises(hr.InvalidArgument, match="no result is ever final"):
+        total.changes("final")
+    with pytest.raises(hr.InvalidArgument, match=r"\.to_topic"):
+        views.changes(start={0: 1})  # type: ignore[arg-type]
+
+
+def test_a_view_is_no_source_of_a_stream(app: hr.App) -> None:
+    view = app.stream(app.topic("clicks", "page string")).group_by("page").agg(n=hr.count()).to_view("per_page")
+    for source in view, "per_page":
+        with pytest.raises(hr.InvalidArgument, match=r"is a view.*\.to_topic"):
+            app.stream(source)  # type: ignore[arg-type]
+
+
 def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a program that has a temporary one, too: and then nothing is removed at the end."""
     monkeypatch.setitem(apps.overrides, "home", str(tmp_path / "said"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -20,9 +21,10 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.durations import instant_us
 from headrace.views import watchers, watching
 from headrace.views.contract import Column, Commit, FlowSpec, Result, SlotColumn, ViewSpec
-from tests.views.committing import SPEC, START, TIME, VIEW, Committing, digest, digest_of
+from tests.views.committing import MINUTE_US, SPEC, START, TIME, VIEW, Committing, digest, digest_of, random_batch
 
 Spawn = Callable[..., subprocess.Popen[Any]]
 
@@ -157,6 +159,27 @@ def test_a_window_that_closes_is_shown(committing: Committing) -> None:
     ]
 
 
+def test_final_results_once_and_then_corrections(committing: Committing) -> None:
+    committing.commit([(0, "/", 1), (1, "/", 2)])
+
+    def seen(watch: watching.Watch) -> list[tuple[Any, ...]]:
+        return [(c["_position"], c["op"], c["window_start"].minute, c["clicks"]) for c in watch]
+
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        assert seen(watch) == []
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        committing.commit([(0, "/", 1)])  # open: nobody asked
+        committing.commit(closed=1)
+        committing.commit([(0, "/", 5), (0, "/new", 5), (2, "/", 1)], closed=1)  # stragglers
+        committing.commit([(1, "/", 9)], closed=2)
+        assert seen(watch) == [(3, "+", 0, 2), (4, "-", 0, 2), (4, "+", 0, 3), (4, "+", 0, 1), (5, "+", 1, 2)]
+    with committing.views.watch(VIEW, emit="final", timeout="0 seconds") as watch:
+        assert seen(watch) == [(5, "+", 0, 3), (5, "+", 0, 1), (5, "+", 1, 2)]
+    with pytest.raises(hr.InvalidArgument, match="must be 'updates' or 'final'"):
+        committing.views.watch(VIEW, emit="never")  # type: ignore[arg-type]
+    assert kept(committing) == (0, 0)
+
+
 def test_without_the_rows_as_they_are(committing: Committing) -> None:
     committing.commit([(0, "/", 1)])
     with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:
@@ -227,6 +250,41 @@ def test_columns_of_any_name(committing: Committing, name: str) -> None:
             commit = Commit(sequence=flow.sequence, places={}, topic_ids={}, partials=pa.table(rows))
             flow = committing.store.commit(flow, commit)
         assert [(c["op"], c[name], c["n"]) for c in watch] == [("+", "a", 1), ("-", "a", 1), ("+", "a", 2)]
+
+
+def test_a_view_that_a_transform_shapes(committing: Committing, seed: int) -> None:
+    """Thresholds passed and fallen below, several rows of a result, windows that close, rows that are not kept."""
+    rng, now, truth = random.Random(seed), 0, {}
+    assert SPEC.view is not None
+    view = replace(SPEC.view, shaped=(Column("page_again", "string"), Column("part", "int")), keep_us=3 * MINUTE_US)
+
+    def shape(table: pa.Table) -> pa.Table:
+        rows = [
+            {**row, "page_again": row["page"], "part": part}
+            for row in table.to_pylist()
+            for part in range(row["clicks"] % 4)
+        ]
+        added = [pa.field("page_again", pa.string()), pa.field("part", pa.int32())]
+        return pa.Table.from_pylist(rows, schema=pa.schema([*table.schema, *added]))
+
+    spec = replace(SPEC, view=view)
+    committing.close()
+    with Committing(committing.store.path.parent, spec, replace=True) as shaped:
+        shaped.commit([(0, "/", 1)], shape=shape)
+        truth[1] = digest(shaped.rows())
+        with shaped.views.watch(VIEW, timeout="0 seconds") as watch:
+            for _ in range(60):
+                now += rng.random() < 0.3
+                closed = max(0, now - 2) if rng.random() < 0.5 else None
+                reached = None if closed is None else instant_us(START, argument="start") + closed * MINUTE_US
+                sequence = shaped.commit(random_batch(rng, now)[:6], closed=closed, shape=shape, reachable_us=reached)
+                truth[sequence] = digest(shaped.rows())
+            replay = Replay()
+            for batch in watch.batches():
+                replay.add(batch)
+        truth = {number: text for number, text in truth.items() if number <= max(replay.at)}
+        check(replay, truth)
+        assert replay.ops["-"] > 50
 
 
 # -- while others commit -------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def group_row(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str
     return {
         "group": group.name,
         "topic": topic.name,
-        "members": sum(member.alive for member in group.members()),
+        "members": None if group.flow else sum(member.alive for member in group.members()),
         "lag_records": sum(part.records for part in lag),
         "lag_seconds": max((seconds(part) for part in lag), default=0.0),
         **loss,
@@ -79,6 +79,8 @@ def warn(risks: list[AtRisk]) -> None:
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
     """List the groups, of one topic or of all: how far they are behind, and how long until retention overtakes them.
+
+    A flow that reads a topic is listed as __flow.NAME; its lag is at most a second old.
 
     A group that is about to lose records (in less than a tenth of the retention) is told on standard error.
 
@@ -145,7 +147,8 @@ def show(group: str, topic: str, format_: str | None) -> None:
                 for number, part in lag.items()
             ],
         }
-        warn([risk for risk in found.at_risk() if (risk.kind, risk.consumer) == ("group", group)])
+        mine = ("flow", handle.flow) if handle.flow else ("group", group)
+        warn([risk for risk in found.at_risk() if (risk.kind, risk.consumer) == mine])
     print_one(shown, format_)
 
 

@@ -230,4 +230,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
     confirm(f"drop view {view} and its {counted(status.rows, 'row')}", yes)
     with SqliteViews(home()) as store:
         store.drop(view)
+    if (log := opened_if_any()) is not None:
+        with log:
+            log.forget_flow(view)
     note(f"view {view} and its {counted(status.rows, 'row')} are dropped; the log has what they were made from")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,13 +67,32 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
 
 
 def _compare(out: Audited, real: Views, fresh: Views, spec: ViewSpec) -> None:
-    key = list(spec.key)
+    key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     columns = [column.name for column in spec.columns if column.name not in (*key, "_status")]
-    stored, expected = (_by_key(views.to_arrow(spec.name).to_pylist(), key) for views in (real, fresh))
+    stored, expected = (_by_key(_numbered(views.to_arrow(spec.name).to_pylist(), spec), key) for views in (real, fresh))
     out.rows += len(expected)
     _differ(out, spec.name, "", stored, expected, columns)
     stored, expected = (_by_key(views.ledger(spec.name).to_pylist(), ["window_start"]) for views in (real, fresh))
     _differ(out, spec.name, "ledger ", stored, expected, LEDGER_COLUMNS[2:])
+
+
+ROW = "/row"
+
+
+def _numbered(rows: list[dict[str, Any]], spec: ViewSpec) -> list[dict[str, Any]]:
+    """Of one result a transform may have made several rows: they are compared in order. Doubles decide last: they may
+    differ in their last digits."""
+    if spec.shaped is None:
+        return rows
+    names = [*spec.key, *(each.name for each in spec.shaped if each.type not in ("double", "float"))]
+    names += [each.name for each in spec.shaped if each.type in ("double", "float")]
+    seen: Counter[tuple[Any, ...]] = Counter()
+    out = []
+    for row in sorted(rows, key=lambda row: [str(row[name]) for name in names]):
+        place = tuple(row[name] for name in spec.key)
+        out.append({**row, ROW: seen[place]})
+        seen[place] += 1
+    return out
 
 
 Rows = dict[tuple[Any, ...], dict[str, Any]]

@@ -41,9 +41,12 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
-    notes = _check_transforms(flow, spark)
+    checks = _Checks(flow, spark)
+    checks.of_records()
     df = empty(flow, spark)
     spec = _spec(flow, app, df)
+    if flow.after and spec.view is not None:
+        checks.of_results(spec.view)
     arrow, then = None, None
     if flow.aggregates is not None:
         time = time_column(flow)
@@ -51,7 +54,7 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         arrow = arrow_partials.plan(flow, time, _in_arrow(schema))
         then = None if arrow is None else ranges.Then(schema, arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
-    return Compiled(flow, spec, columns, arrow, notes)
+    return Compiled(flow, spec, columns, arrow, tuple(checks.notes))
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
@@ -60,24 +63,34 @@ def _in_arrow(schema: StructType) -> pa.Schema:
     return pa.schema(list(zip(schema.names, schema_from(plain).types, strict=True)))
 
 
-def _check_transforms(flow: Flow, spark: SparkSession) -> tuple[str, ...]:
-    """Whether each transform is row-local, keeps the metadata and knows its columns."""
-    notes: list[str] = []
+class _Checks:
+    """Whether each transform is row-local, keeps what it must and knows its columns."""
 
-    def checked_through(schema: StructType, transforms: tuple[Transform, ...], of: str) -> StructType:
+    def __init__(self, flow: Flow, spark: SparkSession) -> None:
+        self._flow, self._spark = flow, spark
+        self.notes: list[str] = []
+
+    def of_records(self) -> None:
+        flow, several = self._flow, len(self._flow.sources) > 1
+        for source in flow.sources:
+            of = f" of {source.topic.name}" if several else ""
+            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, META)
+        self._through(schema, flow.transforms, "", META)
+
+    def of_results(self, view: ViewSpec) -> None:
+        """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
+        kept = tuple(column.name for column in view.places) if view.public else ()
+        self._through(_shape_type(view), self._flow.after, " behind agg", kept)
+
+    def _through(
+        self, schema: StructType, transforms: tuple[Transform, ...], of: str, kept: tuple[str, ...]
+    ) -> StructType:
         for number, transform in enumerate(transforms, start=1):
             step = f"transform {number}{of}"
-            checked = check_transform(spark, transform, schema, flow=flow.name, step=step)
-            notes.extend(f"{flow.name}, {step}: {note}" for note in checked.notes)
+            checked = check_transform(self._spark, transform, schema, flow=self._flow.name, step=step, kept=kept)
+            self.notes += [f"{self._flow.name}, {step}: {note}" for note in checked.notes]
             schema = checked.schema
         return schema
-
-    several = len(flow.sources) > 1
-    for source in flow.sources:
-        of = f" of {source.topic.name}" if several else ""
-        schema = checked_through(ranges.spark_schema(source.topic), source.transforms, of)
-    checked_through(schema, flow.transforms, "")
-    return tuple(notes)
 
 
 def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
@@ -111,7 +124,17 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
     )
     if flow.aggregates is None:
         return spec
-    return replace(spec, view=_view(flow, df))
+    view = _view(flow, df)
+    if flow.after and view.public:
+        view = replace(view, shaped=_shaped(flow, view, df.sparkSession))
+    return replace(spec, view=view)
+
+
+def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ...]:
+    """What the transforms make of results, besides window and groups."""
+    schema = through(flow.after, spark.createDataFrame([], _shape_type(view))).schema
+    places = {column.name for column in view.places}
+    return tuple(Column(each.name, _ddl(each.dataType, each.name)) for each in schema if each.name not in places)
 
 
 def empty(flow: Flow, spark: SparkSession) -> DataFrame:
@@ -210,7 +233,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         schema = parse_ddl(", ".join(f"{column.name} {column.type}" for column in change_columns(spec.view)))
         if flow.after:
             schema = schema_from(
-                through(flow.after, spark.createDataFrame([], _change_type(spec.view))).drop("_progress").schema
+                through(flow.after, spark.createDataFrame([], _shape_type(spec.view))).drop("_progress").schema
             )
         implied = {"event_time": "window_start" if flow.window else None, "key": flow.groups or None}
     implied = {
@@ -229,6 +252,11 @@ def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
     return schema
 
 
-def _change_type(view: ViewSpec) -> StructType:
-    columns = ", ".join(f"`{column.name}` {column.type}" for column in change_columns(view))
-    return ranges.struct(f"{columns}, _progress timestamp")
+def _shape_type(view: ViewSpec) -> StructType:
+    """What the transforms behind the aggregation are given: results, or changes of them on their way to a topic."""
+    given = view.result_columns if view.public else [*change_columns(view), Column("_progress", "timestamp")]
+    return ranges.struct(", ".join(f"{_quoted(column.name)} {column.type}" for column in given))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.durations import from_us, instant_us
-from headrace.errors import TopicReplaced
+from headrace.errors import StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges
 from headrace.flows.fold import folded, needed, spread
@@ -26,6 +26,7 @@ from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
+from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
@@ -33,9 +34,12 @@ from headrace.time import UNSET
 from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Place, ViewStore
 
 if TYPE_CHECKING:
+    from headrace.flows.flow import Flow
     from headrace.log.embedded.log import EmbeddedLog
 
 Clock = Callable[[], int]
+REPORT_SECONDS = 1.0
+"""The log is told this often how far a flow is."""
 Ends = dict[str, dict[int, Offsets]]
 
 
@@ -67,9 +71,11 @@ class FlowLoop:
     ) -> None:
         self.flow, self.spec, self.batch_rows, self._until = query.compiled.flow, query.compiled.spec, batch_rows, until
         self._query, self._log, self._store, self._clock_us = query, log, store, clock_us
+        self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
         self._places: dict[str, dict[int, Place]] = {}
+        self._reporting = _Reporting(log, self.flow) if until is None else None
         self._begun_us = 0
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
@@ -89,6 +95,7 @@ class FlowLoop:
         self._begun_us = self._clock_us()
         if state.sequence == 0:
             self._commit(Batch(self._first_places(), self._ends(), 0))
+        self.report(now=True)
         self._relay.run()
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
@@ -227,7 +234,13 @@ class FlowLoop:
     def commit(self, batch: Batch) -> None:
         """Commits, and sends on what goes out."""
         self._commit(batch)
+        self.report()
         self._relay.run()
+
+    def report(self, *, now: bool = False) -> None:
+        """Tells the log how far the flow is, if it is time to; or `now`, and has it told when it returns."""
+        if self._reporting is not None:
+            self._reporting.tell(self.position, now=now)
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         state = self.position
@@ -252,7 +265,7 @@ class FlowLoop:
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 relayed=self._relay.done,
-                shape=self._query.shaped if self.flow.after else None,
+                shape=self._shape,
             ),
         )
 
@@ -308,7 +321,48 @@ class FlowLoop:
                 if waiting is not None:
                     waiting.result()
         self.close_windows()
+        self.report(now=True)
         return total
+
+
+class _Reporting:
+    """A flow's places live in its store, beside its results. The log is told of them now and then, so that retention
+    minds the flow and lag is seen: not with every batch, and without a sync, for what is not told only keeps records
+    for longer. At once where producers may be waiting for room."""
+
+    def __init__(self, log: EmbeddedLog, flow: Flow) -> None:
+        self._log, self._flow = log, flow
+        self._told: dict[str, dict[int, int]] = {}
+        self._told_at = -REPORT_SECONDS
+        self._telling: Future[None] | None = None
+
+    def tell(self, state: FlowState, *, now: bool) -> None:
+        if not now and not self._is_due():
+            return
+        offsets = {
+            topic: {partition: place.offset for partition, place in places.items()}
+            for topic, places in state.places.items()
+        }
+        first = not self._told
+        if offsets != self._told:
+            self._told_at = time.monotonic()
+            news = [(topic, offsets.get(topic.name, {})) for topic in self._flow.topics]
+            self._telling, self._told = self._log.report(self._flow.name, news), offsets
+        if now and self._telling is not None:
+            try:
+                self._telling.result()
+            except StorageError:
+                if first:  # retention minds only those it knows
+                    raise
+
+    def _is_due(self) -> bool:
+        if self._telling is not None and not self._telling.done():
+            return False
+        bounded = any(
+            topic.settings.unread == "keep" and topic.settings.retention_bytes is not None
+            for topic in self._flow.topics
+        )
+        return bounded or time.monotonic() - self._told_at >= REPORT_SECONDS
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from types import FrameType
@@ -67,10 +67,11 @@ def check_transform(
     step: str,
     sample: pa.Table | None = None,
     needed: Collection[str] | None = None,
+    kept: Sequence[str] = META,
 ) -> Checked:
     """What `fn` makes of a batch of `schema` (metadata columns included), if it is row-local; TransformRefused or
     UnknownColumn if not. `sample`: real rows to try it on; without, rows are made up. `needed`: the columns of the
-    result that later steps read; without, all of them."""
+    result that later steps read; without, all of them. `kept`: the columns that must come through as they are."""
 
     def refuse(found: Refusal | None) -> None:
         if found:
@@ -81,23 +82,23 @@ def check_transform(
     with _whole_plans(spark):
         with _calls(probe) as called:
             out, schema_out = _applied(fn, probe, schema, flow, step, refuse)
-        plan, final = _explained(out, schema_out, schema)
+        plan, final = _explained(out, schema_out, schema, kept)
         refuse(denied_operator(plan))
-        refuse(_columns_refused(schema, schema_out, outputs(plan)))
+        refuse(_columns_refused(schema, schema_out, outputs(plan), kept))
         unstable, unnamed = undetermined(final, str(MARK))
         refuse(denied_function(plan, final, unstable=unstable))
         refuse(unnamed)
         again, schema_again = _applied(fn, probe, schema, flow, step, refuse)
-        refuse(_plan_changes(plan, _explained(again, schema_again, schema)[0]))
+        refuse(_plan_changes(plan, _explained(again, schema_again, schema, kept)[0]))
         if needed is not None:
-            wanted = out.select(F.struct(*map(_quoted, dict.fromkeys([*needed, *META]))).alias("row"))
+            wanted = out.select(F.struct(*map(_quoted, dict.fromkeys([*needed, *kept]))).alias("row"))
             final = optimized(_explain(wanted))
     suspect = _suspect(plan) or ("the function" if called else None)
-    differs, skipped = _tried(spark, fn, schema, trials, suspect)
+    differs, skipped = _tried(spark, fn, schema, trials, suspect, kept)
     refuse(differs)
     return Checked(
         schema=schema_out,
-        columns_needed=columns_read(final, schema.names) | frozenset(META),
+        columns_needed=columns_read(final, schema.names) | frozenset(kept),
         plan=_drawn(plan),
         sample_skipped=skipped,
         notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
@@ -193,15 +194,19 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _explained(out: DataFrame, schema_out: StructType, schema: StructType) -> tuple[Node, Node]:
+def _explained(out: DataFrame, schema_out: StructType, schema: StructType, kept: Sequence[str]) -> tuple[Node, Node]:
     """The analysed plan of `out`, and an optimised plan of all its columns below a filter that holds `MARK`.
 
     The columns go into one that mentions them all, so that the text opens with a Project that is known. They go by
     number, because a column may be called `now()`."""
     numbered = out.toDF(*(f"c{at}" for at in range(len(schema_out))))
-    marked = "_offset" in schema_out.names and schema_out["_offset"].dataType == schema["_offset"].dataType
+    marks = ("_offset",) if kept is META else kept
+    marked = bool(marks) and all(
+        name in schema_out.names and schema_out[name].dataType == schema[name].dataType for name in marks
+    )
     if marked:
-        numbered = numbered.where(F.col(f"c{schema_out.names.index('_offset')}") > F.lit(MARK))
+        columns = [F.col(f"c{schema_out.names.index(name)}") for name in marks]
+        numbered = numbered.where((columns[0] if kept is META else F.xxhash64(*columns)) > F.lit(MARK))
     text = _explain(numbered.select(F.struct("*").alias("row")))
     plan = analyzed(text)
     for _ in range(3 if marked else 2):  # the one column, the mark, the numbers
@@ -294,7 +299,9 @@ def _calls(df: DataFrame) -> Iterator[list[str]]:
 # -- what the plan must keep -----------------------------------------------------------------------
 
 
-def _columns_refused(schema: StructType, out: StructType, traced: list[Output] | None) -> Refusal | None:
+def _columns_refused(
+    schema: StructType, out: StructType, traced: list[Output] | None, kept: Sequence[str]
+) -> Refusal | None:
     names = [name.lower() for name in out.names]
     twice = next((name for name in out.names if names.count(name.lower()) > 1), None)
     if twice:
@@ -303,25 +310,27 @@ def _columns_refused(schema: StructType, out: StructType, traced: list[Output] |
             "is there twice, so nobody can name it",
             "Rename or drop one; after a join, pass the names: df.join(table, 'id')",
         )
-    missing = [name for name in META if name not in out.names]
+    missing = [name for name in kept if name not in out.names]
     if missing:
-        return Refusal(
-            "select",
-            f"drops {', '.join(missing)}, which say where a record is in the log and in time",
-            "Keep them: df.select(…, *hr.META)",
-        )
-    for name in META:
+        them = "*hr.META" if kept is META else ", ".join(map(repr, kept))
+        return Refusal("select", f"drops {', '.join(missing)}, which {_says(kept)}", f"Keep them: df.select(…, {them})")
+    for name in kept:
         origin = traced[out.names.index(name)] if traced and len(traced) == len(out.names) else Output("", opaque=True)
         if out[name].dataType != schema[name].dataType or (not origin.opaque and origin.origin != name):
-            return _changed(name)
+            return _changed(name, kept)
     return None
 
 
-def _changed(name: str) -> Refusal:
+def _says(kept: Sequence[str]) -> str:
+    return "say where a record is in the log and in time" if kept is META else "say which result a row is of"
+
+
+def _changed(name: str, kept: Sequence[str]) -> Refusal:
+    time = "; for another event time use .window(…, time='your_column')" if kept is META else ""
     return Refusal(
         f"column {name!r}",
-        "is changed, and it must come through as it is: it says where a record is in the log and in time",
-        "Give what you compute another name; for another event time use .window(…, time='your_column')",
+        f"is changed, and it must come through as it is: such columns {_says(kept)}",
+        f"Give what you compute another name{time}",
     )
 
 
@@ -370,13 +379,18 @@ def _trials(schema: StructType, sample: pa.Table | None) -> list[pa.Table]:
 
 
 def _tried(
-    spark: SparkSession, fn: Transform, schema: StructType, trials: list[pa.Table], suspect: str | None
+    spark: SparkSession,
+    fn: Transform,
+    schema: StructType,
+    trials: list[pa.Table],
+    suspect: str | None,
+    kept: Sequence[str],
 ) -> tuple[Refusal | None, str | None]:
     """(the refusal, if any; why there was no trial, if there was none). `suspect`: what may depend on the cut."""
     skipped = "no rows could be made up for this schema"
     for table in trials:
         try:
-            return _compared(spark, fn, schema, table, suspect), None
+            return _compared(spark, fn, schema, table, suspect, kept), None
         except Exception as error:  # the user's function on these rows: the data may never look so
             skipped = _reason(error)
     return None, skipped
@@ -390,15 +404,15 @@ def _reason(error: Exception) -> str:
 
 
 def _compared(
-    spark: SparkSession, fn: Transform, schema: StructType, table: pa.Table, suspect: str | None
+    spark: SparkSession, fn: Transform, schema: StructType, table: pa.Table, suspect: str | None, kept: Sequence[str]
 ) -> Refusal | None:
     cuts = _cuts(table, thorough=suspect is not None)
-    whole, *cut = _run(spark, fn, schema, [table, *itertools.chain(*cuts)])
-    moved = _moved(table, whole)
+    whole, *cut = _run(spark, fn, schema, [table, *itertools.chain(*cuts)], kept)
+    moved = _moved(table, whole, kept)
     if moved:
-        return _changed(moved)
+        return _changed(moved, kept)
     # In a job of its own: within one, Spark computes what is the same only once.
-    if suspect and _run(spark, fn, schema, [table]) != [whole]:
+    if suspect and _run(spark, fn, schema, [table], kept) != [whole]:
         return Refusal(
             suspect,
             "gave two different results for the same rows",
@@ -412,21 +426,29 @@ def _compared(
             return Refusal(
                 suspect or "the function",
                 f"depends on where a batch is cut: {table.num_rows} rows at once and in {len(parts)} parts gave "
-                f"different rows, the first at partition {first[0]}, offset {first[1]}",
+                f"different rows, the first {_where(first, kept)}",
                 "Compute each row from that row alone; counting, numbering and comparing rows is for the stream: "
                 ".window(…).agg(…), .dedup(…), .match(…)",
             )
     return None
 
 
-def _run(spark: SparkSession, fn: Transform, schema: StructType, parts: list[pa.Table]) -> list[Counter[Row]]:
+def _where(row: Row, kept: Sequence[str]) -> str:
+    if kept is META:
+        return f"at partition {row[0]}, offset {row[1]}"
+    return "of " + (", ".join(f"{name} {value}" for name, value in zip(kept, row, strict=False)) or _short(str(row)))
+
+
+def _run(
+    spark: SparkSession, fn: Transform, schema: StructType, parts: list[pa.Table], kept: Sequence[str]
+) -> list[Counter[Row]]:
     """The results for each part, called one by one, computed in one job."""
     outs = [
         fn(spark.createDataFrame(part, schema)).select(F.lit(at).alias(_PART), "*") for at, part in enumerate(parts)
     ]
     table = functools.reduce(DataFrame.union, outs).toArrow()
     numbers = table.column(_PART)
-    return [_rows(table.filter(pc.equal(numbers, at)).drop_columns([_PART])) for at in range(len(parts))]
+    return [_rows(table.filter(pc.equal(numbers, at)).drop_columns([_PART]), kept) for at in range(len(parts))]
 
 
 def _cuts(table: pa.Table, *, thorough: bool) -> list[list[pa.Table]]:
@@ -438,21 +460,24 @@ def _cuts(table: pa.Table, *, thorough: bool) -> list[list[pa.Table]]:
     return [[table.slice(0, rows // 3), table.slice(rows // 3)], [even, odd.slice(0, 1), odd.slice(1), odd.slice(rows)]]
 
 
-def _moved(table: pa.Table, result: Counter[Row]) -> str | None:
-    """The metadata column that some row of the result has from nowhere."""
-    before = {row[:2]: row for row in _rows(table.select(list(META)))}
-    came = {row[: len(META)] for row in result}
-    if any(row[:2] not in before for row in came):
-        return "_offset"
-    differing = (zip(META, before[row[:2]], row, strict=True) for row in sorted(came))
+def _moved(table: pa.Table, result: Counter[Row], kept: Sequence[str]) -> str | None:
+    """The kept column that some row of the result has from nowhere."""
+    if not kept:
+        return None
+    many = 2 if kept is META else len(kept)  # so many name the row
+    before = {row[:many]: row for row in _rows(table.select(list(kept)), kept)}
+    came = {row[: len(kept)] for row in result}
+    if any(row[:many] not in before for row in came):
+        return kept[many - 1]
+    differing = (zip(kept, before[row[:many]], row, strict=True) for row in sorted(came))
     return next((name for row in differing for name, old, new in row if old != new), None)
 
 
-def _rows(table: pa.Table) -> Counter[Row]:
-    """The rows as a multiset, metadata columns first. As text: NaN equals itself there, and -0.0 not 0.0."""
-    rest = [name for name in table.schema.names if name not in META]
+def _rows(table: pa.Table, kept: Sequence[str]) -> Counter[Row]:
+    """The rows as a multiset, kept columns first. As text: NaN equals itself there, and -0.0 not 0.0."""
+    rest = [name for name in table.schema.names if name not in kept]
     columns = []
-    for name in (*META, *rest):
+    for name in (*kept, *rest):
         column = table.column(name)
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())  # any year at all

@@ -31,7 +31,7 @@ class FlowQuery:
     """Serves any number of loops of the flow, one batch at a time."""
 
     def __init__(self, compiled: Compiled, spark: SparkSession) -> None:
-        self.compiled, self._flow, self._spark = compiled, compiled.flow, spark
+        self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._slate = ranges.Slate()
         self._small: DataFrame | None = None
         self._slated = False
@@ -49,7 +49,7 @@ class FlowQuery:
         with self._lock:
             if self._small is None:
                 self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-                self._slated = workers_are_here(self._spark) and not has_exchange(self._spark, self._small)
+                self._slated = workers_are_here(self.spark) and not has_exchange(self.spark, self._small)
             if self._slated:
                 self._slate.write(planned)
                 return self._small.toArrow()
@@ -60,10 +60,6 @@ class FlowQuery:
         time = self._time()
         assert time is not None
         return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
-
-    def shaped(self, changes: pa.Table) -> pa.Table:
-        """Result rows behind the transforms that follow the aggregation."""
-        return through(self._flow.after, self._spark.createDataFrame(changes).coalesce(1)).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._slate.read(spark, columns)
@@ -79,7 +75,7 @@ class FlowQuery:
         for number, source in enumerate(self._flow.sources):
             name = source.topic.name
             if name in readers:
-                df = readers[name](self._spark, self.compiled.columns[name], planned[name])
+                df = readers[name](self.spark, self.compiled.columns[name], planned[name])
                 df = through(source.transforms, df)
                 frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)

@@ -187,7 +187,7 @@ class Slate:
     def __init__(self) -> None:
         file, self._path = tempfile.mkstemp(prefix="headrace-", suffix=".ranges")
         os.close(file)
-        self._remove = weakref.finalize(self, _unlink, self._path)
+        self._remove = weakref.finalize(self, unlink, self._path)
 
     def write(self, ranges: Mapping[str, Sequence[Range]]) -> None:
         told = {name: [astuple(each) for each in some] for name, some in ranges.items()}
@@ -206,7 +206,7 @@ class Slate:
         return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.comes)
 
 
-def _unlink(path: str) -> None:
+def unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
 

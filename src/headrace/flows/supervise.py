@@ -21,20 +21,32 @@ from headrace.errors import (
     AlreadyRunning,
     FlowChanged,
     FlowFenced,
-    HeadraceError,
     InvalidArgument,
     OffsetOutOfRange,
     StorageError,
     TooManyDeadLetters,
     TopicReplaced,
+    TransformFailed,
+    TransformRefused,
     ViewTaken,
 )
 from headrace.flows.flow import Flow
 from headrace.flows.loop import Batch, FlowLoop
+from headrace.flows.shaping import first_line
 
 logger = logging.getLogger("headrace.flows")
 
-FATAL = (FlowFenced, FlowChanged, ViewTaken, AlreadyRunning, TopicReplaced, OffsetOutOfRange, InvalidArgument)
+FATAL = (
+    FlowFenced,
+    FlowChanged,
+    ViewTaken,
+    AlreadyRunning,
+    TopicReplaced,
+    OffsetOutOfRange,
+    TransformFailed,
+    TransformRefused,
+    InvalidArgument,
+)
 """Trying again would not help."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.5, 30.0
 LOOK_SECONDS = 1.0
@@ -112,16 +124,16 @@ class Supervisor:
                 self._loop = None
                 if time.monotonic() - began > PAUSE_MAX_SECONDS:
                     pause = PAUSE_SECONDS
-                self.pulse.state, self.pulse.error = "retrying", _first_line(error)
+                self.pulse.state, self.pulse.error = "retrying", first_line(error)
                 self.pulse.restarts += 1
-                logger.warning("flow %s: %s; starting again in %.1f s", self.pulse.flow, _first_line(error), pause)
+                logger.warning("flow %s: %s; starting again in %.1f s", self.pulse.flow, first_line(error), pause)
                 self._stop.wait(pause * random.uniform(0.8, 1.2))
                 pause = min(2 * pause, PAUSE_MAX_SECONDS)
         self.pulse.state = "stopped"
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
-        self.pulse.state, self.pulse.error = "failed", _first_line(error)
+        self.pulse.state, self.pulse.error = "failed", first_line(error)
         logger.error("flow %s stopped: %s", self.pulse.flow, error)
 
     def _live(self, loop: FlowLoop) -> None:
@@ -138,6 +150,7 @@ class Supervisor:
                     waiting = None
                 if batch is None:
                     loop.close_windows()
+                    loop.report()
                     self.pulse.state = "waiting"
                     loop.wait(seen, LOOK_SECONDS)
                     continue
@@ -145,6 +158,7 @@ class Supervisor:
                 waiting = committer.submit(loop.commit, batch)
             if waiting is not None:
                 waiting.result()
+            loop.report(now=True)
 
     def _next(self, loop: FlowLoop, waiting: Future[None] | None) -> Batch | None:
         """The next batch; smaller ones after an error, down to the record that is to blame."""
@@ -176,21 +190,11 @@ class Supervisor:
         if rows == 0:
             raise error
         letter = "".join(traceback.format_exception(error))
-        logger.warning("flow %s: a record became a dead letter: %s", self.pulse.flow, _first_line(error))
-        loop.bury(_first_line(error), letter)
+        logger.warning("flow %s: a record became a dead letter: %s", self.pulse.flow, first_line(error))
+        loop.bury(first_line(error), letter)
         self.pulse.dead += 1
         self._since_first_dead += 1
         if self.pulse.dead > DEAD_MIN and self.pulse.dead > DEAD_SHARE * self._since_first_dead:
             raise TooManyDeadLetters(
-                flow=self.pulse.flow, dead=self.pulse.dead, records=self._since_first_dead, last=_first_line(error)
+                flow=self.pulse.flow, dead=self.pulse.dead, records=self._since_first_dead, last=first_line(error)
             ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    """What a person reads first. Of an error in a worker, what the user's function raised."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    if not isinstance(error, HeadraceError) and "Traceback" in str(error):
-        return lines[-1]
-    return lines[0]

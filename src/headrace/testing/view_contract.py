@@ -35,6 +35,7 @@ from headrace.errors import (
     FlowFenced,
     InvalidArgument,
     InvalidName,
+    TransformRefused,
     UnknownView,
     ViewTaken,
 )
@@ -163,6 +164,23 @@ def counted(spec: FlowSpec, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
     columns["_corrections"] = pa.array([row[at + 1] if len(row) > at + 1 else 0 for row in found], pa.int64())
     columns["_updated_at"] = pa.array([moment(T0)] * len(found), INSTANT)
     return pa.table(columns)
+
+
+BUSY = (Column("copy", "bigint"), Column("half", "double"))
+
+
+def shaping(name: str = "clicks", *, shaped: Sequence[Column] = BUSY, **more: Any) -> FlowSpec:
+    """As `counting`, and readers see what a function, such as `busy`, makes of it."""
+    spec = counting(name, **more)
+    assert spec.view is not None
+    return replace(spec, view=replace(spec.view, shaped=tuple(shaped)))
+
+
+def busy(table: pa.Table) -> pa.Table:
+    """Results of more than 2 (a threshold), once for each more (explode), with half of the count (a ratio)."""
+    found = [{**row, "copy": n, "half": row["n"] / 2} for row in table.to_pylist() for n in range(row["n"] - 2)]
+    added = [pa.field("copy", pa.int64()), pa.field("half", pa.float64())]
+    return pa.Table.from_pylist(found, schema=pa.schema([*table.schema, *added])).drop_columns(["n"])
 
 
 def commit(state: FlowState, partials: pa.Table | None = None, **more: Any) -> Commit:
@@ -1038,7 +1056,132 @@ class ChangesContract(Setting):
         assert (waiting.target, waiting.rows.to_pylist()) == ("out", [{"n": 9}])
 
 
-class ViewStoreContract(FlowContract, MergeContract, ChangesContract):
+class ShapedContract(Setting):
+    """Readers see what a transform makes of the results, and nothing it made of results that are no more."""
+
+    @examples
+    @given(batches=ChangesContract._batches)
+    def test_readers_see_what_the_function_makes_of_the_results(self, store: Any, views: Any, batches: Any) -> None:
+        spec = shaping("v")
+        state = store.begin(spec, replace=True)
+        model: dict[tuple[int, Any], list[int]] = {}
+        closed = 0
+        for batch, closes in batches:
+            more = {"closed_us": T0 + closes * SIZE, "shape": busy}
+            state = store.commit(state, commit(state, counted(spec, batch), **more))
+            closed = max(closed, closes)
+            for n, page, count, late in batch:
+                found = model.setdefault((n, page), [0, 0])
+                model[n, page] = [found[0] + count, found[1] + late]
+            wanted = Counter(
+                (moment(T0 + n * SIZE), page, copy, count / 2, "final" if n < closed else "open", late)
+                for (n, page), (count, late) in model.items()
+                for copy in range(count - 2)
+            )
+            names = ("window_start", "page", "copy", "half", "_status", "_corrections")
+            assert Counter(tuple(row[name] for name in names) for row in rows(views, "v")) == wanted
+            assert views.status("v").rows == wanted.total()
+        made = ["window_start", "window_end", "page", "copy", "half", "_status", "_corrections", "_updated_at"]
+        assert views.to_arrow("v").column_names == made
+
+    def test_without_windows_and_without_groups(self, store: Any, views: Any) -> None:
+        for name, groups, row in ("one", (), (3,)), ("pages", (Column("page", "string"),), (None, 3)):
+            spec = shaping(name, window=False, groups=groups)
+            state = store.begin(spec)
+            for _ in range(2):
+                state = store.commit(state, commit(state, counted(spec, [row]), shape=busy))
+            assert [(row["copy"], row["half"]) for row in rows(views, name)] == [(copy, 3.0) for copy in range(4)]
+
+    @pytest.mark.parametrize("ddl", VALUES)
+    @settings(examples, max_examples=8)
+    @given(data=st.data())
+    def test_keys_and_values_of_every_type(self, store: Any, views: Any, ddl: str, data: Any) -> None:
+        keys = data.draw(st.lists(st.none() | VALUES[ddl], min_size=1, max_size=5))
+        spec = shaping("v", groups=(Column("page", ddl),), shaped=(Column("again", ddl),))
+        state = store.begin(spec, replace=True)
+        for _ in range(2):
+            batch = counted(spec, [(0, key, 1) for key in keys])
+            state = store.commit(
+                state, commit(state, batch, shape=lambda table: table.append_column("again", table["page"]))
+            )
+        found = [(plain(row["page"]), plain(row["again"])) for row in rows(views, "v")]
+        assert Counter(found) == Counter(
+            (key, key) for key in {plain(key) for key in _narrowed(keys, [ddl] * len(keys))}
+        )
+
+    def test_rows_go_with_their_results(self, store: Any, views: Any) -> None:
+        spec = shaping(keep_us=SIZE)
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(n, "/", 4) for n in range(3)]), shape=busy))
+        assert len(rows(views)) == 6
+        at = {"frontier_us": T0 + 2 * SIZE, "closed_us": T0 + 2 * SIZE, "reachable_us": T0 + 2 * SIZE}
+        state = store.commit(state, commit(state, shape=busy, **at))
+        assert {row["window_start"] for row in rows(views)} == {moment(T0 + SIZE), moment(T0 + 2 * SIZE)}
+        assert views.status("clicks").rows == 4
+        state = store.begin(spec, replace=True)
+        assert rows(views) == []
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 3)]), shape=busy))
+        assert [row["copy"] for row in rows(views)] == [0]
+        store.drop("clicks")
+        assert views.names() == []
+        state = store.begin(counting())
+        store.commit(state, commit(state, counted(counting(), [(0, "/", 3)])))
+        assert counts(views) == {(0, "/"): 3}
+
+    def test_a_function_that_fails_changes_nothing(self, store: Any, views: Any) -> None:
+        spec = shaping()
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 3)]), shape=busy))
+        before = rows(views)
+
+        def fails(_: pa.Table) -> pa.Table:
+            raise ZeroDivisionError("n is 0")
+
+        with pytest.raises(ZeroDivisionError):
+            store.commit(state, commit(state, counted(spec, [(0, "/", 1)]), shape=fails))
+        assert rows(views) == before and store.state("clicks") == state
+        store.commit(state, commit(state, counted(spec, [(0, "/", 1)]), shape=busy))
+        assert [row["half"] for row in rows(views)] == [2.0, 2.0]
+
+    def test_a_function_that_changes_the_key_is_refused(self, store: Any, views: Any) -> None:
+        spec = shaping()
+        state = store.begin(spec)
+
+        def moves(table: pa.Table) -> pa.Table:
+            return busy(table).set_column(2, "page", pa.array(["elsewhere"]))
+
+        with pytest.raises(TransformRefused, match="page 'elsewhere'"):
+            store.commit(state, commit(state, counted(spec, [(0, "/", 3)]), shape=moves))
+        assert rows(views) == []
+
+    def test_other_columns_are_another_flow(self, store: Any) -> None:
+        store.begin(shaping())
+        for other, said in (
+            (counting(), "transform behind agg: to copy bigint, half double became none"),
+            (shaping(shaped=(Column("copy", "int"), Column("half", "double"))), "became to copy int, half double"),
+            (shaping(shaped=()), "became a filter"),
+        ):
+            with pytest.raises(FlowChanged, match=said):
+                store.begin(other)
+        store.begin(shaping())
+
+    @pytest.mark.parametrize("name", ["page", "Page", "_status", "_updated_at", "WINDOW_END"])
+    def test_a_column_that_is_called_like_another(self, store: Any, name: str) -> None:
+        with pytest.raises(InvalidArgument, match="transform"):
+            store.begin(shaping(shaped=(Column(name, "string"),)))
+
+    @pytest.mark.parametrize("name", [*NAMES, "n", "f", "copy"])
+    def test_any_other_name_can_be_a_column(self, store: Any, views: Any, name: str) -> None:
+        spec = shaping(shaped=(Column(name, "bigint"),))
+        state = store.begin(spec)
+        for _ in range(2):
+            batch = counted(spec, [(0, "/", 1), (0, None, 2)])
+            shape = lambda table: table.rename_columns([*table.column_names[:-1], name])  # noqa: E731
+            state = store.commit(state, commit(state, batch, shape=shape))
+        assert {(row["page"], row[name]) for row in rows(views)} == {("/", 2), (None, 4)}
+
+
+class ViewStoreContract(FlowContract, MergeContract, ChangesContract, ShapedContract):
     """All of it."""
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Rule
 from headrace.durations import format_duration
+from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,12 @@ TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
+
+
+def check_emit(emit: Emit) -> Emit:
+    if emit not in ("updates", "final"):
+        raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
+    return emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +73,35 @@ class ViewSpec:
     """Size and hop of fixed windows."""
     keep_us: int | None = None
     public: bool = True
+    shaped: tuple[Column, ...] | None = None
+    """What a transform makes of the results, besides window and groups: for each any number of rows. None: readers see
+    the results themselves."""
 
     @property
     def key(self) -> tuple[str, ...]:
         return (*WINDOW[: 1 if self.window_us else 0], *(column.name for column in self.groups))
 
     @property
+    def places(self) -> list[Column]:
+        """Which result it is: its window and its groups."""
+        return [*(Column(name, "timestamp") for name in (WINDOW if self.window_us else ())), *self.groups]
+
+    @property
+    def result_columns(self) -> list[Column]:
+        """What a result has, in order."""
+        return [*self.places, *(Column(result.name, result.type) for result in self.results)]
+
+    @property
     def columns(self) -> list[Column]:
         """What readers see, in order."""
-        window = [Column(name, "timestamp") for name in WINDOW] if self.window_us else []
         tail = [Column("_status", "string"), Column("_corrections", "bigint"), Column("_updated_at", "timestamp")]
-        return [*window, *self.groups, *(Column(result.name, result.type) for result in self.results), *tail]
+        seen = self.result_columns if self.shaped is None else [*self.places, *self.shaped]
+        return [*seen, *tail]
 
 
 def change_columns(view: ViewSpec) -> list[Column]:
     """What a change of the view has: whether the row came or went, and the row, without what only readers see."""
-    return [Column("op", "string"), *(each for each in view.columns if each.name not in TAIL)]
+    return [Column("op", "string"), *view.result_columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,7 @@ class FlowSpec:
     def from_json(cls, tree: Mapping[str, Any]) -> FlowSpec:
         view = tree["view"]
         if view is not None:
+            shaped = view.get("shaped")
             view = ViewSpec(
                 **{
                     **view,
@@ -115,6 +136,7 @@ class FlowSpec:
                     "slots": tuple(SlotColumn(**each) for each in view["slots"]),
                     "results": tuple(Result(**{**each, "slots": tuple(each["slots"])}) for each in view["results"]),
                     "window_us": None if view["window_us"] is None else tuple(view["window_us"]),
+                    "shaped": None if shaped is None else tuple(Column(**each) for each in shaped),
                 }
             )
         return cls(**{**tree, "view": view, "sources": tuple(tree["sources"])})
@@ -139,6 +161,8 @@ class FlowSpec:
     def _said(self) -> dict[str, str]:
         """What the stored state depends on, besides the aggregates, in the words it was written in."""
         groups = [f"{column.name} {column.type}" for column in self.view.groups] if self.view else []
+        shaped = None if self.view is None else self.view.shaped
+        made = None if shaped is None else ", ".join(f"{column.name} {column.type}" for column in shaped)
         late = f"correct(within={format_duration(self.within_us)!r})" if self.within_us else "drop()"
         return {
             "source": ", ".join(sorted(self.sources)),
@@ -147,6 +171,7 @@ class FlowSpec:
             "late": late,
             "time": self.time or "the topic's",
             "group_by": ", ".join(groups) or "nothing",
+            "transform behind agg": "none" if made is None else f"to {made}" if made else "a filter",
             "written to": f"topic {self.target!r}" if self.target else "a view",
             "emit": self.emit or "none",
         }
@@ -229,7 +254,8 @@ class Commit:
     relayed: int = -1
     """What is in the outbox up to this sequence has arrived where it goes."""
     shape: Callable[[pa.Table], pa.Table] | None = None
-    """What makes of the view's changes what goes out."""
+    """What makes of the view's changes what goes out; of a view with `shaped`: of its results, `result_columns`, what
+    readers see, `places` and `shaped`. Called in the transaction, with the rows that changed."""
 
 
 class ViewStore(Protocol):

@@ -1,5 +1,5 @@
-"""Rows into a view's tables, inside a transaction of the store: merging partial rows, dropping what can no longer
-change or is not kept, and saying what changed. Owns no transaction and no connection.
+"""Rows into a view's tables, inside a transaction of the store: merging partial rows, shaping what readers see of
+them, dropping what can no longer change or is not kept, and saying what changed. Owns no transaction and no connection.
 
 Cost grows with the rows that are merged, not with the view. Rows are sorted by key first, so that neighbours in the
 file are written together, and go in a hundred to a statement: that is twice as fast as one by one."""
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.views.contract import Emit, ViewSpec, change_columns
+from headrace.errors import TransformRefused
+from headrace.views.contract import Column, Emit, ViewSpec, change_columns
 from headrace.views.tables import ViewTables, quoted
 from headrace.views.values import arrow_type, decode, encode, text_of_us, us_of
 
-__all__ = ["Changes", "ending", "expire", "forget", "in_order", "merge"]
+__all__ = ["Changes", "ending", "expire", "forget", "in_order", "merge", "reshape"]
 
 Row = tuple[Any, ...]
+Shape = Callable[[pa.Table], pa.Table]
 ROWS_PER_STATEMENT = 100
 FEW = 1_000
 
@@ -128,6 +130,40 @@ def _staged(tables: ViewTables) -> str:
     return f"temp.touched t CROSS JOIN {tables.state} s ON {on}"
 
 
+# -- what a transform makes of it ------------------------------------------------------------------------
+
+
+def reshape(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, shape: Shape) -> None:
+    """After the merge: what readers see of the rows that were touched is made anew."""
+    spec = tables.spec
+    assert spec.shaped is not None
+    _stage(db, tables, partials)
+    found = db.execute(f"SELECT s.{tables.row}, {tables.results()} FROM {_staged(tables)} ORDER BY t.number")
+    touched = {row[0]: row[1:] for row in found}
+    places = [column.name for column in spec.places]
+    numbers = {row[: len(places)]: number for number, row in touched.items()}
+    shaped = shape(_table(list(touched.values()), spec.result_columns))
+    keys = zip(*(encode(shaped[name]) for name in places), strict=True) if places else [()] * shaped.num_rows
+    try:
+        rows = [numbers[key] for key in keys]
+    except KeyError as error:
+        said = ", ".join(f"{name} {value!r}" for name, value in zip(places, error.args[0], strict=True))
+        raise TransformRefused(
+            flow=spec.name,
+            step="the transform behind agg",
+            operator="its result",
+            why=f"has a row of {said}, and no result that it was given is of these: it changes them",
+            instead="Window and groups say which result a row is of: give what you make of them another name",
+        ) from None
+    seen: Counter[int] = Counter()
+    order = []
+    for row in rows:
+        order.append(seen[row])
+        seen[row] += 1
+    db.executemany(f"DELETE FROM {tables.shaped} WHERE {tables.row} = ?", ((number,) for number in touched))
+    _many(db, tables.insert_shaped, [rows, order, *(encode(shaped[column.name]) for column in spec.shaped)])
+
+
 # -- what goes -----------------------------------------------------------------------------------------
 
 
@@ -148,6 +184,9 @@ def expire(db: sqlite3.Connection, tables: ViewTables, final_us: int | None, fro
     if spec.keep_us is None or spec.window_us is None or final_us is None or frontier_us is None:
         return
     where, values = ending(spec, None, min(final_us, frontier_us - spec.keep_us))
+    if tables.shaped is not None:
+        rows = f"SELECT {tables.row} FROM {tables.state} WHERE {where}"
+        db.execute(f"DELETE FROM {tables.shaped} WHERE {tables.row} IN ({rows})", values)
     db.execute(f"DELETE FROM {tables.state} WHERE {where}", values)
 
 
@@ -187,7 +226,7 @@ class Changes:
         return self._found(f"{_staged(self._tables)} {where} ORDER BY t.number", [self._closed] if late else [])
 
     def _found(self, source: str, values: Iterable[Any]) -> dict[int, Row]:
-        wanted = f"s.{self._tables.row}, {self._tables.shown('s.', status=False)}"
+        wanted = f"s.{self._tables.row}, {self._tables.results()}"
         return {row[0]: row[1:] for row in self._db.execute(f"SELECT {wanted} FROM {source}", tuple(values))}
 
     def rows(self, closed_us: int | None) -> pa.Table:
@@ -203,10 +242,12 @@ class Changes:
             order = ", ".join(f"s.{name}" for name in self._tables.key)
             closing = self._found(f"{self._tables.state} s WHERE {where} ORDER BY {order}", values)
             changed += [("+", *row) for row in closing.values()]
-        columns = change_columns(spec)
-        values_by_column = zip(*changed, strict=True) if changed else [[]] * len(columns)
-        arrays = [
-            decode(list(values), arrow_type(column.type))
-            for column, values in zip(columns, values_by_column, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
+        return _table(changed, change_columns(spec))
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> pa.Table:
+    values_by_column = zip(*rows, strict=True) if rows else [[]] * len(columns)
+    arrays = [
+        decode(list(values), arrow_type(column.type)) for column, values in zip(columns, values_by_column, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, names=[column.name for column in columns])

@@ -25,7 +25,7 @@ from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
 from headrace.schema import type_ddl
-from headrace.views.contract import Column, FlowSpec, FlowState, ViewSpec
+from headrace.views.contract import Column, Emit, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
 from headrace.views.tables import quoted, tables_of
 from headrace.views.values import (
@@ -255,7 +255,7 @@ class Views:
         with self._reading() as db:
             db.execute("BEGIN")
             state = state_of(db, view)
-            (count,) = db.execute(f"SELECT count(*) FROM {tables.state}").fetchone()
+            (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
         position = Position()
@@ -282,7 +282,7 @@ class Views:
                 why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
                 raise InvalidArgument(name, (where or {})[name], why)
         condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
-        order = ", ".join(quoted(name) for name in spec.key) or "1"
+        order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
         sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading())
@@ -295,16 +295,18 @@ class Views:
         view: str,
         *,
         snapshot: bool = True,
+        emit: Emit = "updates",
         timeout: Duration | None = None,
         lease: Duration = "15 seconds",
     ) -> Watch:
         """The view's changes as they are committed, each a dict: `op` ('+' or '-'), the row, and `_position`, the
-        number of the commit. First the rows as they are, unless `snapshot` is False. Ends when there was none for
-        `timeout`. `lease`: how long the store keeps changes for a watcher that is gone without a word."""
+        number of the commit. First the rows as they are, unless `snapshot` is False. With `emit="final"` each result
+        once, when its window is final, and then corrections only. Ends when there was none for `timeout`. `lease`: how
+        long the store keeps changes for a watcher that is gone without a word."""
         from headrace.views.watching import Watch
 
         self.flow(view)
-        return Watch(self.path.parent, view, snapshot=snapshot, timeout=timeout, lease=lease)
+        return Watch(self.path.parent, view, snapshot=snapshot, emit=emit, timeout=timeout, lease=lease)
 
     def ledger(self, view: str) -> pa.Table:
         """What became of every record, window by window; the row without a window counts what belongs to none."""

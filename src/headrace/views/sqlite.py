@@ -301,6 +301,9 @@ class SqliteViews:
             changes = merging.Changes(db, tables, spec.emit, partials, was_closed)
         if partials is not None and partials.num_rows:
             merging.merge(db, tables, partials)
+            if spec.view.shaped is not None:
+                assert commit.shape is not None, "a shaped view's commits say how"
+                merging.reshape(db, tables, partials, commit.shape)
         merging.forget(db, tables, was_reachable, commit.reachable_us)
         moved = commit.closed_us if closed is not None and closed > (was_closed or "") else None
         rows = None if changes is None else changes.rows(moved)

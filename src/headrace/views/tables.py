@@ -2,19 +2,20 @@
 
 The state is one plain table, a row per window and group, with the slots of the aggregates as columns. What readers see
 is an SQL view over it under the view's own name; whether a window is final is computed there from the flow's frontier,
-so that closing a million windows changes one row. Values of `count_distinct` lie in a table of their own.
+so that closing a million windows changes one row. Values of `count_distinct` lie in a table of their own, and so do the
+rows that a transform made of the results: readers see these, joined with the state's row for what is common to them.
 
 A group's name is a user's column and may be anything, so it is quoted. Names with a '/' are ours: no view has one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from headrace.aggregates import ORDER
 from headrace.errors import InvalidArgument, InvalidName
 from headrace.names import check_name
-from headrace.views.contract import TAIL, WINDOW, SlotColumn, ViewSpec
+from headrace.views.contract import TAIL, WINDOW, Column, SlotColumn, ViewSpec
 from headrace.views.values import arrow_type, declared
 
 __all__ = ["ViewTables", "quoted", "tables_of"]
@@ -26,6 +27,8 @@ def quoted(name: str) -> str:
 
 ROW = "/row"
 """The number of a row. Not SQLite's own name for it: a user's column may be called rowid."""
+NUMBER = "/number"
+"""Of a row that a transform made, among those of its result."""
 
 
 @lru_cache(maxsize=256)
@@ -49,6 +52,11 @@ class ViewTables:
         self.names = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
         self.names += [*(slot.name for slot in spec.slots), "_corrections", "_updated_at"]
         self._upserts: dict[int, str] = {}
+        self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
+        joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
+        self.shaped_names = [ROW, NUMBER, *(column.name for column in spec.shaped or ())]
+        self.seen_from = f"{self.state} s{joined}"
+        """Where `seen` is selected from."""
 
     # -- making them -------------------------------------------------------------------------------
 
@@ -63,14 +71,20 @@ class ViewTables:
             raise InvalidArgument(
                 "keep", spec.name, "without a window no row ever ends: there is nothing to count from"
             )
-        own = (ROW, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
-        taken = {name.lower(): "headrace's own" for name in own}
+        own = (ROW, NUMBER, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
         users = [*(("group_by", group.name) for group in spec.groups), *(("agg", slot.name) for slot in spec.slots)]
-        for argument, name in [*users, *(("agg", name) for name in sorted(results))]:
+        self._refuse_alike(own, [*users, *(("agg", name) for name in sorted(results))])
+        groups = [("group_by", group.name) for group in spec.groups]
+        self._refuse_alike(own, [*groups, *(("transform", column.name) for column in spec.shaped or ())])
+
+    def _refuse_alike(self, own: Sequence[str], users: Sequence[tuple[str, str]]) -> None:
+        taken = {name.lower(): "headrace's own" for name in own}
+        for argument, name in users:
             other = taken.setdefault(name.lower(), f"{argument} {name!r}")
             if other != f"{argument} {name!r}" or "\0" in name:
-                why = f"view {spec.name!r} cannot have a column of this name: it is {other}. Rename it in a transform"
+                view = self.spec.name
+                why = f"view {view!r} cannot have a column of this name: it is {other}. Rename it in a transform"
                 raise InvalidArgument(argument, name, why)
 
     def create(self) -> list[str]:
@@ -82,45 +96,64 @@ class ViewTables:
                 f"CREATE TABLE {self.values_of(slot)} (row INTEGER NOT NULL, value {value} NOT NULL, "
                 f"PRIMARY KEY (row, value)) WITHOUT ROWID"
             )
+        if self.shaped is not None:
+            kinds = [(column.name, declared(arrow_type(column.type), column=column.name)) for column in self._made]
+            columns = "".join(f", {quoted(name)} {kind}" for name, kind in kinds)
+            made.append(
+                f"CREATE TABLE {self.shaped} ({self.row} INTEGER NOT NULL, {quoted(NUMBER)} INTEGER NOT NULL{columns}, "
+                f"PRIMARY KEY ({self.row}, {quoted(NUMBER)})) WITHOUT ROWID"
+            )
         return [*made, *self.show()]
+
+    @property
+    def _made(self) -> tuple[Column, ...]:
+        return self.spec.shaped or ()
 
     def show(self) -> list[str]:
         """Makes what readers see; again when the order of the results has changed."""
         if not self.spec.public:
             return []
         name = quoted(self.spec.name)
-        return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS SELECT {self.shown()} FROM {self.state}"]
+        return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS SELECT {self.seen()} FROM {self.seen_from}"]
 
     def drop(self) -> list[str]:
         tables = [self.state, *(self.values_of(slot) for slot in self.distinct)]
+        tables += [] if self.shaped is None else [self.shaped]
         views = [f"DROP VIEW IF EXISTS {quoted(self.spec.name)}"] if self.spec.public else []
         return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables)]
 
     def values_of(self, slot: SlotColumn) -> str:
         return quoted(f"{self.spec.name}/values/{slot.name}")
 
-    def shown(self, of: str = "", *, status: bool = True) -> str:
-        """What readers see of a row, as the columns of a SELECT; `of` is the table's alias."""
-        spec = self.spec
-        plain = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
-        out = [f"{of}{quoted(name)}" for name in plain]
-        types = {slot.name: slot.type for slot in spec.slots}
-        for result in spec.results:
-            slots = [f"{of}{quoted(slot)}" for slot in result.slots]
-            if len(slots) == 1:
-                out.append(slots[0])
-            else:
-                out.append(f"{_ratio(*slots, type_above=types[result.slots[0]])} AS {quoted(result.name)}")
-        if not status:
-            return ", ".join(out)
-        return ", ".join([*out, f"{self.status()} AS _status", "_corrections", "_updated_at"])
+    def results(self) -> str:
+        """The columns of results, for a SELECT from the state's table as `s`."""
+        return ", ".join([*self._places(), *self._results()])
+
+    def _places(self) -> list[str]:
+        return [f"s.{quoted(column.name)} AS {quoted(column.name)}" for column in self.spec.places]
+
+    def _results(self) -> list[str]:
+        types = {slot.name: slot.type for slot in self.spec.slots}
+        out = []
+        for result in self.spec.results:
+            slots = [f"s.{quoted(slot)}" for slot in result.slots]
+            value = slots[0] if len(slots) == 1 else _ratio(*slots, type_above=types[result.slots[0]])
+            out.append(f"{value} AS {quoted(result.name)}")
+        return out
+
+    def seen(self) -> str:
+        """The columns readers see, for a SELECT from the state's table as `s` and the shaped one, if any, as `f`."""
+        made = [f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made]
+        values = self._results() if self.shaped is None else made
+        tail = [f"{self.status()} AS _status", "s._corrections AS _corrections", "s._updated_at AS _updated_at"]
+        return ", ".join([*self._places(), *values, *tail])
 
     def status(self) -> str:
         """Final or open: without windows nothing is ever final."""
         if not self.spec.window_us:
             return "'open'"
         closed = f"(SELECT closed FROM _flows WHERE flow = '{self.spec.name}')"  # a name has no quotes: names.py
-        return f"CASE WHEN window_end <= {closed} THEN 'final' ELSE 'open' END"
+        return f"CASE WHEN s.window_end <= {closed} THEN 'final' ELSE 'open' END"
 
     # -- merging -----------------------------------------------------------------------------------
 
@@ -144,6 +177,10 @@ class ViewTables:
         sets = ", ".join(f"{quoted(name)} = {rule}" for name, rule in self._merges(at.__getitem__).items())
         where = " AND ".join(f"{quoted(name)} IS {at[name]}" for name in self.spec.key) or "1"
         return f"UPDATE {self.state} SET {sets} WHERE {where}"
+
+    def insert_shaped(self, count: int = 1) -> str:
+        row = f"({', '.join('?' * (2 + len(self._made)))})"
+        return f"INSERT INTO {self.shaped} VALUES {', '.join([row] * count)}"
 
     def _merges(self, incoming: Callable[[str], str]) -> dict[str, str]:
         """Column -> the SQL of its merged value; `incoming` writes the new value of a column."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -118,13 +119,14 @@ def record(db: sqlite3.Connection, flow: str, closed_us: int | None) -> Record |
 
 class Record:
     """What a commit changes in a view's rows. SQLite's triggers write down each row as it was when it is first touched,
-    whoever touches it and why; rows of windows that the commit closes change their status, and are added."""
+    whoever touches it and why; rows of windows that the commit closes change their status, and are added. Where
+    a transform shapes the view, the rows it made before are written down in the same way when they go."""
 
     def __init__(
         self, db: sqlite3.Connection, flow: str, tables: ViewTables, was_closed: str | None, closed_us: int | None
     ) -> None:
         self._db, self._flow, self._tables = db, flow, tables
-        self._old: dict[int, Row] = {}
+        self._old: dict[int, list[Row]] = {}
         self._end()  # of a commit that was rolled back
         state, number, names = tables.state, tables.row, [quoted(name) for name in tables.names]
         db.execute(f"CREATE TEMP TABLE watched (_hr_number INTEGER PRIMARY KEY, _hr_was INTEGER, {', '.join(names)})")
@@ -140,28 +142,54 @@ class Record:
             f"CREATE TEMP TRIGGER watched_INSERT AFTER INSERT ON main.{state} WHEN {new('NEW')} BEGIN "
             f"INSERT INTO watched (_hr_number) VALUES (NEW.{number}); END"
         )
+        if tables.shaped is not None:
+            self._watch_shaped(tables.shaped)
         if closed_us is not None and tables.spec.window_us:
             where, values = merging.ending(tables.spec, was_closed, closed_us)
             rows = f"SELECT {number}, 1, {', '.join(names)} FROM {state} WHERE {where}"
             db.execute(f"INSERT INTO temp.watched {rows}", values)
 
+    def _watch_shaped(self, shaped: str) -> None:
+        """A result's rows all go before the new ones come: those that go after that were never seen."""
+        number, names = self._tables.row, [quoted(name) for name in self._tables.shaped_names]
+        fresh = f"EXISTS (SELECT 1 FROM watched_made WHERE _hr_number = {{}}.{number})".format
+        self._db.execute("CREATE TEMP TABLE watched_made (_hr_number INTEGER PRIMARY KEY)")
+        self._db.execute(f"CREATE TEMP TABLE watched_unmade ({', '.join(names)})")
+        self._db.execute(
+            f"CREATE TEMP TRIGGER watched_unmake BEFORE DELETE ON main.{shaped} WHEN NOT {fresh('OLD')} BEGIN "
+            f"INSERT INTO watched_unmade VALUES ({', '.join(f'OLD.{name}' for name in names)}); END"
+        )
+        self._db.execute(
+            f"CREATE TEMP TRIGGER watched_make AFTER INSERT ON main.{shaped} WHEN NOT {fresh('NEW')} BEGIN "
+            f"INSERT INTO watched_made VALUES (NEW.{number}); END"
+        )
+
     def merged(self) -> None:
         """After rows were changed, and before the frontier is: what readers saw until now."""
-        was = f"SELECT _hr_number, {self._tables.shown()} FROM temp.watched WHERE _hr_was"
-        self._old = {row[0]: row[1:] for row in self._db.execute(was)}
+        seen, shaped, row = self._tables.seen(), self._tables.shaped, self._tables.row
+        sources = ["temp.watched s WHERE s._hr_was"]
+        if shaped is not None:
+            sources = [
+                f"temp.watched_unmade f CROSS JOIN temp.watched s ON s._hr_number = f.{row} WHERE s._hr_was",
+                f"temp.watched s CROSS JOIN main.{shaped} f ON f.{row} = s._hr_number WHERE s._hr_was "
+                f"AND NOT EXISTS (SELECT 1 FROM temp.watched_made m WHERE m._hr_number = s._hr_number)",
+            ]
+        for source in sources:
+            for number, *values in self._db.execute(f"SELECT s._hr_number, {seen} FROM {source}"):
+                self._old.setdefault(number, []).append(tuple(values))
 
     def keep(self, sequence: int) -> None:
         """After all was changed, the frontier too: keeps what is different under the commit's sequence."""
-        row, order = self._tables.row, ", ".join(self._tables.key) or "1"
-        now = f"SELECT {row}, {self._tables.shown()} FROM {self._tables.state} WHERE {row} IN "
-        new = self._db.execute(f"{now} (SELECT _hr_number FROM temp.watched) ORDER BY {order}").fetchall()
+        tables = self._tables
+        order = ", ".join(f"s.{name}" for name in tables.key) or "1"
+        now = f"SELECT s.{tables.row}, {tables.seen()} FROM {tables.seen_from} WHERE s.{tables.row} IN"
+        found = self._db.execute(f"{now} (SELECT _hr_number FROM temp.watched) ORDER BY {order}").fetchall()
         self._end()
-        changed: list[Row] = []
-        for number, *values in new:
-            old = self._old.pop(number, None)
-            if old != tuple(values):
-                changed += [("+", *values)] if old is None else [("-", *old), ("+", *values)]
-        changed = [("-", *row) for row in self._old.values()] + changed
+        new: dict[int, list[Row]] = {}
+        for number, *values in found:
+            new.setdefault(number, []).append(tuple(values))
+        gone = [("-", *row) for number, rows in self._old.items() if number not in new for row in rows]
+        changed = gone + [change for number, rows in new.items() for change in _diff(self._old.get(number, []), rows)]
         if not changed:
             return
         body = self._encoded(changed)
@@ -187,6 +215,13 @@ class Record:
         return body
 
     def _end(self) -> None:
-        for event in "UPDATE", "DELETE", "INSERT":
-            self._db.execute(f"DROP TRIGGER IF EXISTS temp.watched_{event}")
-        self._db.execute("DROP TABLE IF EXISTS temp.watched")
+        for trigger in "UPDATE", "DELETE", "INSERT", "make", "unmake":
+            self._db.execute(f"DROP TRIGGER IF EXISTS temp.watched_{trigger}")
+        for table in "watched", "watched_made", "watched_unmade":
+            self._db.execute(f"DROP TABLE IF EXISTS temp.{table}")
+
+
+def _diff(old: list[Row], new: list[Row]) -> list[Row]:
+    """What went and what came, of the rows of one result."""
+    gone, come = Counter(old) - Counter(new), Counter(new) - Counter(old)
+    return [("-", *row) for row in gone.elements()] + [("+", *row) for row in come.elements()]

@@ -19,20 +19,23 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgument, UnknownView, WatchLost
 from headrace.rows import to_rows
 from headrace.views import watchers
-from headrace.views.contract import ViewSpec
+from headrace.views.contract import Emit, ViewSpec, check_emit
 from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, batch_of, connected, schema_of
 from headrace.views.sqlite import FILE, SqliteViews, spec_of, translate
 from headrace.views.tables import quoted
 
 __all__ = ["Watch"]
+
+Changes = TypeVar("Changes", pa.Table, pa.RecordBatch)
 
 BEATS = 4
 """Renewals in the time of a lease."""
@@ -46,9 +49,16 @@ class Watch:
     """`for change in views.watch("views_by_page")`: an iterator of dicts; `batches()` has whole commits as Arrow."""
 
     def __init__(
-        self, home: Path, view: str, *, snapshot: bool, timeout: Duration | None, lease: Duration = "15 seconds"
+        self,
+        home: Path,
+        view: str,
+        *,
+        snapshot: bool,
+        emit: Emit = "updates",
+        timeout: Duration | None,
+        lease: Duration = "15 seconds",
     ) -> None:
-        self.view = view
+        self.view, self._emit = view, check_emit(emit)
         self._pid = os.getpid()
         self._patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
         self._lease = _Lease(home, view, duration_us(lease, argument="lease"))
@@ -75,14 +85,22 @@ class Watch:
         schema = schema_of(watchers.watched_columns(spec)).append(pa.field("_position", pa.int64()))
         if len(set(schema.names)) < len(schema.names):
             raise InvalidArgument("view", self.view, "has a column 'op', and so has every change: give it another name")
+        if self._emit == "final" and spec.window_us is None:
+            raise InvalidArgument("emit", self._emit, "without a window no result is ever final: use emit='updates'")
         (sequence,) = self._db.execute("SELECT sequence FROM _flows WHERE flow = ?", (self.view,)).fetchone()
         ready = []
         if snapshot:
             order = ", ".join(quoted(name) for name in spec.key) or "1"
             cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {quoted(self.view)} ORDER BY {order}")
-            ready = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])]
+            read = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])]
+            ready = [batch for batch in map(self._wanted, read) if batch.num_rows]
         self._db.execute("COMMIT")
         return ready[::-1], schema, sequence
+
+    def _wanted(self, changes: Changes) -> Changes:
+        """With emit="final", the changes of the rows that are final, as if the view had no others: a result comes when
+        its window closes, and what follows are corrections."""
+        return changes if self._emit == "updates" else changes.filter(pc.equal(changes["_status"], "final"))
 
     # -- iterating ---------------------------------------------------------------------------------
 
@@ -120,9 +138,9 @@ class Watch:
         try:
             while True:
                 version = self._version()
-                found = self._look()
-                if found is not None:
-                    return found
+                while (found := self._look()) is not None:
+                    if (wanted := self._wanted(found)).num_rows:
+                        return wanted
                 while self._version() == version:
                     if limit is not None and time.monotonic() >= limit:
                         return None

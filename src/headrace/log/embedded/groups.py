@@ -42,7 +42,7 @@ from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import GROUPS, MEMBERS, PARTITIONS, SHARES, GroupRow, MemberRow, ShareRow
-from headrace.log.embedded.retention import paced, time_to_loss
+from headrace.log.embedded.retention import kind_of, paced, time_to_loss
 
 BEATS_PER_LEASE = 4
 
@@ -59,9 +59,16 @@ class EmbeddedGroup:
     def __repr__(self) -> str:
         return f"<group {self.name!r} of topic {self._topic.name!r}>"
 
+    @property
+    def flow(self) -> str | None:
+        """The flow that this group stands for; None: it is a group."""
+        kind, name = kind_of(self.name)
+        return name if kind == "flow" else None
+
     def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> EmbeddedMember:
         """A new member. `start`: where partitions without a committed offset begin. `lease`: how long a member that
         shows no sign of life keeps its partitions."""
+        self._refuse_flow()
         return EmbeddedMember(self._engine, self._catalog, self._topic, self.name, lease=lease, start=start)
 
     def committed(self) -> dict[int, int]:
@@ -91,7 +98,8 @@ class EmbeddedGroup:
         None: not at this pace, or never."""
         topic = self._current()
         self._require()
-        return time_to_loss(self._engine, topic, self.name)
+        kind, name = kind_of(self.name)
+        return time_to_loss(self._engine, topic, name, kind=kind)
 
     def members(self) -> list[MemberInfo]:
         self._catalog.check()
@@ -141,6 +149,7 @@ class EmbeddedGroup:
         go on from there at their next poll; what they polled before can no longer be committed."""
         from headrace.log.embedded.reading import partition_states, start_offset
 
+        self._refuse_flow()
         topic = self._current()
         offsets = {
             partition: start_offset(self._engine, self._catalog, topic, state, start)
@@ -160,6 +169,15 @@ class EmbeddedGroup:
 
         self._engine.committer.run(apply, synced=topic.synced)
         return offsets
+
+    def _refuse_flow(self) -> None:
+        if self.flow is not None:
+            raise InvalidArgument(
+                "group",
+                self.name,
+                f"is the flow {self.flow!r}, whose place is beside its results: to have it read again, drop what it "
+                f"made (headrace views drop {self.flow})",
+            )
 
     def delete(self) -> None:
         """Forgets the group and its offsets; live members are fenced."""

@@ -16,6 +16,8 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from headrace.log.contract import LogUsage, Maintained, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
@@ -154,6 +156,21 @@ class EmbeddedLog:
         """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
         self._check()
         return self._engine.wakes.wait_any(seen, timeout)
+
+    def report(self, flow: str, places: Iterable[tuple[EmbeddedTopic, Mapping[int, int]]]) -> Future[None]:
+        """A flow tells how far it has read topics, so that retention minds it and lag is seen. Need not be waited
+        for: what is lost of it only keeps records for longer."""
+        from headrace.log.embedded import readers
+
+        self._check()
+        return readers.report(self._engine, flow, [(topic.known_state(), offsets) for topic, offsets in places])
+
+    def forget_flow(self, flow: str) -> None:
+        """Nothing is kept for the flow any more."""
+        from headrace.log.embedded import readers
+
+        self._check()
+        readers.forget(self._engine, flow)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them."""

@@ -1,8 +1,9 @@
 """Retention: old batches go, from the front of a partition. Owns what may go, whom it overtakes, and how long a
 consumer has until it does. Whole batches only; by arrival, which no producer's clock can move.
 
-Groups and queues that were ever used on a topic are known: with `unread="keep"` nothing goes that one of them has not
-read; with `unread="delete"` it goes, and whoever is overtaken is told, here and at its next read."""
+Groups and queues that were ever used on a topic are known, and so are the flows that read it: with `unread="keep"`
+nothing goes that one of them has not read; with `unread="delete"` it goes, and whoever is overtaken is told, here and
+at its next read."""
 
 from __future__ import annotations
 
@@ -38,6 +39,13 @@ logger = logging.getLogger("headrace.log")
 STEP_BATCHES = 2_000
 """At most this many go in one transaction: others wait while it runs."""
 TELL_SECONDS = 60.0
+FLOW = "__flow."
+"""What the group is called that stands for a flow: so, and the flow's name. See `readers`."""
+
+
+def kind_of(group: str) -> tuple[str, str]:
+    """Whether a group is one or stands for a flow, and the name of either."""
+    return ("flow", group.removeprefix(FLOW)) if group.startswith(FLOW) else ("group", group)
 
 
 def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
@@ -48,7 +56,8 @@ def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
         shares = SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic, group.name)
         committed = {share.partition: share.committed for share in shares if share.committed is not None}
         for state in states:
-            out.append(Consumer("group", group.name, state.partition, committed.get(state.partition, state.earliest)))
+            at = committed.get(state.partition, state.earliest)
+            out.append(Consumer(*kind_of(group.name), state.partition, at))
     for queue in QUEUES.select(db, "WHERE topic = ?", topic):
         cursors = dict(db.execute("SELECT partition, next FROM cursors WHERE queue = ?", (queue.id,)))
         undone = dict(
@@ -246,8 +255,9 @@ def time_to_loss(
         states = PARTITIONS.select(db, "WHERE topic = ?", topic.id)
         known = [c for c in consumers(db, topic.id) if (c.kind, c.name) == (kind, name)]
         offsets = {consumer.partition: consumer.offset for consumer in known}
-        of_group = SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, name) if kind == "group" else []
-        shares = {share.partition: share for share in of_group}
+        group = FLOW + name if kind == "flow" else name
+        found = [] if kind == "queue" else SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, group)
+        shares = {share.partition: share for share in found}
         left: list[float] = []
         behind = paces = news = 0.0  # bytes: unread, read a second, and added a second
         for state in states:
@@ -297,7 +307,7 @@ def _offset_before(db: sqlite3.Connection, state: PartitionRow, when_us: int) ->
 
 
 def at_risk(engine: Engine, topic: TopicState) -> list[AtRisk]:
-    """Groups and queues that have less than a tenth of the retention left (an hour, where only bytes are bounded)."""
+    """Who has less than a tenth of the retention left (an hour, where only bytes are bounded)."""
     settings = topic.settings
     if settings.retention_us is None and settings.retention_bytes is None:
         return []

@@ -121,7 +121,7 @@ class EmbeddedTopic:
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
         began = time.monotonic()
         for _ in range(ATTEMPTS):
-            state = self._known_state()
+            state = self.known_state()
             job: Small | Append
             if few and not state.settings.versioned:
                 job = Small(state, self._catalog.schema(state), few)
@@ -146,7 +146,7 @@ class EmbeddedTopic:
         if self.name.startswith("__"):
             raise InvalidArgument("topic", self.name, "is headrace's own: it can be read, not written or altered")
 
-    def _known_state(self) -> TopicState:
+    def known_state(self) -> TopicState:
         """The state as last seen: an append finds out under the lock whether it still is."""
         self._catalog.check()
         return self._catalog.known(self._id) or self._state()
@@ -163,7 +163,7 @@ class EmbeddedTopic:
         from headrace.log.embedded import append, dead_letters
 
         self._refuse_own()
-        state = self._known_state()
+        state = self.known_state()
         return append.prepare(
             state,
             self._catalog.schema(state),
@@ -353,13 +353,14 @@ class EmbeddedTopic:
     def group(self, name: str) -> EmbeddedGroup:
         """A consumer group: its members share the partitions, its offsets are kept by the log."""
         from headrace.log.embedded.groups import EmbeddedGroup
+        from headrace.log.embedded.retention import kind_of
         from headrace.names import check_name
 
-        check_name(name, argument="group")
+        check_name(name, argument="group", system=isinstance(name, str) and kind_of(name)[0] == "flow")
         return EmbeddedGroup(self._engine, self._catalog, self._state(), name)
 
     def groups(self) -> list[EmbeddedGroup]:
-        """The groups that ever joined this topic."""
+        """The groups that ever joined this topic, and `__flow.NAME` for each flow that reads it."""
         state = self._state()
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
