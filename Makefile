@@ -7,7 +7,7 @@ HEADRACE_SOAK_SECONDS ?= 600
 export HEADRACE_SOAK_SECONDS
 
 help:
-	@echo "make demo    the log in ten seconds: produce, share, kill, take over, rewind"
+	@echo "make demo    streams into views in half a minute: close, correct, kill, audit"
 	@echo "make test    lint, types and tests"
 	@echo "make soak    the long random tests, about HEADRACE_SOAK_SECONDS=$(HEADRACE_SOAK_SECONDS) in all"
 	@echo "make bench   measure, with peers beside"

@@ -1,24 +1,37 @@
 """The documentation is executed: every ```python run block of a page, in order, in one namespace and a fresh directory;
-every ```console run session against a real shell, its output compared line by line (`…` stands for anything)."""
+every ```console run session by a shell that is typed at, its output compared line by line (`…` stands for anything). A
+```python run NAME.py block is also the file of that name where the session is."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from headrace.demo.process import QUICK_START
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for _, text in named_blocks(page, kind)]
+
+
+def named_blocks(page: Path, kind: str) -> list[tuple[str, str]]:
+    """Blocks with the name of the file that they are, if they have one."""
+    pattern = re.compile(rf"^```{kind}(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return pattern.findall(page.read_text(encoding="utf-8"))
 
 
 JAVA = os.environ.get("JAVA_HOME") or shutil.which("java")
@@ -28,7 +41,7 @@ SPARK = bool(JAVA) and importlib.util.find_spec("pyspark") is not None
 def having(kind: str) -> list[object]:
     found = {page: "\n".join(blocks(page, kind)) for page in PAGES}
     needs_spark = pytest.mark.skipif(not SPARK, reason="the page needs Spark: pyspark and Java")
-    on_spark = {page for page, text in found.items() if "pyspark" in text or "hr.App(" in text}
+    on_spark = {page for page, text in found.items() if re.search(r"pyspark|hr\.App\(|headrace (run|audit) ", text)}
     return [
         pytest.param(page, id=str(page.relative_to(ROOT)), marks=needs_spark if page in on_spark else ())
         for page, text in found.items()
@@ -40,34 +53,104 @@ def having(kind: str) -> list[object]:
 @pytest.mark.parametrize("page", having("python run"))
 def test_python_of(page: Path, tmp_path: Path) -> None:
     program = "\n".join(blocks(page, "python run"))
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # a JVM that lives for seconds
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}  # a JVM that lives for seconds
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", having("console run"))
 def test_sessions_of(page: Path, tmp_path: Path) -> None:
+    for name, text in named_blocks(page, "python run"):
+        if name:
+            (tmp_path / name).write_text(text)
+    commands: list[tuple[str, list[str]]] = []
+    for line in "".join(blocks(page, "console run")).splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        else:
+            commands[-1][1].append(line)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "110", "TERM": "dumb"}
+    environment["JAVA_TOOL_OPTIONS"] = QUICK_START
     environment.pop("HEADRACE_HOME", None)
-    script: list[str] = []
-    wanted: list[str] = []
-    for block in blocks(page, "console run"):
-        for line in block.splitlines():
-            wanted.append(line)
-            if line.startswith("$ "):
-                script += [f"echo {_quoted(line)}", f"{{ {line[2:]} ; }} 2>&1" if not line.endswith("&") else line[2:]]
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    got = [line for line in done.stdout.splitlines() if not re.match(r"bash: line \d+: +\d+ Killed", line)]
-    for number, (expected, line) in enumerate(zip(wanted, got, strict=False)):
-        pattern = ".*".join(re.escape(part) for part in expected.rstrip().split("…"))
-        told = f"line {number}: {line!r}, the page says {expected!r}"
-        assert re.fullmatch(pattern, line.rstrip()), f"{told}\n{done.stdout}"
-    assert len(got) == len(wanted), done.stdout + done.stderr
+    with contextlib.closing(Shell(tmp_path, environment)) as shell:
+        for command, wanted in commands:
+            shell.run(command, wanted)
+        shell.end()
+
+
+LINE_SECONDS = 120
+
+
+class Shell:
+    """bash, typed at line by line: a command is given when all that the one before should print has come."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._bash = subprocess.Popen(
+            ["bash"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._shown: list[str] = []
+        self._beside = False  # whether a job in the background prints too
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._bash.stdout is not None
+        for line in self._bash.stdout:
+            if not re.match(r"bash: line \d+: +\d+ Killed", line):
+                self._lines.put(line.rstrip())
+        self._lines.put(None)
+
+    def _next(self, wanted: str) -> str:
+        try:
+            line = self._lines.get(timeout=LINE_SECONDS)
+        except queue.Empty:
+            line = None
+        told = "\n".join(self._shown)
+        assert line is not None, f"the page says {wanted!r}, and nothing came after\n{told}"
+        self._shown.append(line)
+        return line
+
+    def run(self, command: str, wanted: list[str]) -> None:
+        assert self._bash.stdin is not None
+        job = command.endswith("&")
+        given = command if job else f"{{ {command} ; }} </dev/null"
+        self._bash.stdin.write(f"echo {_quoted('$ ' + command)}\n{given}\n")
+        self._bash.stdin.flush()
+        assert self._next(f"$ {command}") == f"$ {command}", "\n".join(self._shown)
+        self._beside |= job and ">" not in command
+        left = list(wanted)
+        for _ in wanted:
+            line = self._next(left[0])
+            fitting = [each for each in (left if self._beside else left[:1]) if _fits(each, line)]
+            assert fitting, f"{line!r} came, the page says {left[0]!r}\n" + "\n".join(self._shown)
+            left.remove(fitting[0])
+
+    def end(self) -> None:
+        """Nothing may come that the page does not say."""
+        assert self._bash.stdin is not None
+        self._bash.stdin.close()
+        line = self._lines.get(timeout=LINE_SECONDS)
+        assert line is None, f"{line!r} came, which the page does not say"
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)
+        self._bash.wait()
+
+
+def _fits(expected: str, line: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, expected.rstrip().split("…"))), line) is not None
 
 
 def _quoted(text: str) -> str:

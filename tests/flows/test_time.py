@@ -117,6 +117,22 @@ def test_a_quiet_partition_holds_up_until_it_is_idle(spark: Any, tmp_path: Path)
         assert {status for *_, status in rows(app, "v")} == {"final"}
 
 
+def test_a_batch_that_takes_long_makes_nobody_idle(spark: Any, tmp_path: Path) -> None:
+    now = [datetime.now(UTC).timestamp()]
+    with hr.App("slow", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "at timestamp", event_time="at")
+        app.stream(topic).window(hr.tumbling("10 seconds"), idle="30 seconds").agg(n=hr.count()).to_view("v")
+        app.running._clock_us = lambda: int(now[0] * 1e6)
+        (flow,) = app.running.flows
+        loop = app.running.loop(flow)
+        topic.append({"at": at(1)})
+        batch = loop.prepare()
+        now[0] += 60  # whatever came meanwhile, the batch does not know
+        assert batch is not None
+        loop.commit(batch)
+        assert [row["_status"] for row in app.view("v").to_arrow().to_pylist()] == ["open"]
+
+
 def test_results_as_a_topic_final_ones_once_then_corrections(spark: Any, tmp_path: Path) -> None:
     with hr.App("final", home=tmp_path, spark=spark) as app:
         topic = app.topic("t", "who string, at timestamp", event_time="at")

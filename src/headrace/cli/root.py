@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "verify": ("checks", "Read and check everything the log holds."),
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),
-    "demo": ("story", "The log in ten seconds: produce, share, kill, take over, rewind."),
+    "demo": ("story", "Streams into views in half a minute: close, correct, kill, audit."),
 }
 
 

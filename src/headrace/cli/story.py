@@ -8,16 +8,19 @@ from headrace.cli.options import home_option
 
 
 @click.command()
+@click.option("--live", is_flag=True, help="Then go on with more visitors, and show the view, until Ctrl-C.")
 @home_option
-def demo() -> None:
-    """The log in ten seconds: produce, share, kill, take over, rewind. Uses a temporary directory.
+def demo(live: bool) -> None:
+    """Streams into views in half a minute, on a small web shop: a window closes, a straggler corrects it, a wrong clock
+    is put right, a worker is killed, nothing is lost. Uses a temporary directory; needs Java 17 or 21.
 
     \b
     Example:
       headrace demo
+      headrace demo --live
     """
     from headrace.demo import run
 
-    code = run()
+    code = run(live=live)
     if code:
         raise click.exceptions.Exit(code)

@@ -1,25 +1,44 @@
-"""Page views of a small web shop, the same in every run. Pure but for the time, which is an argument."""
+"""A web shop as a headrace program: page views and purchases in, one view out. `headrace run` takes this file as it is.
 
-from __future__ import annotations
+Owns the topic and the flow. Does not know who writes the records: in the demo it is `traffic`."""
 
-import random
-from datetime import datetime, timedelta
-from typing import Any
+import headrace as hr
 
-SCHEMA = "user string, page string, ms int, at timestamp"
-PAGES = ("/", "/", "/", "/search", "/search", "/kettle", "/teapot", "/cups", "/basket", "/checkout")
-USERS = 200
+app = hr.App("shop")
+
+# A browser says by its own clock when a page was opened (`occurred`) and when it told us (`sent`); the shop's server
+# adds by its clock when it heard of it (`received`). Purchases have `cents`, page views have the id of a `view`.
+visits = app.topic(
+    "visits",
+    "city string, device string, page string, view string, cents bigint, "
+    "occurred timestamp, sent timestamp, received timestamp",
+    key="city",
+    event_time="received",
+    partitions=3,
+)
 
 
-def page_views(count: int, until: datetime, seed: int) -> list[dict[str, Any]]:
-    """`count` page views, the last of them at `until`, ten milliseconds apart."""
-    chance = random.Random(seed)
-    return [
-        {
-            "user": f"user-{chance.randrange(USERS):03}",
-            "page": chance.choice(PAGES),
-            "ms": int(chance.lognormvariate(3.5, 0.6)),
-            "at": until - timedelta(milliseconds=10 * (count - 1 - i)),
-        }
-        for i in range(count)
-    ]
+def visitors_only(df):  # type: ignore[no-untyped-def]
+    """Your PySpark, unchanged. `at` is by the shop's clock, however wrong the device's is."""
+    at = hr.corrected_time("occurred", "sent", "received")
+    return df.where("page <> '/health'").withColumn("at", at)
+
+
+pages_per_minute = (
+    app.stream(visits)
+    .transform(visitors_only)
+    .window(
+        hr.tumbling("1 minute"),
+        time="at",
+        grace="10 seconds",
+        late=hr.correct(within="10 minutes"),
+        idle="3 seconds",
+    )
+    .group_by("page")
+    .agg(
+        views=hr.count_distinct("view"),  # a browser that got no answer sends again: counted once
+        orders=hr.count(where="cents is not null"),
+        cents=hr.sum("cents"),
+    )
+    .to_view("pages_per_minute")
+)

@@ -1,205 +1,310 @@
-"""The plot: produce, share, kill, take over, check, rewind, verify. Owns its temporary home and its processes, and
-clears both away. Waits for facts, each with a deadline; a fact that does not come is told, and ends in exit code 1."""
+"""The plot: a minute closes, a straggler corrects it, a wrong clock is put right, the ledger balances, the worker is
+killed, another goes on, nothing is lost. Owns its temporary home and its processes, and clears both away. Starts no
+Spark itself: the worker does, and the story reads what it commits. Waits for facts, each with a deadline; a fact that
+does not come is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
-from typing import IO, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import headrace as hr
-from headrace.demo.consumer import GROUP, LEASE, RESULTS, RESULTS_SCHEMA, TOPIC
-from headrace.demo.shop import SCHEMA, page_views
+from headrace import app as apps
+from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed
+from headrace.demo.recount import Recount, differing, happened, lost_and_doubled, minute_of, recount
+from headrace.demo.rows import VIEW, Row, all_rows, booked, line, of_minute
 from headrace.demo.telling import Teller
-from headrace.log.contract import Group, Topic
+from headrace.demo.traffic import OPENS, OTHERS, QUIET, RUSH_ENDS_S, Traffic, day_of, health
+from headrace.durations import format_duration
+from headrace.errors import WaitTimeout
+from headrace.views.reading import open_views
 
-MORNING, NOON, EVENING = 12_000, 2_000, 2_000
-PARTITIONS = 4
-DEADLINE_SECONDS = 20.0
+if TYPE_CHECKING:
+    from headrace.position import Position
+    from headrace.views.contract import Place
+
+HEALTH_SECONDS = 0.5
+"""So often the servers of the other cities are heard of: often enough not to be idle."""
 
 
-T = TypeVar("T")
-
-
-class NotSo(Exception):
-    """Something the story promised did not happen."""
-
-
-def tell(teller: Teller) -> int:
+def tell(teller: Teller, *, live: bool) -> int:
     """Runs it all in a temporary directory."""
     try:
-        with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder, ExitStack() as stack:
-            _plot(teller, f"{folder}/home", stack)
+        with tempfile.TemporaryDirectory(prefix="headrace-demo-", ignore_cleanup_errors=True) as folder:
+            Story(teller, Path(folder)).tell(live=live)
+    except WorkerFailed as error:
+        print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except NotSo as error:
         teller.bad(f"not as promised: {error}")
         return 1
     return 0
 
 
-def _plot(teller: Teller, home: str, stack: ExitStack) -> None:
-    log = stack.enter_context(hr.open_log(home))
+class Story:
+    def __init__(self, teller: Teller, folder: Path) -> None:
+        self._teller, self._traffic = teller, Traffic()
+        self._day = day_of(self._traffic)
+        self._home, self._litter = folder / "home", folder / "tmp"
+        self._litter.mkdir()
+        apps.overrides["home"] = str(self._home)
+        from headrace.demo import shop  # the program itself: it makes the topic; nobody runs its flow in this process
 
-    teller.step("Produce: page views of a small shop, into a topic with 4 partitions")
-    views = log.create_topic(TOPIC, SCHEMA, key="user", event_time="at", partitions=PARTITIONS)
-    results = log.create_topic(RESULTS, RESULTS_SCHEMA)
-    began = time.perf_counter()
-    views.append(page_views(MORNING, datetime.now(UTC), seed=1))
-    took = time.perf_counter() - began
-    teller.show(f"{MORNING:,} records in {took * 1000:.0f} ms; by partition: {_by(_ends(views))}")
-    teller.say(
-        "Each is typed, checked and synced to disk before append() returns: a power cut now loses none of them. "
-        "The key chose the partition, so one user's views stay in order."
-    )
+        self._app, self._visits, self._flow = shop.app, shop.visits, shop.app.flows[VIEW]
+        self._program = Path(shop.__file__)
+        self._views = open_views(self._home)
 
-    teller.step("Share: two consumer processes join the group 'analytics'")
-    group = views.group(GROUP)
-    with _consumer(home, "anna") as (anna, said), _consumer(home, "bert") as (bert, _):
-        shares = _until(lambda: _shared(group), "both consumers have partitions")
-        names = {anna.pid: "anna", bert.pid: "bert"}
-        for pid, partitions in shares.items():
-            teller.show(f"{names.get(pid, '?')} (process {pid}) reads partitions {_list(partitions)}")
-        noon = datetime.now(UTC)
-        views.append(page_views(NOON, noon, seed=2))
-        _until(lambda: _all_read(group), "everything is read", anna, bert)
-        by_whom = Counter(record.value["consumer"] for record in results.records())
-        teller.show(f"{NOON:,} more page views came; results so far: {_by(by_whom)}")
-        teller.say(
-            "Partitions are shared out among whoever is there. Results and offsets are written in one transaction, "
-            "so that work counts once or not at all."
-        )
-
-        teller.step("Kill: anna gets SIGKILL between reading records and committing them")
-        anna.send_signal(signal.SIGUSR1)  # asks her to stop at the worst moment, so that every run has it
-        views.append(page_views(EVENING, datetime.now(UTC), seed=3))
-        held = _line(said, "holding")
-        anna.kill()
-        anna.wait()
-        teller.show(f"{EVENING:,} more came; anna died with {held} of them read and not committed")
-        teller.say("No goodbye, no clean-up: as bad as a crash, or as a machine that is gone.")
-
-        teller.step("Take over: bert gets her partitions when her lease runs out")
-        began = time.perf_counter()
-        _until(lambda: _alone(group, bert.pid), "bert has all partitions")
-        waited = time.perf_counter() - began
-        teller.show(f"after {waited:.1f} s (the lease is {LEASE}) bert reads partitions {_list(range(PARTITIONS))}")
-        _until(lambda: _all_read(group), "everything is read", bert)
-        teller.say(
-            "Nobody had to restart anything. Had anna only been asleep, she could no longer commit: she is fenced."
-        )
-
-    teller.step("Check: every page view against every result")
-    written = {(number, offset) for number, end in _ends(views).items() for offset in range(end)}
-    found = [record.value for record in results.records()]
-    seen = Counter((row["partition"], row["offset"]) for row in found)
-    by_whom = Counter(row["consumer"] for row in found)
-    lost, doubled = len(written - set(seen)), sum(count - 1 for count in seen.values())
-    unknown = len(set(seen) - written)
-    verdict = f"{len(written):,} written, {lost} lost, {doubled} doubled ({_by(by_whom)})"
-    if lost or doubled or unknown:
-        raise NotSo(f"{verdict}, {unknown} never written")
-    teller.good(verdict)
-    teller.say(
-        f"Bert was given anna's {held} records again, and they count once: her results would have been committed "
-        "with her offsets, or not at all. A consumer that writes elsewhere first and commits then would see them "
-        "twice (at least once)."
-    )
-
-    teller.step("Rewind: the group goes back to before the second load of page views, and reads again")
-    offsets = group.rewind(noon)
-    with group.join() as member:
-        again = 0
-        while records := member.poll(timeout="0 seconds", max_records=5_000):
-            again += len(records)
-        member.commit()
-    teller.show(f"rewound to {noon:%H:%M:%S.%f} UTC, offsets {_by(offsets)}: {again:,} records read again")
-    if again != NOON + EVENING:
-        raise NotSo(f"{NOON + EVENING} records arrived since noon, {again} were read")
-    teller.say("Reading takes nothing away: a new version of your code can work on old records whenever you like.")
-
-    teller.step("Verify: every byte is read and checked")
-    checked = log.verify()
-    if not checked.ok:
-        raise NotSo(f"verify found {checked.problems[0]}")
-    teller.good(f"{checked.records:,} records in {checked.batches} batches, {checked.bytes:,} bytes: ok")
-
-    teller.step("Now you")
-    teller.show('headrace topics create clicks "user string, page string, at timestamp" --key user --event-time at')
-    teller.show("""echo '{"user":"ann","page":"/","at":"2026-01-01T09:00:05Z"}' | headrace produce clicks""")
-    teller.show("headrace consume clicks --group mine --follow")
-    teller.show("headrace --help")
-
-
-# -- facts ---------------------------------------------------------------------------------------------
-
-
-def _until(fact: Callable[[], T], what: str, *workers: subprocess.Popen[str]) -> T:
-    """The fact, as soon as it is one. It is looked at again after a moment: the log is what knows, so ask the log."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := fact()):
-        if time.monotonic() > deadline:
-            raise NotSo(f"waited {DEADLINE_SECONDS:g} s until {what}")
-        for worker in workers:
-            if worker.poll() is not None:
-                raise NotSo(f"a consumer ended with exit code {worker.returncode}")
-        time.sleep(0.01)
-    return found
-
-
-def _ends(topic: Topic) -> dict[int, int]:
-    return {number: at.next for number, at in topic.offsets().items()}
-
-
-def _shared(group: Group) -> dict[int, tuple[int, ...]]:
-    """Partitions by process, once two have all of them between them."""
-    found = {member.pid: member.partitions for member in group.members() if member.alive and member.partitions}
-    return found if len(found) == 2 and sum(map(len, found.values())) == PARTITIONS else {}
-
-
-def _all_read(group: Group) -> bool:
-    return not any(lag.records for lag in group.lag().values())
-
-
-def _alone(group: Group, pid: int) -> bool:
-    members = [member for member in group.members() if member.alive]
-    return [member.pid for member in members] == [pid] and len(members[0].partitions) == PARTITIONS
-
-
-@contextmanager
-def _consumer(home: str, name: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A consumer process, ended when the block is left, whatever happens."""
-    command = [sys.executable, "-m", "headrace.demo.consumer", home, name]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout
-    finally:
-        process.terminate()
+    def tell(self, *, live: bool) -> None:
         try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+            with self._alive(OTHERS):
+                with self._worker() as worker:
+                    self._opens(worker)
+                    self._minute_closes()
+                    self._straggler()
+                    self._wrong_clock()
+                    self._ledger()
+                    rush = self._killed(worker)
+                with self._worker() as worker:
+                    self._goes_on(worker, rush)
+                    self._nothing_lost(worker)
+                    self._now_you()
+                    if live:
+                        from headrace.demo.live import go_on
+
+                        go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
+        finally:
+            self._app.close()
+
+    # -- the steps ---------------------------------------------------------------------------------
+
+    def _opens(self, worker: Worker) -> None:
+        say, show, began = self._teller.say, self._teller.show, time.monotonic()
+        self._teller.step("The shop opens")
+        say("A worker process is starting Spark, which takes seconds; meanwhile visitors come, and the log has them.")
+        position = self._visits.append(self._day.opening).position
+        read = self._read()
+        orders = sum(cell.orders for cell in read.cells.values())
+        show(
+            f"{read.records - orders:,} page views and {orders:,} purchases, from {len(self._visits.offsets())} cities"
+        )
+        say(
+            "They come out of order, some twice, some from devices whose clock is hours off, and nothing more comes "
+            f"from {QUIET.title()}: the log keeps them as they are."
+        )
+        worker.hear("spark")
+        show(f"Spark is up after {time.monotonic() - began:.1f} s; the worker checks its flow before it runs it")
+        worker.hear("running")
+        self._until_read(position, worker)
+        show(f"first rows of the view {VIEW} after {time.monotonic() - began:.1f} s:")
+        rows = of_minute(self._views, OPENS)
+        for row in rows:
+            show(line(row))
+        _expect({row["_status"] for row in rows} == {"open"}, "the first minute is open")
+        say("The rows are right about what was read, and open: the view itself says that more may come.")
+
+    def _minute_closes(self) -> None:
+        self._teller.step("A minute closes")
+        went, came = self._change(self._day.minute_ends, OPENS, "/", lambda row: row["_status"] == "final")
+        _expect(went["_status"] == "open", "the row was open before it was final")
+        grace = timedelta(microseconds=self._flow.grace_us)
+        self._teller.say(
+            f"{' and '.join(map(str.title, OTHERS))} are past {came['window_end'] + grace:%H:%M:%S} (the end, and "
+            f"{format_duration(self._flow.grace_us)} of grace), and {QUIET.title()}, silent for "
+            f"{format_duration(self._flow.idle_us)}, holds nobody up: the row is final, and safe to act on."
+        )
+
+    def _straggler(self) -> None:
+        row = self._day.straggler
+        self._teller.step("A straggler arrives")
+        self._teller.show(
+            f"a phone in a tunnel opened {row['page']} at {happened(row):%H:%M:%S}; we hear of it at "
+            f"{row['received']:%H:%M:%S}"
+        )
+        went, came = self._change([row], minute_of(happened(row)), row["page"])
+        one_more = came["views"] - went["views"] == came["_corrections"] - went["_corrections"] == 1
+        _expect(one_more, "it is one view and one correction")
+        _expect(went["_status"] == came["_status"] == "final", "the row was final, and stays so")
+        self._teller.say(
+            "The final row is taken back and comes again: whoever copied it gets a '-' and a '+', and is right again "
+            "without asking."
+        )
+
+    def _wrong_clock(self) -> None:
+        row = self._day.wrong_clock
+        claimed, true = minute_of(row["occurred"]), minute_of(happened(row))
+        self._teller.step("A wrong clock is put right")
+        self._teller.show(
+            f"a tablet opened {row['page']} at {row['occurred']:%H:%M:%S}, it says, and sent that at "
+            f"{row['sent']:%H:%M:%S}; we got it at {row['received']:%H:%M:%S}"
+        )
+        went, came = self._change([row], true, row["page"])
+        _expect(came["views"] == went["views"] + 1, f"it counts in {true:%H:%M}")
+        _expect(not of_minute(self._views, claimed), f"nothing is in {claimed:%H:%M}")
+        ahead = (row["sent"] - row["received"]).total_seconds() / 60
+        self._teller.say(
+            f"Its clock is {ahead:.0f} minutes fast, and hr.corrected_time puts the visit into {true:%H:%M}: at its "
+            f"word it would count in {claimed:%H:%M}, and make all that follows from {row['city'].title()} late."
+        )
+
+    def _ledger(self) -> None:
+        self._teller.step("The ledger balances")
+        read, ledger = self._read(), booked(self._views)
+        total = sum(ledger.values())
+        _expect(
+            total == read.records, f"{read.records} visits are in the log, and as many in the ledger: it has {total}"
+        )
+        parts = f"{ledger['on_time']:,} on time + {ledger['corrected']:,} corrected + {ledger['dropped']:,} dropped"
+        self._teller.good(f"{read.records:,} visits in the log = {parts}")
+        self._teller.say(
+            f"Nothing is lost in silence: the {ledger['dropped']} dropped are phones back from flight mode, later than "
+            f"the {format_duration(self._flow.late.within_us)} for which this flow corrects, and they are on the books."
+        )
+
+    def _killed(self, worker: Worker) -> Position:
+        self._teller.step("kill -9")
+        rush, before = self._day.rush, self._booked()
+        position = self._visits.append(rush).position
+        _until(lambda: self._booked() > before, "the worker commits some of them", worker)
+        worker.kill()
+        done = self._booked() - before
+        _expect(0 < done < len(rush), f"the worker was in the middle of its work: {done} of {len(rush)}")
+        self._teller.show(
+            f"{len(rush):,} more visits; worker {worker.pid} got SIGKILL with {done:,} of them in the view"
+        )
+        wrong = differing(self._read(self._views.state(VIEW).places["visits"]), all_rows(self._views))
+        _expect(not wrong, f"the view is that of the records it has read: {wrong[:1]}")
+        self._teller.say(
+            "No good-bye and a batch half done, but the view is whole: it has all that the log has up to the offsets "
+            "committed with it, and nothing of the batch."
+        )
+        return position
+
+    def _goes_on(self, worker: Worker, rush: Position) -> None:
+        began = time.monotonic()
+        self._teller.step("Another worker goes on")
+        self._teller.say("Nothing is repaired, nothing rewound: it is started, and Spark takes its seconds again.")
+        worker.hear("spark")
+        worker.hear("running")
+        self._until_read(rush, worker)
+        self._teller.show(f"worker {worker.pid} has read the rest of the log after {time.monotonic() - began:.1f} s")
+        self._teller.say("It began where the last commit ended, because rows and offsets are one transaction.")
+
+    def _nothing_lost(self, worker: Worker) -> None:
+        self._teller.step("Count again")
+        read, rows, ledger = self._read(), all_rows(self._views), booked(self._views)
+        lost, doubled = lost_and_doubled(read, rows)
+        verdict = f"{read.records:,} visits counted by hand, against {len(rows)} rows: {lost} lost, {doubled} doubled"
+        _expect(not lost and not doubled, f"nothing is lost or doubled: {verdict}")
+        wrong = differing(read, rows)
+        _expect(not wrong, f"the rows are what the log says: {wrong[:1]}")
+        by_hand = {"on_time": read.on_time, "corrected": read.corrected, "dropped": read.dropped, "untimed": 0}
+        _expect(ledger == by_hand, f"the ledger, {ledger}, is what the log says, {by_hand}")
+        self._teller.good(verdict)
+        self._teller.show(f"{read.again:,} page views were sent twice and count once")
+        audited = worker.audit()
+        _expect(
+            not audited["differences"] and audited["rows"] == len(rows), f"the audit finds no difference: {audited}"
+        )
+        self._teller.good(f"audit: {audited['rows']} rows recomputed by Spark in one batch: no difference")
+        self._teller.say(
+            "Two counts that know nothing of workers, batches and kills say what the view says: a result is a function "
+            "of the log, and of nothing else."
+        )
+
+    def _now_you(self) -> None:
+        here = Path.cwd()
+        program = self._program.relative_to(here) if here in self._program.parents else self._program
+        visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
+        self._teller.step("Now you")
+        self._teller.say("The shop is a program of some forty lines. Run it, and send it visitors from another shell:")
+        self._teller.show(f"headrace run {program}")
+        self._teller.show(f"echo '{visit}' | headrace produce visits")
+        self._teller.show(f"headrace watch {VIEW}")
+        self._teller.show("headrace demo --live")
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    def _booked(self) -> int:
+        return sum(booked(self._views).values())
+
+    def _read(self, places: Mapping[int, Place] | None = None) -> Recount:
+        """The log, counted by hand: all of it, or what lies before the places."""
+        return recount(
+            (
+                record
+                for batch in self._visits.batches(partition=number, stop=places[number].offset if places else None)
+                for record in batch.to_pylist()
+            )
+            for number in self._visits.offsets()
+        )
+
+    def _until_read(self, position: Position, worker: Worker) -> None:
+        def read() -> bool:
+            try:
+                self._views.wait_for(position, timeout="100 milliseconds")
+            except WaitTimeout:
+                return False
+            return True
+
+        _until(read, "the view has read the log", worker)
+
+    def _change(
+        self, rows: list[Row], minute: datetime, page: str, until: Callable[[Row], bool] = lambda _: True
+    ) -> tuple[Row, Row]:
+        """Sends visits, and shows the change that they make to a row: as it went, and as it came."""
+        went: Row | None = None
+        with self._views.watch(VIEW, snapshot=False, timeout=timedelta(seconds=PATIENCE_SECONDS)) as changes:
+            self._visits.append(rows)
+            for change in changes:
+                if (change["window_start"], change["page"]) != (minute, page):
+                    continue
+                if change["op"] == "-":
+                    went = change
+                elif went is not None and until(change):
+                    self._teller.change("-", line(went))
+                    self._teller.change("+", line(change))
+                    return went, change
+        raise NotSo(f"the row of {minute:%H:%M} {page} changes within {PATIENCE_SECONDS:g} s")
+
+    # -- what runs beside --------------------------------------------------------------------------
+
+    def _worker(self) -> Worker:
+        return Worker(self._home, self._litter)
+
+    @contextmanager
+    def _alive(self, cities: tuple[str, ...]) -> Iterator[None]:
+        """The cities' servers are heard of, so that the flow does not call them idle."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(HEALTH_SECONDS):
+                self._visits.append([health(city) for city in cities])
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
-def _line(said: IO[str], word: str) -> str:
-    """What the consumer said after `word`."""
-    for line in said:
-        if line.startswith(word):
-            return line.removeprefix(word).strip()
-    raise NotSo(f"the consumer ended before it said {word!r}")
+def _expect(fact: bool, what: str) -> None:
+    if not fact:
+        raise NotSo(what)
 
 
-def _by(counts: dict[int, int] | dict[str, int] | Counter[str]) -> str:
-    return ", ".join(f"{name}: {count:,}" for name, count in sorted(counts.items()))
-
-
-def _list(numbers: tuple[int, ...] | range) -> str:
-    return ", ".join(map(str, numbers))
+def _until(fact: Callable[[], bool], what: str, worker: Worker) -> None:
+    """Returns as soon as it is so. It is looked at again after a moment: the store is what knows, so ask the store."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not fact():
+        worker.check_alive()
+        if time.monotonic() > deadline:
+            raise NotSo(f"within {PATIENCE_SECONDS:g} s {what}")
+        time.sleep(0.005)

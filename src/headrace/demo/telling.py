@@ -6,12 +6,14 @@ import os
 import sys
 import textwrap
 
+MINUS, PLUS = "31", "32"
+
 
 class Teller:
     def __init__(self) -> None:
         self._step = 0
-        terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        self._colour = terminal and not os.environ.get("NO_COLOR")
+        self.terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self.colour = self.terminal and not os.environ.get("NO_COLOR")
 
     def title(self, text: str) -> None:
         self._line(self._styled(text, "1"))
@@ -31,14 +33,18 @@ class Teller:
         """A line as it is: what to type, what was found."""
         self._line(f"     {text}")
 
+    def change(self, op: str, text: str) -> None:
+        """A row that went or came."""
+        self._line(f"   {self._styled(f'{op} {text}', MINUS if op == '-' else PLUS)}")
+
     def good(self, text: str) -> None:
-        self._line(f"     {self._styled(text, '32')}")
+        self._line(f"     {self._styled(text, PLUS)}")
 
     def bad(self, text: str) -> None:
-        self._line(f"     {self._styled(text, '31')}")
+        self._line(f"     {self._styled(text, MINUS)}")
 
     def _styled(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
     def _line(self, text: str) -> None:
         sys.stdout.write(text + "\n")

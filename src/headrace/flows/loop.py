@@ -45,10 +45,12 @@ Ends = dict[str, dict[int, Offsets]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A computed micro-batch: what to commit, without the sequence it gets."""
+    """A computed micro-batch: what to commit, without the sequence it gets. `looked_us`: when `ends` was so; what has
+    come since is not in it, so nobody is idle for not being in it."""
 
     places: dict[str, dict[int, Place]]
     ends: Ends
+    looked_us: int
     rows: int
     partials: pa.Table | None = None
     ledger: list[LedgerRow] = field(default_factory=list)
@@ -79,7 +81,7 @@ class FlowLoop:
         self._begun_us = 0
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
-        self._planned: tuple[dict[str, list[ranges.Range]], dict[str, dict[int, Place]], Ends] = ({}, {}, {})
+        self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, {}, 0, 0))
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ class FlowLoop:
         self._relay.begin()
         self._begun_us = self._clock_us()
         if state.sequence == 0:
-            self._commit(Batch(self._first_places(), self._ends(), 0))
+            self._commit(Batch(self._first_places(), self._ends(), self._begun_us, 0))
         self.report(now=True)
         self._relay.run()
 
@@ -139,7 +141,7 @@ class FlowLoop:
 
     def prepare(self, batch_rows: int | None = None) -> Batch | None:
         """The next batch, computed but not committed: may run while the last one is being committed."""
-        ends = self._ends()
+        looked_us, ends = self._clock_us(), self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}
         left = batch_rows or self.batch_rows
         planned: dict[str, list[ranges.Range]] = {}
@@ -158,18 +160,18 @@ class FlowLoop:
                 place = ranges.place_at(source.topic, each.partition, each.stop, end)
                 known[each.partition] = place if self.flow.time is None else replace(place, progress_us=each.carry_us)
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
-        self._planned, self.planned_rows = (planned, places, ends), rows
+        self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows)), rows
         if rows == 0:
             return None
         reach("flow.planned")
-        batch = self._computed(planned, Batch(places, ends, rows))
+        batch = self._computed(*self._planned)
         reach("flow.computed")
         self._places = places
         return batch
 
     def bury(self, error: str, trace: str) -> None:
         """The planned batch, one record that cannot be processed, becomes a dead letter, and is done with."""
-        planned, places, ends = self._planned
+        planned, batch = self._planned
         ((name, (one,)),) = [(name, chosen) for name, chosen in planned.items() if chosen]
         topic = next(topic for topic in self.flow.topics if topic.name == name)
         letters = [
@@ -187,9 +189,9 @@ class FlowLoop:
             for record in topic.records({one.partition: one.start}, partition=one.partition)
             if record.offset < one.stop
         ]
-        self._places = places
+        self._places = batch.places
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
-        self.commit(Batch(places, ends, one.rows, outgoing=outgoing))
+        self.commit(replace(batch, outgoing=outgoing))
 
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
@@ -246,7 +248,7 @@ class FlowLoop:
         state = self.position
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
-        frontier, reachable = self.frontier(batch.places, batch.ends), self._reachable(batch.places)
+        frontier, reachable = self.frontier(batch.places, batch.ends, batch.looked_us), self._reachable(batch.places)
         grace = self.flow.grace_us
         closed = None if frontier is None else frontier - grace
         if close:
@@ -271,30 +273,30 @@ class FlowLoop:
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
-        ends = self._ends()
-        frontier = self.frontier(self._places, ends)
+        looked_us, ends = self._clock_us(), self._ends()
+        frontier = self.frontier(self._places, ends, looked_us)
         known = self.position.frontier_us
         if not all_of_them and (frontier is None or (known is not None and frontier <= known)):
             return False
         if not all_of_them and not self._store.closes(self.flow.name, (frontier or 0) - self.flow.grace_us):
             return False
-        self._commit(Batch(self._places, ends, 0), close=all_of_them)
+        self._commit(Batch(self._places, ends, looked_us, 0), close=all_of_them)
         self._relay.run()
         return True
 
-    def frontier(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
+    def frontier(self, places: Mapping[str, Mapping[int, Place]], ends: Ends, now_us: int) -> int | None:
         """Up to where all partitions have come. One that is read to its end and got nothing for `idle`, while this loop
         was looking, counts as the clock less `idle`; any other as what it has."""
-        now, lowest = self._clock_us(), None
+        lowest: int | None = None
         for topic, partitions in places.items():
             for partition, place in partitions.items():
                 progress = UNSET if place.progress_us is None else place.progress_us
                 end = ends[topic][partition]
                 assert end.arrived_at is not None
                 since = max(instant_us(end.arrived_at, argument="arrived_at"), self._begun_us)
-                quiet = now - since >= self.flow.idle_us
+                quiet = now_us - since >= self.flow.idle_us
                 if place.offset >= end.next and quiet:
-                    progress = max(progress, now - self.flow.idle_us)
+                    progress = max(progress, now_us - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
         return None if lowest is None or lowest == UNSET else lowest
 

@@ -1,0 +1,82 @@
+"""The shop goes on: more visitors, and the view as it changes, until Ctrl-C. Owns the picture: a table that is drawn
+anew on a terminal, a line for each change elsewhere. Starts no Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace.demo.rows import VIEW, line, recent
+from headrace.demo.telling import Teller
+from headrace.demo.traffic import Traffic
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.views.reading import Views
+
+SPEED = 20
+"""The shop's clock runs so many times as fast as ours: a minute closes every three seconds."""
+PER_SECOND = 3
+STEP_SECONDS = 0.5
+
+
+def go_on(
+    teller: Teller,
+    visits: EmbeddedTopic,
+    views: Views,
+    traffic: Traffic,
+    begin_s: float,
+    check: Callable[[], None],
+) -> None:
+    """Sends visits from second `begin_s` of the shop's clock on, and shows what they change. `check` raises when there
+    is no worker any more."""
+    teller.step(f"The shop goes on, {SPEED} times as fast as life, until Ctrl-C")
+    try:
+        with _more(visits, traffic, begin_s):
+            (_drawn if teller.terminal else _told)(teller, views, check)
+    except KeyboardInterrupt:
+        teller.say("Closed.")
+
+
+@contextmanager
+def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> Iterator[None]:
+    """Visitors keep coming."""
+    over = threading.Event()
+
+    def send() -> None:
+        now_s = begin_s
+        while not over.wait(STEP_SECONDS):
+            until_s = now_s + STEP_SECONDS * SPEED
+            visits.append(traffic.visits(now_s, until_s, PER_SECOND))
+            now_s = until_s
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _told(teller: Teller, views: Views, check: Callable[[], None]) -> None:
+    while True:
+        with views.watch(VIEW, snapshot=False, timeout="5 seconds") as changes:
+            for change in changes:
+                teller.change(change["op"], line(change))
+        check()
+
+
+def _drawn(teller: Teller, views: Views, check: Callable[[], None]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(no_color=not teller.colour, highlight=False), auto_refresh=False) as picture:
+        while True:
+            check()
+            picture.update(Text("\n".join(f"     {line(row)}" for row in recent(views))), refresh=True)
+            time.sleep(STEP_SECONDS)

@@ -1,0 +1,105 @@
+"""The worker process as the story sees it: started, listened to, asked, killed. Owns the process and all that it
+started; ends them when its `with` block ends. The home and the folder it may litter are its caller's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE_SECONDS = 120.0
+GONE_SECONDS = 5.0
+QUICK_START = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+)
+"""For a JVM that lives for seconds: compile little, verify little, and leave no file in /tmp."""
+
+
+class NotSo(Exception):
+    """Something the story promised did not happen."""
+
+
+class WorkerFailed(NotSo):
+    """The worker said why it cannot go on."""
+
+
+class Worker:
+    def __init__(self, home: Path, litter: Path) -> None:
+        options = f'{QUICK_START} -Djava.io.tmpdir="{litter}" {os.environ.get("JAVA_TOOL_OPTIONS", "")}'
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.demo.worker", str(home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(litter), "SPARK_LOCAL_DIRS": str(litter), "JAVA_TOOL_OPTIONS": options},
+            start_new_session=True,  # Ctrl-C is for the story, which ends its worker; and what it started dies with it
+        )
+        self.pid = self._process.pid
+        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._said.put(json.loads(line))
+        self._said.put(None)
+
+    def hear(self, word: str) -> dict[str, Any]:
+        """What the worker says next, which must have `word`."""
+        try:
+            said = self._said.get(timeout=PATIENCE_SECONDS)
+        except queue.Empty:
+            raise NotSo(f"the worker did not say {word!r} within {PATIENCE_SECONDS:g} s") from None
+        if said is None:
+            raise WorkerFailed(f"the worker process ended with exit code {self._process.wait()}")
+        if "error" in said:
+            raise WorkerFailed(said["error"])
+        if word not in said:
+            raise NotSo(f"the worker said {said}, not {word!r}")
+        return said
+
+    def check_alive(self) -> None:
+        """Raises what the worker has to say, if it failed."""
+        if not self._said.empty():
+            self.hear("nothing")
+
+    def audit(self) -> dict[str, Any]:
+        """The view, recomputed by the worker."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("audit\n")
+        self._process.stdin.flush()
+        return self.hear("differences")
+
+    def kill(self) -> None:
+        """SIGKILL, for the process and its JVM: as if the machine were gone. Returns when both are."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        limit = time.monotonic() + GONE_SECONDS
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < limit:
+                os.killpg(self.pid, 0)
+                time.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -1,0 +1,46 @@
+"""The rows of the demo's view, read and written out for people. Knows the view's columns; starts no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from headrace.demo.traffic import PRICES
+
+if TYPE_CHECKING:
+    from headrace.views.reading import Views
+
+Row = dict[str, Any]
+
+VIEW = "pages_per_minute"
+LEDGER = ("on_time", "corrected", "dropped", "untimed")
+
+
+def all_rows(views: Views) -> list[Row]:
+    rows: list[Row] = views.to_arrow(VIEW).to_pylist()
+    return rows
+
+
+def of_minute(views: Views, minute: datetime) -> list[Row]:
+    return [row for row in all_rows(views) if row["window_start"] == minute]
+
+
+def recent(views: Views, minutes: int = 3) -> list[Row]:
+    """The rows of the last minutes."""
+    rows = all_rows(views)
+    last = max(row["window_start"] for row in rows)
+    return [row for row in rows if row["window_start"] > last - timedelta(minutes=minutes)]
+
+
+def booked(views: Views) -> dict[str, int]:
+    """The ledger's totals."""
+    ledger = views.ledger(VIEW)
+    return {name: sum(ledger[name].to_pylist()) for name in LEDGER}
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row as people read it."""
+    fixes = f", corrected {row['_corrections']}x" if row["_corrections"] else ""
+    sold = f"{row['orders']:>3} orders {(row['cents'] or 0) / 100:>8,.2f}" if row["page"] in PRICES else " " * 19
+    return f"{row['window_start']:%H:%M}  {row['page']:<8} {row['views']:>4} views {sold}  {row['_status']}{fixes}"
