@@ -92,7 +92,7 @@ class FlowLoop:
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
-        self._relay.begin()
+        self._relay.begin(state.born)
         self._begun_us = self._clock_us()
         if state.sequence == 0:
             first = self._first_places()

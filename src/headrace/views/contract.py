@@ -205,6 +205,8 @@ class FlowState:
     frontier_us: int | None
     begins: dict[str, dict[int, Place]] = field(default_factory=dict)
     """Where it began; partitions that were added later begin at 0."""
+    born: str = ""
+    """Another text each time the flow is made anew: what it sends then is no repetition of what it sent before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import socket
 import sqlite3
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -202,6 +203,7 @@ class SqliteViews:
             if known is None or replace:
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
+                db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"born/{spec.name}", uuid.uuid4().hex[:12]))
             statements = () if tables is None else tables.create() if known is None or replace else tables.show()
             for statement in statements:
                 db.execute(statement)
@@ -221,6 +223,7 @@ class SqliteViews:
             db.execute(statement)
         for table in ("_flows", "_positions", "_begins", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+        db.execute("DELETE FROM _meta WHERE name = ?", (f"born/{spec.name}",))
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
@@ -506,7 +509,8 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         rows = "SELECT topic, partition, offset_first, progress FROM _begins WHERE flow = ?"
         for topic, partition, offset, progress in db.execute(rows, (flow,)):
             begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
-        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins)
+        (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born)
 
 
 def _next_epoch(db: sqlite3.Connection) -> int:
