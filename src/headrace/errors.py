@@ -567,8 +567,8 @@ class FlowChanged(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r} is not what its view was made by: {'; '.join(self.changes)}. Undo that, write to "
-            f"another view, or drop this one and have it made again from the log (headrace views drop {self.flow})."
+            f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Undo that, give it "
+            f"another name, or drop it and have it made again from the log (headrace views drop {self.flow})."
         )
 
 

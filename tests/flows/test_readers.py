@@ -44,6 +44,33 @@ def test_a_topic_keeps_what_its_flow_has_not_read(spark: Any, tmp_path: Path) ->
         assert sum(lag.records for lag in group.lag().values()) == 0, "an audit tells nothing"
 
 
+def test_a_flow_into_a_topic_is_dropped_by_its_name(spark: Any, tmp_path: Path) -> None:
+    """What FlowChanged advises works: and what it wrote before stays."""
+    from click.testing import CliRunner
+
+    from headrace.cli.views import drop
+
+    for turn, column in (1, "word"), (2, "upper(word) as word"):
+        with hr.App("words", home=tmp_path, spark=spark) as app:
+            words = app.topic("words", "word string")
+            counted = app.stream(words).transform(lambda df, c=column: df.selectExpr(c, *hr.META)).group_by("word")
+            aggregates = {"n": hr.count()} if turn == 1 else {"n": hr.count(), "first": hr.min("word")}
+            counted.agg(**aggregates).transform(lambda df: df.select("op", "word", "n")).to_topic("counts")
+            if turn == 1:
+                words.append([{"word": "a"}, {"word": "b"}])
+            else:
+                with pytest.raises(hr.FlowChanged, match="headrace views drop counts"):
+                    app.drain()
+                done = CliRunner().invoke(drop, ["counts", "--yes", "--force", "--home", str(tmp_path)])
+                assert done.exit_code == 0, done.output
+                assert words.groups() == []
+            app.drain()
+            (group,) = words.groups()
+            assert group.flow == "counts"
+            found = [record.value["word"] for record in app.log.topic("counts").records()]
+            assert found == ["a", "b", "A", "B"][: 2 * turn]
+
+
 def test_a_flow_that_was_overtaken_names_what_it_lost(spark: Any, tmp_path: Path) -> None:
     with app_of(tmp_path, spark, retention_bytes=3_000, durability="os") as app:
         words = app.log.topic("words")

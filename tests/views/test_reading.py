@@ -200,6 +200,28 @@ def test_a_result_without_rows_has_its_columns(views: Views) -> None:
     assert (found.column_names, found.num_rows) == (["page", "n"], 0)
 
 
+@pytest.mark.parametrize("ddl", ["boolean", "int", "double", "decimal(5,2)", "string", "binary", "date", "timestamp"])
+def test_a_column_without_values_has_its_type(store: SqliteViews, home: Path, ddl: str) -> None:
+    """Without rows, and with nothing but nulls in them; whatever is bound, and beside what is computed."""
+    values_of(store, ddl, [None])
+    one = {"boolean": True, "int": 1, "double": 1.5, "decimal(5,2)": Decimal("100.25"), "string": "x", "binary": b"x"}
+    one |= {"date": date(2026, 1, 1), "timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
+    with SqliteViews(home) as other:
+        spec = all_rules("full", ddl)
+        state = other.begin(spec)
+        other.commit(state, commit(state, partial_rows(spec, [[("a", one[ddl], 0, 0, 0)]])))
+    views = open_views(home)
+    wanted = views.query("select one, _updated_at from full").schema
+    for sql, params in (
+        ("select one, _updated_at from typed where g = ?", ("z",)),
+        ("select t.one, t._updated_at from typed t where g = :g and g <> '?' -- or ?", {"g": "z"}),
+        ("with q as (select * from typed) select one, _updated_at from q where 0", ()),
+        ("select one, _updated_at from typed", ()),
+    ):
+        assert views.query(sql, params).schema == wanted, sql
+    assert [str(kind) for kind in views.query("select one, 1 + 1 from typed where 0").schema.types][1] == "null"
+
+
 def test_the_stores_own_tables_can_be_read(views: Views) -> None:
     for table in ("_flows", "_positions", "_ledger", "_outbox", "_meta"):
         assert views.query(f"select * from {table}").column_names

@@ -189,6 +189,8 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
     if result.differences:
         columns = ("view", "row", "column", "stored", "expected")
         print_rows([{name: getattr(each, name) for name in columns} for each in result.differences], columns, format_)
+    for each in result.gone:
+        note(str(each))
     note(
         f"{counted(result.views, 'view')}, {counted(result.rows, 'row')} recomputed: "
         + ("no difference" if result.ok else counted(result.found, "difference"))

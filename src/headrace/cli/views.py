@@ -217,6 +217,8 @@ def _totals(found: pa.Table) -> dict[str, int]:
 def drop(view: str, yes: bool, force: bool) -> None:
     """Forget a view, its rows, its ledger and how far it has read. Run again, its app makes it anew from the log.
 
+    The same for a flow that writes to a topic, by its name: what it wrote stays; run again, it writes all once more.
+
     \b
     Example:
       headrace views drop views_per_minute --yes
@@ -224,13 +226,19 @@ def drop(view: str, yes: bool, force: bool) -> None:
     from headrace.errors import ViewInUse
     from headrace.views.sqlite import SqliteViews
 
-    status = opened_views().status(view)
+    found = opened_views()
+    status, target = found.status(view, topics=True), found.flow(view, topics=True).target
     if status.running and not force:
         raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
-    confirm(f"drop view {view} and its {counted(status.rows, 'row')}", yes)
+    rows = counted(status.rows, "row")
+    what = f"view {view} and its {rows}" if target is None else f"flow {view} into topic {target}"
+    confirm(f"drop {what}", yes)
     with SqliteViews(home()) as store:
         store.drop(view)
     if (log := opened_if_any()) is not None:
         with log:
             log.forget_flow(view)
-    note(f"view {view} and its {counted(status.rows, 'row')} are dropped; the log has what they were made from")
+    if target is None:
+        note(f"{what} are dropped; the log has what they were made from")
+    else:
+        note(f"{what} is dropped; what it wrote stays. Run again, it writes all once more: delete the topic first")

@@ -1,5 +1,6 @@
-"""Is a view what it should be? The same query once more, as a batch over the log up to where the view is, into a store
-of its own; then row by row and window by window. Owns the comparison; writes nothing to log or views."""
+"""Is a view what it should be? The same query once more, as a batch over the log from where the view began up to where
+it is, into a store of its own; then row by row and window by window. Owns the comparison, and what can be compared when
+retention has deleted records the view was made of; writes nothing to log or views."""
 
 from __future__ import annotations
 
@@ -7,17 +8,23 @@ import math
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.durations import from_us
+from headrace.errors import TopicReplaced
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery
-from headrace.views.contract import ViewSpec
+from headrace.views.contract import FlowState, Place, ViewSpec
 from headrace.views.reading import LEDGER_COLUMNS, Views, open_views
 from headrace.views.sqlite import SqliteViews
 
 if TYPE_CHECKING:
+    from headrace.flows.flow import Flow
+    from headrace.log.contract import Offsets
     from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.embedded.topic import EmbeddedTopic
 
 SHOWN = 100
 """So many differences of a view are told, the rest counted."""
@@ -36,12 +43,38 @@ class Difference:
     expected: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Offsets [start, stop) of a partition that a view was made of, and that retention has deleted. Windows that begin
+    at `compared_from` or later have no record of them, and are compared; None: nothing is."""
+
+    view: str
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    compared_from: datetime | None
+
+    def __str__(self) -> str:
+        if self.compared_from is None:
+            what = "it cannot be recomputed"
+        else:
+            what = f"windows that begin before {self.compared_from.isoformat()} cannot be recomputed"
+        return (
+            f"view {self.view!r} was made of {self.topic}/{self.partition} offsets {self.start}..{self.stop}, which "
+            f"retention has deleted: {what}."
+        )
+
+
 @dataclass(slots=True)
 class Audited:
+    """`rows` were recomputed and compared; `gone` says what could not be."""
+
     views: int = 0
     rows: int = 0
     found: int = 0
     differences: list[Difference] = field(default_factory=list)
+    gone: list[Gone] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -57,22 +90,95 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
         if flow.target is not None or flow.name not in real.names():
             continue
         (state,) = [state for state in real.states() if state.name == flow.name]
+        _refuse_replaced(flow, state)
+        gone = _gone(flow, state)
+        out.gone += gone
+        out.views += 1
+        compared = _Compared.of(real.spec(flow.name), state, gone)
+        if compared is None:
+            continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
             loop = FlowLoop(query, log=log, store=store, until=state)
             loop.begin()
             loop.drain()
-            _compare(out, real, open_views(folder), real.spec(flow.name))
-        out.views += 1
+            _compare(out, real, open_views(folder), compared)
     return out
 
 
-def _compare(out: Audited, real: Views, fresh: Views, spec: ViewSpec) -> None:
+def _refuse_replaced(flow: Flow, state: FlowState) -> None:
+    for topic in flow.topics:
+        if (known := state.topic_ids.get(topic.name, topic.topic_id)) != topic.topic_id:
+            raise TopicReplaced(topic=topic.name, topic_id=known)
+
+
+def _gone(flow: Flow, state: FlowState) -> list[Gone]:
+    """What the view was made of and is not in the log any more."""
+    out = []
+    for topic in flow.topics:
+        ends = topic.offsets()
+        for partition, place in sorted(state.places.get(topic.name, {}).items()):
+            begin = state.begins.get(topic.name, {}).get(partition, Place(0, None)).offset
+            end = ends[partition]
+            stop = min(end.earliest, place.offset)
+            if begin < stop:
+                since = _none_of_them_after(topic, partition, end) if flow.window and flow.time is None else None
+                out.append(Gone(flow.name, topic.name, partition, begin, stop, since))
+    return out
+
+
+def _none_of_them_after(topic: EmbeddedTopic, partition: int, end: Offsets) -> datetime | None:
+    """A time that no deleted record's is after: they arrived before what is left, and a record that is further ahead of
+    its arrival than `max_ahead` is not in the topic."""
+    arrived = end.arrived_at
+    for batch in topic.batches(partition, end.earliest, end.next, ["_arrived_at"]):
+        if batch.num_rows:
+            arrived = batch.column(0)[0].as_py()
+            break
+    return None if arrived is None else arrived + timedelta(microseconds=topic.settings.max_ahead_us + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What of a view is compared: windows that begin at `since` or later, and end after `kept_after`: what is older has
+    gone by its own rule, and when is a matter of the clock. None: all."""
+
+    spec: ViewSpec
+    since: datetime | None = None
+    kept_after: datetime | None = None
+
+    @classmethod
+    def of(cls, spec: ViewSpec, state: FlowState, gone: list[Gone]) -> _Compared | None:
+        """None: nothing can be compared."""
+        times = [each.compared_from for each in gone if each.compared_from is not None]
+        if len(times) < len(gone):
+            return None
+        kept = None
+        if spec.keep_us is not None and state.frontier_us is not None:
+            kept = from_us(state.frontier_us - spec.keep_us)
+        return cls(spec, max(times, default=None), kept)
+
+    def rows(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of the view's rows, or of its ledger's, that are compared. What belongs to no window may be of records
+        that are gone."""
+        if self.since is not None:
+            found = [row for row in found if row["window_start"] is not None and row["window_start"] >= self.since]
+        if self.kept_after is not None:
+            found = [row for row in found if row["window_end"] is None or row["window_end"] > self.kept_after]
+        return found
+
+
+def _compare(out: Audited, real: Views, fresh: Views, compared: _Compared) -> None:
+    spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     columns = [column.name for column in spec.columns if column.name not in (*key, "_status")]
-    stored, expected = (_by_key(_numbered(views.to_arrow(spec.name).to_pylist(), spec), key) for views in (real, fresh))
+    stored, expected = (
+        _by_key(_numbered(compared.rows(views.to_arrow(spec.name).to_pylist()), spec), key) for views in (real, fresh)
+    )
     out.rows += len(expected)
     _differ(out, spec.name, "", stored, expected, columns)
-    stored, expected = (_by_key(views.ledger(spec.name).to_pylist(), ["window_start"]) for views in (real, fresh))
+    stored, expected = (
+        _by_key(compared.rows(views.ledger(spec.name).to_pylist()), ["window_start"]) for views in (real, fresh)
+    )
     _differ(out, spec.name, "ledger ", stored, expected, LEDGER_COLUMNS[2:])
 
 
@@ -126,4 +232,4 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-__all__ = ["Audited", "Difference", "audit"]
+__all__ = ["Audited", "Difference", "Gone", "audit"]

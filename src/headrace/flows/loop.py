@@ -52,6 +52,7 @@ class Batch:
     ends: Ends
     looked_us: int
     rows: int
+    begins: dict[str, dict[int, Place]] = field(default_factory=dict)
     partials: pa.Table | None = None
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
@@ -93,27 +94,38 @@ class FlowLoop:
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
-        self._relay.begin()
+        self._relay.begin(state.born)
         self._begun_us = self._clock_us()
         if state.sequence == 0:
-            self._commit(Batch(self._first_places(), self._ends(), self._begun_us, 0))
+            first = self._first_places()
+            self._commit(Batch(first, self._ends(), self._begun_us, 0, begins=first))
         self.report(now=True)
         self._relay.run()
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
         out = {}
+        ends = self._ends()
         for source in self.flow.sources:
-            ends = source.topic.offsets()
-            begin = ranges.begin(source.topic, source.start)
-            out[source.topic.name] = {
+            name = source.topic.name
+            begin = ranges.begin(source.topic, source.start) if self._until is None else self._began(name, ends[name])
+            out[name] = {
                 partition: Place(offset, None)
                 if self.flow.time is not None
-                else ranges.place_at(source.topic, partition, offset, ends[partition])
+                else ranges.place_at(source.topic, partition, offset, ends[name][partition])
                 for partition, offset in begin.items()
             }
         self._places = {topic: dict(places) for topic, places in out.items()}
         return out
+
+    def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
+        """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""
+        assert self._until is not None
+        began = self._until.begins.get(topic, {})
+        return {
+            partition: max(ends[partition].earliest, began[partition].offset if partition in began else 0)
+            for partition in self._until.places.get(topic, {})
+        }
 
     def _ends(self) -> Ends:
         ends = {topic.name: topic.offsets() for topic in self.flow.topics}
@@ -121,7 +133,9 @@ class FlowLoop:
             for topic, places in self._until.places.items():
                 for partition, place in places.items():
                     reached = None if place.progress_us is None else from_us(place.progress_us)
-                    ends[topic][partition] = replace(ends[topic][partition], next=place.offset, progress=reached)
+                    end = ends[topic][partition]
+                    earliest = min(end.earliest, place.offset)  # what came later may be gone, too
+                    ends[topic][partition] = replace(end, earliest=earliest, next=place.offset, progress=reached)
         return ends
 
     @property
@@ -260,6 +274,7 @@ class FlowLoop:
                 sequence=state.sequence,
                 places=batch.places,
                 topic_ids={topic.name: topic.topic_id for topic in self.flow.topics},
+                begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
                 reachable_us=None if reachable is None else reachable - grace - self.flow.late.within_us,

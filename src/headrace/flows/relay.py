@@ -22,12 +22,15 @@ class Relay:
     def __init__(self, log: EmbeddedLog, store: ViewStore, flow: str) -> None:
         self._log, self._store, self._flow = log, store, flow
         self._stamps: dict[str, Stamp] = {}
+        self._producer = ""
         self.done = -1
         """All of the outbox up to this sequence has arrived."""
 
-    def begin(self) -> None:
-        """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there."""
+    def begin(self, born: str) -> None:
+        """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there. A flow that
+        was made anew counts its rows anew: under another name, or the log would take them for what it has."""
         self._stamps.clear()
+        self._producer = f"flow.{self._flow[:200]}.{born}" if born else f"flow.{self._flow}"
 
     def run(self) -> int:
         """Sends what waits; how many rows."""
@@ -42,7 +45,7 @@ class Relay:
         if waiting.target == DEAD_LETTERS:
             return self._bury(waiting)
         topic = self._log.topic(waiting.target)
-        stamp = self._stamps.get(waiting.target) or topic.stamps(f"flow.{self._flow}")
+        stamp = self._stamps.get(waiting.target) or topic.stamps(self._producer)
         self._stamps[waiting.target] = stamp
         progress = waiting.rows["_progress"].to_pylist() if "_progress" in waiting.rows.column_names else None
         rows = waiting.rows.drop_columns(["_progress"]) if progress is not None else waiting.rows
@@ -54,7 +57,7 @@ class Relay:
         """Letters of one topic."""
         letters = waiting.rows.to_pylist()
         topic = self._log.topic(letters[0]["topic"])
-        stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(f"flow.{self._flow}")
+        stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(self._producer)
         self._stamps[DEAD_LETTERS] = stamp
         topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
         reach("relay.appended")

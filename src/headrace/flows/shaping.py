@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Shaping", "first_line"]
 
+NAMELESS = {"UnknownException", "SparkConnectGrpcException", "RetriesExceeded"}
+
 
 class Shaping:
     """The transforms, as a store calls them. Few rows go to Spark in a file that a plan made once reads, as those of a
@@ -77,7 +79,7 @@ class Shaping:
 def _of_the_surroundings(error: Exception) -> bool:
     """A lost session, a job that was cancelled: Spark has no name for what happened."""
     if isinstance(error, PySparkException):
-        return error.getCondition() is None and type(error).__name__ == "UnknownException"
+        return error.getCondition() is None and type(error).__name__ in NAMELESS
     return isinstance(error, OSError) or type(error).__module__.startswith("py4j.")
 
 

@@ -353,6 +353,20 @@ class FlowContract(Setting):
         state = store.commit(state, commit(state, places={"clicks": {0: Place(9, T0 + 1)}}, topic_ids=ids))
         assert state.places == {"clicks": {0: Place(9, T0 + 1), 1: Place(2, None)}}
 
+    def test_where_a_flow_began_and_that_it_is_the_same_stays(self, store: Any, home: Path) -> None:
+        state = store.begin(counting())
+        assert state.begins == {}
+        ids, begins = {"clicks": "id"}, {"clicks": {0: Place(5, T0), 1: Place(0, None)}}
+        state = store.commit(state, commit(state, places=begins, begins=begins, topic_ids=ids))
+        for offset in 7, 9:
+            state = store.commit(state, commit(state, places={"clicks": {0: Place(offset, T0 + 1)}}, topic_ids=ids))
+        assert state.begins == begins and state.places["clicks"][0].offset == 9
+        with self.open_store(home) as other:
+            assert other.begin(counting()).begins == begins
+            assert other.state("clicks").born == state.born != ""
+            anew = other.begin(counting(), replace=True)
+            assert anew.begins == {} and anew.born not in ("", state.born)
+
     def test_the_outbox_counts_rows_by_target_until_they_are_relayed(self, store: Any) -> None:
         state = store.begin(counting())
         table = pa.table({"a": [1, 2, 3]})

@@ -203,6 +203,10 @@ class FlowState:
     places: dict[str, dict[int, Place]]
     topic_ids: dict[str, str]
     frontier_us: int | None
+    begins: dict[str, dict[int, Place]] = field(default_factory=dict)
+    """Where it began; partitions that were added later begin at 0."""
+    born: str = ""
+    """Another text each time the flow is made anew: what it sends then is no repetition of what it sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,8 @@ class Commit:
     sequence: int
     places: Places
     topic_ids: Mapping[str, str]
+    begins: Places = field(default_factory=dict)
+    """Where the flow begins: of its first commit."""
     frontier_us: int | None = None
     closed_us: int | None = None
     """Windows that end by then are final."""

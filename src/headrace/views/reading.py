@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -32,6 +33,7 @@ from headrace.views.values import (
     NAN,
     arrow_type,
     bound,
+    declared_type,
     decode,
     encode,
     order_decimals,
@@ -125,7 +127,19 @@ class Views:
         rows = [row for chunk in chunks for row in chunk]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
+        if any(pa.types.is_null(array.type) for array in arrays):
+            arrays = [_typed_null(array, kind) for array, kind in zip(arrays, self._kinds(sql, names), strict=True)]
         return pa.Table.from_arrays(arrays, names=names)
+
+    def _kinds(self, sql: str, names: list[str]) -> list[str]:
+        """What the columns of a query are declared as, '' for what is computed: SQLite tells it of a view alone, and a
+        view has no parameters."""
+        with self._reading() as db, contextlib.suppress(sqlite3.Error):
+            db.execute(f"CREATE TEMP VIEW asked AS {_PARAMETERS.sub(_as_null, sql)}")
+            found = [kind for _, _, kind, *_ in db.execute("PRAGMA temp.table_info(asked)")]
+            if len(found) == len(names):
+                return found
+        return [""] * len(names)
 
     def _doubles(self, read: set[tuple[str, str]]) -> bool:
         """Whether any of the columns that were read, as (view, column), holds doubles."""
@@ -233,14 +247,14 @@ class Views:
         assert found is not None, "flow() has looked"
         return found
 
-    def flow(self, view: str) -> FlowSpec:
-        """What makes the view."""
+    def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
+        """What makes the view; with `topics` also of one that writes to a topic."""
         if not self.path.exists():
             raise UnknownView(view=view, known=[])
         with self._reading() as db:
             found = spec_of(db, view)
-        if found is None or found.view is None or not found.view.public:
-            raise UnknownView(view=view, known=self.names())
+        if found is None or (not topics and (found.view is None or not found.view.public)):
+            raise UnknownView(view=view, known=[spec.name for spec in self.specs()] if topics else self.names())
         return found
 
     def state(self, view: str) -> FlowState:
@@ -250,12 +264,15 @@ class Views:
             db.execute("BEGIN")
             return state_of(db, view)
 
-    def status(self, view: str) -> ViewStatus:
-        tables = tables_of(self.spec(view))
+    def status(self, view: str, *, topics: bool = False) -> ViewStatus:
+        """Where the view is; with `topics` also a flow that writes to a topic: its rows are its state."""
+        spec = self.flow(view, topics=topics).view
+        tables = None if spec is None else tables_of(spec)
         with self._reading() as db:
             db.execute("BEGIN")
             state = state_of(db, view)
-            (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
+            counted = "SELECT 0" if tables is None else f"SELECT count(*) FROM {tables.shaped or tables.state}"
+            (count,) = db.execute(counted).fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
         position = Position()
@@ -348,6 +365,22 @@ def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
         return encode(pa.array([value], arrow))[0]
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
+
+
+_PARAMETERS = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|(\?\d*|[:@$]\w+)""", re.DOTALL
+)
+"""Texts, names and comments, which stay as they are, and parameters."""
+
+
+def _as_null(found: re.Match[str]) -> str:
+    return "NULL" if found.group(1) else found.group()
+
+
+def _typed_null(array: pa.Array, kind: str) -> pa.Array:
+    """A column without values as what it is declared as."""
+    arrow = declared_type(kind)
+    return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
 
 
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]

@@ -16,6 +16,7 @@ import socket
 import sqlite3
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,6 +53,12 @@ FORMAT = "1"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 
+BEGINS = (
+    "CREATE TABLE IF NOT EXISTS _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "offset_first INTEGER NOT NULL, progress UTC_TIMESTAMP, PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID"
+)
+"""Where flows began: apart from where they are, which is written with every commit."""
+
 SCHEMA = (
     "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE _flows (flow TEXT PRIMARY KEY, app TEXT NOT NULL, spec TEXT NOT NULL, epoch INTEGER NOT NULL, "
@@ -61,6 +68,7 @@ SCHEMA = (
     "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
     "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, "
     "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
+    BEGINS,
     # '' as window_start: what belongs to no window.
     "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
     "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
@@ -165,6 +173,8 @@ class SqliteViews:
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
+        elif "_begins" not in names:
+            db.execute(BEGINS)  # a file from before there was such a table
         db.execute("COMMIT")
         (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
         if found != FORMAT:
@@ -193,6 +203,7 @@ class SqliteViews:
             if known is None or replace:
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
+                db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"born/{spec.name}", uuid.uuid4().hex[:12]))
             statements = () if tables is None else tables.create() if known is None or replace else tables.show()
             for statement in statements:
                 db.execute(statement)
@@ -210,8 +221,9 @@ class SqliteViews:
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
-        for table in ("_flows", "_positions", "_ledger", "_outbox", "_carried"):
+        for table in ("_flows", "_positions", "_begins", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
+        db.execute("DELETE FROM _meta WHERE name = ?", (f"born/{spec.name}",))
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
@@ -325,6 +337,14 @@ class SqliteViews:
             [
                 (flow, topic, commit.topic_ids[topic], partition, place.offset, _text(place.progress_us))
                 for topic, places in commit.places.items()
+                for partition, place in places.items()
+            ],
+        )
+        db.executemany(
+            "INSERT OR IGNORE INTO _begins VALUES (?, ?, ?, ?, ?)",
+            [
+                (flow, topic, partition, place.offset, _text(place.progress_us))
+                for topic, places in commit.begins.items()
                 for partition, place in places.items()
             ],
         )
@@ -485,7 +505,12 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
             places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
             ids[topic] = topic_id
-        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]))
+        begins: dict[str, dict[int, Place]] = {}
+        rows = "SELECT topic, partition, offset_first, progress FROM _begins WHERE flow = ?"
+        for topic, partition, offset, progress in db.execute(rows, (flow,)):
+            begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+        (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born)
 
 
 def _next_epoch(db: sqlite3.Connection) -> int:

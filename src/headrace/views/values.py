@@ -23,6 +23,7 @@ __all__ = [
     "arrow_type",
     "bound",
     "declared",
+    "declared_type",
     "decode",
     "encode",
     "order_decimals",
@@ -62,6 +63,27 @@ def declared(arrow: pa.DataType, *, column: str = "") -> str:
     raise InvalidArgument(
         "column", column, f"is of type {arrow}: a view's columns are plain values. Select the field you need from it"
     )
+
+
+def declared_type(kind: str) -> pa.DataType | None:
+    """The type a query's result has that is a column declared so; None: it is not one of ours."""
+    name, _, rest = kind.partition("(")
+    if name == "DECIMAL_TEXT":
+        precision, scale = (int(part) for part in rest.rstrip(")").split(","))
+        return pa.decimal128(precision, scale)
+    return _RESULTS.get(name)
+
+
+_RESULTS = {
+    "BOOL": pa.bool_(),
+    "INTEGER": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "BLOB": pa.binary(),
+    "ISO_DATE": pa.date32(),
+    "UTC_TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "LOCAL_TIMESTAMP": pa.timestamp("us"),
+}
 
 
 def encode(column: pa.ChunkedArray | pa.Array) -> list[Any]:

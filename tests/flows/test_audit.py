@@ -1,0 +1,103 @@
+"""Audits that cannot begin at the log's first record: the flow did not, or retention has deleted it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+
+
+def counting(app: hr.App, start: Any = "earliest", **settings: Any) -> Any:
+    topic = app.topic("t", "who string, at timestamp", event_time="at", **settings)
+    stream = app.stream(topic, start=start)
+    window = stream.window(hr.tumbling("1 millisecond"), late=hr.correct(within="1 hour"), idle="1 day")
+    window.group_by("who").agg(n=hr.count()).to_view("windows")
+    stream.group_by("who").agg(n=hr.count()).to_view("totals")
+    return topic
+
+
+def spoil(app: hr.App, view: str) -> None:
+    app.running.store._db.execute(f'UPDATE "{view}/state" SET n = n + 1')
+
+
+def test_a_flow_that_began_at_the_end(spark: Any, tmp_path: Path) -> None:
+    """With lateness as it was judged: progress is the log's, and does not begin anew with the flow."""
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    with hr.App("latest", home=tmp_path, spark=spark) as app:
+        topic = counting(app, "latest", partitions=2)
+        topic.append([{"who": "a", "at": first + timedelta(hours=3)}] * 4)
+        app.drain()
+        for hours in 0, 2, 4:  # too late, late, and on time
+            topic.append([{"who": "b", "at": first + timedelta(hours=hours)}] * 2)
+        app.drain()
+        assert [(row["who"], row["n"]) for row in app.view("totals").to_arrow().to_pylist()] == [("b", 6)]
+        ledger = [tuple(row.values())[2:] for row in app.view("windows").ledger().to_pylist()]
+        assert sorted(ledger) == [(0, 0, 2, 0), (0, 2, 0, 0), (2, 0, 0, 0)]
+        topic.alter(partitions=3)  # one that is added is read from its begin
+        for _ in range(3):
+            topic.append({"who": "c", "at": first + timedelta(hours=5)})
+        app.drain()
+        audited = app.audit()
+        assert audited.ok and audited.gone == [] and (audited.views, audited.rows) == (2, 5)
+        spoil(app, "totals")
+        assert {each.view for each in app.audit().differences} == {"totals"}
+
+
+def test_what_retention_deleted_cannot_be_recomputed(spark: Any, tmp_path: Path) -> None:
+    with hr.App("gone", home=tmp_path, spark=spark) as app:
+        topic = counting(app, max_ahead="1 millisecond")
+
+        def put(who: str) -> datetime:
+            at = datetime.now(UTC)
+            topic.append({"who": who, "at": at})
+            app.drain()
+            return at
+
+        put("a")
+        topic.alter(retention="1 microsecond")
+        app.log.maintain()
+        topic.alter(retention=None)
+        assert topic.offsets()[0].earliest == 1
+        audited = app.audit()  # nothing is left
+        assert audited.ok and audited.rows == 0 and [each.stop for each in audited.gone] == [1, 1]
+        at = put("b")
+        while datetime.now(UTC) < at + timedelta(milliseconds=5):  # what comes now cannot be beside what is gone
+            time.sleep(0.001)
+        put("c")
+        audited = app.audit()
+        assert audited.ok and (audited.views, audited.rows) == (2, 1)
+        windows, totals = audited.gone
+        assert (windows.view, windows.topic, windows.partition, windows.start, windows.stop) == (
+            "windows",
+            "t",
+            0,
+            0,
+            1,
+        )
+        assert windows.compared_from is not None and windows.compared_from > at
+        assert totals.view == "totals" and totals.compared_from is None
+        assert "windows that begin before" in str(windows) and str(totals).endswith("it cannot be recomputed.")
+        spoil(app, "windows")
+        (difference,) = app.audit().differences
+        assert (difference.column, difference.stored, difference.expected) == ("n", 2, 1) and "c" in difference.row
+        topic.alter(retention="1 microsecond")
+        app.log.maintain()
+        topic.append({"who": "d", "at": datetime.now(UTC)})
+        app.log.maintain()  # and what the flow has not read
+        assert app.audit().ok
+
+
+def test_a_topic_of_the_same_name_is_another(spark: Any, tmp_path: Path) -> None:
+    with hr.App("other", home=tmp_path, spark=spark) as app:
+        counting(app)
+        app.drain()
+        app.log.delete_topic("t")
+    with hr.App("other", home=tmp_path, spark=spark) as app:
+        counting(app)
+        with pytest.raises(hr.TopicReplaced):
+            app.audit()
