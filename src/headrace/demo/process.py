@@ -44,7 +44,7 @@ class Worker:
             env={**os.environ, "TMPDIR": str(litter), "SPARK_LOCAL_DIRS": str(litter), "JAVA_TOOL_OPTIONS": options},
             start_new_session=True,  # Ctrl-C is for the story, which ends its worker; and what it started dies with it
         )
-        self.pid = self._process.pid
+        self.pid, self._killed = self._process.pid, False
         self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -82,10 +82,15 @@ class Worker:
         return self.hear("differences")
 
     def kill(self) -> None:
-        """SIGKILL, for the process and its JVM: as if the machine were gone. Returns when both are."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        """SIGKILL, for the process and its JVM: as if the machine were gone. Returns when the process is."""
+        if not self._killed:  # once: later the number may be somebody else's
+            self._killed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _until_all_is_gone(self) -> None:
+        """The JVM too."""
         limit = time.monotonic() + GONE_SECONDS
         with contextlib.suppress(ProcessLookupError, PermissionError):
             while time.monotonic() < limit:
@@ -99,6 +104,7 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        self._until_all_is_gone()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with contextlib.suppress(OSError):

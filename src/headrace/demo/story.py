@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,25 +61,24 @@ class Story:
         self._views = open_views(self._home)
 
     def tell(self, *, live: bool) -> None:
-        try:
+        with self._app, ExitStack() as workers:
+            worker = workers.enter_context(self._worker())
             with self._alive(OTHERS):
-                with self._worker() as worker:
-                    self._opens(worker)
-                    self._minute_closes()
-                    self._straggler()
-                    self._wrong_clock()
-                    self._ledger()
-                    rush = self._killed(worker)
-                with self._worker() as worker:
-                    self._goes_on(worker, rush)
-                    self._nothing_lost(worker)
-                    self._now_you()
-                    if live:
-                        from headrace.demo.live import go_on
+                self._opens(worker)
+                self._minute_closes()
+                self._straggler()
+                self._wrong_clock()
+                self._ledger()
+                position = self._killed(worker)
+                worker = workers.enter_context(self._worker())
+                self._whole()
+                self._goes_on(worker, position)
+                self._nothing_lost(worker)
+                self._now_you()
+                if live:
+                    from headrace.demo.live import go_on
 
-                        go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
-        finally:
-            self._app.close()
+                    go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
 
     # -- the steps ---------------------------------------------------------------------------------
 
@@ -167,6 +166,7 @@ class Story:
         )
 
     def _killed(self, worker: Worker) -> Position:
+        """Where the log ends for which the worker did not live."""
         self._teller.step("kill -9")
         rush, before = self._day.rush, self._booked()
         position = self._visits.append(rush).position
@@ -177,13 +177,15 @@ class Story:
         self._teller.show(
             f"{len(rush):,} more visits; worker {worker.pid} got SIGKILL with {done:,} of them in the view"
         )
+        return position
+
+    def _whole(self) -> None:
         wrong = differing(self._read(self._views.state(VIEW).places["visits"]), all_rows(self._views))
         _expect(not wrong, f"the view is that of the records it has read: {wrong[:1]}")
         self._teller.say(
             "No good-bye and a batch half done, but the view is whole: it has all that the log has up to the offsets "
             "committed with it, and nothing of the batch."
         )
-        return position
 
     def _goes_on(self, worker: Worker, rush: Position) -> None:
         began = time.monotonic()
