@@ -61,12 +61,14 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
             loop = FlowLoop(query, log=log, store=store, until=state)
             loop.begin()
             loop.drain()
-            _compare(out, real, open_views(folder), real.spec(flow.name))
-        out.views += 1
+            compare(out, real, open_views(folder), real.spec(flow.name))
     return out
 
 
-def _compare(out: Audited, real: Views, fresh: Views, spec: ViewSpec) -> None:
+def compare(out: Audited, real: Views, fresh: Views, spec: ViewSpec) -> None:
+    """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
+    is not compared."""
+    out.views += 1
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     columns = [column.name for column in spec.columns if column.name not in (*key, "_status")]
     stored, expected = (_by_key(_numbered(views.to_arrow(spec.name).to_pylist(), spec), key) for views in (real, fresh))
@@ -126,4 +128,4 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-__all__ = ["Audited", "Difference", "audit"]
+__all__ = ["Audited", "Difference", "audit", "compare"]
