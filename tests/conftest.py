@@ -9,6 +9,8 @@ import secrets
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["headrace.testing.pytest_plugin"]
+
 SEED_FIXED = 20260101
 
 # Stated, not inherited: where CI is set, hypothesis's own defaults derandomize, and no seed would count.

@@ -27,7 +27,7 @@ from headrace.aggregates import Aggregate
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.flows.audit import Audited
     from headrace.flows.flow import DataFrame, SparkSession
+    from headrace.flows.query import FlowQuery
     from headrace.flows.running import FlowStatus, Running
     from headrace.log.contract import Start
     from headrace.views.reading import Views, ViewStatus
@@ -54,7 +55,8 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
-    `spark`: a SparkSession, a master, a mapping of settings; by default a local session of our own."""
+    `spark`: a SparkSession, a master, a mapping of settings; by default a local session of our own. `clock_us`: what
+    time it is, in microseconds, for log and flows; for tests."""
 
     def __init__(
         self,
@@ -63,18 +65,20 @@ class App:
         home: str | Path | None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int = 1_000_000,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.name = check_name(name, argument="name")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
             raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
         self.batch_rows = batch_rows
-        self._given_home, self._spark = home, spark
+        self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
         self._log: EmbeddedLog | None = None
         self._running: Running | None = None
         self._lock = threading.RLock()
         self._closed = False
+        self._checked: dict[str, FlowQuery] = {}
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -101,7 +105,7 @@ class App:
             if self._closed:
                 raise Closed(what=f"the app {self.name!r}")
             if self._log is None:
-                self._log = open_log(self.home)
+                self._log = EmbeddedLog(self.home, clock_us=self._clock_us)
             return self._log
 
     # -- what it is made of ------------------------------------------------------------------------
@@ -156,7 +160,13 @@ class App:
         with self._lock:
             if self._running is None:
                 self._running = Running(
-                    self.name, self.flows, self.log, overrides.get("spark", self._spark), self.batch_rows
+                    self.name,
+                    self.flows,
+                    self.log,
+                    overrides.get("spark", self._spark),
+                    self.batch_rows,
+                    self._checked,
+                    self._clock_us,
                 )
             return self._running
 
@@ -198,9 +208,17 @@ class App:
         running = self.running
         return audit([running.query(flow) for flow in running.flows], self.log)
 
-    def replace(self, *, home: str | Path, spark: Any = None) -> App:
-        """The same program elsewhere: topics of the same settings are made there, and the flows are the same."""
-        other = App(self.name, home=home, spark=self._spark if spark is None else spark, batch_rows=self.batch_rows)
+    def replace(self, *, home: str | Path, spark: Any = None, clock_us: Callable[[], int] | None = None) -> App:
+        """The same program elsewhere: topics of the same settings are made there, and the flows are the same. What
+        was checked here is not checked there again."""
+        other = App(
+            self.name,
+            home=home,
+            spark=self._spark if spark is None else spark,
+            batch_rows=self.batch_rows,
+            clock_us=clock_us or self._clock_us,
+        )
+        other._checked = self._checked
         moved: dict[str, EmbeddedTopic] = {}
         for flow in self.flows.values():
             for topic in flow.topics:

@@ -27,7 +27,7 @@ QUERIES = {
 }
 
 
-def app_of(home: Path, spark: Any, partitions: int = 2, names: Any = tuple(QUERIES), **settings: Any) -> hr.App:
+def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple(QUERIES), **settings: Any) -> hr.App:
     app = hr.App("tests", home=home, spark=spark, **settings)
     topic = app.topic("events", SCHEMA, event_time="at", partitions=partitions, durability="os")
     for name in names:

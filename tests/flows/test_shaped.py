@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace import failpoints
-from headrace.flows import ranges
-from headrace.views.reading import open_views
+from headrace.testing import add, assert_cut_invariant
 from tests.flows.oracle import Query, expected, records_of
 from tests.flows.shop import SCHEMA, some_rows
-from tests.flows.test_cuts import run_once
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 SEED = 20261117
@@ -84,16 +81,15 @@ def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) 
                 assert sum(ledger["on_time"].to_pylist()) > 100 and sum(ledger["corrected"].to_pylist()) > 5
 
 
-def test_any_cuts_and_kills_give_the_same(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_cuts_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    with app_of(tmp_path / "home", spark) as app:
-        for now in range(0, 60, 20):
-            app.log.topic("events").append(some_rows(rng, 30, now))
-        for number in range(3):
-            home = tmp_path / f"run-{number}"
-            run_once(app, "parts", home, rng, patch=lambda limit: monkeypatch.setattr(ranges, "TINY_ROWS", limit))
-            assert found(open_views(home)) == wanted(app), number
-    failpoints.disarm()
+    rows = [add("events", some_rows(rng, 30, now)) for now in range(0, 60, 20)]
+
+    def check(app: hr.App) -> None:
+        assert found(app.views) == wanted(app)
+
+    with app_of(tmp_path, spark) as app:
+        assert_cut_invariant(app, *rows, cuts=3, seed=SEED, check=check)
 
 
 def test_a_correction_passes_a_threshold_and_another_falls_below_it(spark: Any, tmp_path: Path) -> None:

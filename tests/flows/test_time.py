@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.testing import add, advance, expect, restart, run_steps
 from tests.flows.oracle import records_of
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
@@ -95,26 +96,31 @@ def test_dropped_records_go_to_a_topic(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_quiet_partition_holds_up_until_it_is_idle(spark: Any, tmp_path: Path) -> None:
-    now = [START.timestamp()]
     with hr.App("idle", home=tmp_path, spark=spark) as app:
-        topic = app.topic("t", "who string, at timestamp", key="who", event_time="at", partitions=2)
+        topic = app.topic("t", "who string, at timestamp", event_time="at", partitions=2)
         window = app.stream(topic).window(hr.tumbling("10 seconds"), idle="30 seconds")
         window.group_by("who").agg(n=hr.count()).to_view("v")
-        app.running._clock_us = lambda: int(now[0] * 1e6)
-        now[0] = datetime.now(UTC).timestamp()
-        keys = {}  # a key for each partition
-        while len(keys) < 2:
-            done = topic.append({"who": (who := f"k{random.random()}"), "at": at(1)})
-            keys.setdefault(next(iter(done.ranges)), who)
-        topic.append([{"who": keys[0], "at": at(25)}])
-        app.drain()
-        assert {status for *_, status in rows(app, "v")} == {"open"}  # the other partition has come to 1 only
-        now[0] += 29
-        app.drain()
-        assert {status for *_, status in rows(app, "v")} == {"open"}
-        now[0] += 2  # 31 s without a record: it counts as the clock less 30 s
-        app.drain()
-        assert {status for *_, status in rows(app, "v")} == {"final"}
+
+        def statuses(*rows: tuple[float, str, str]) -> Any:
+            wanted = [{"window_start": at(start), "who": who, "_status": status} for start, who, status in rows]
+            return expect("v", wanted)
+
+        run_steps(
+            app,
+            add("t", {"who": "a", "at": at(1)}, partition=0),
+            add("t", {"who": "b", "at": at(1)}, partition=1),
+            add("t", {"who": "a", "at": at(25)}, partition=0),
+            statuses((0, "a", "open"), (0, "b", "open"), (20, "a", "open")),  # partition 1 has come to 1 only
+            advance("14 seconds"),  # 39, and 38 without a record: it counts as 39 - 30 = 9
+            statuses((0, "a", "open"), (0, "b", "open"), (20, "a", "open")),
+            advance("1 second"),  # 40 - 30 = 10: [0, 10) closes
+            statuses((0, "a", "final"), (0, "b", "final"), (20, "a", "open")),
+            restart(),  # who starts again looks from then on: 40
+            advance("29 seconds"),
+            statuses((0, "a", "final"), (0, "b", "final"), (20, "a", "open")),
+            advance("1 second"),  # 70 - 30 = 40, in both partitions
+            statuses((0, "a", "final"), (0, "b", "final"), (20, "a", "final")),
+        )
 
 
 def test_a_batch_that_takes_long_makes_nobody_idle(spark: Any, tmp_path: Path) -> None:

@@ -94,14 +94,14 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
         gone = _gone(flow, state)
         out.gone += gone
         out.views += 1
-        compared = _Compared.of(real.spec(flow.name), state, gone)
+        compared = Compared.of(real.spec(flow.name), state, gone)
         if compared is None:
             continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
             loop = FlowLoop(query, log=log, store=store, until=state)
             loop.begin()
             loop.drain()
-            _compare(out, real, open_views(folder), compared)
+            compare(out, real, open_views(folder), compared)
     return out
 
 
@@ -138,7 +138,7 @@ def _none_of_them_after(topic: EmbeddedTopic, partition: int, end: Offsets) -> d
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class Compared:
     """What of a view is compared: windows that begin at `since` or later, and end after `kept_after`: what is older has
     gone by its own rule, and when is a matter of the clock. None: all."""
 
@@ -147,7 +147,7 @@ class _Compared:
     kept_after: datetime | None = None
 
     @classmethod
-    def of(cls, spec: ViewSpec, state: FlowState, gone: list[Gone]) -> _Compared | None:
+    def of(cls, spec: ViewSpec, state: FlowState, gone: list[Gone]) -> Compared | None:
         """None: nothing can be compared."""
         times = [each.compared_from for each in gone if each.compared_from is not None]
         if len(times) < len(gone):
@@ -167,7 +167,9 @@ class _Compared:
         return found
 
 
-def _compare(out: Audited, real: Views, fresh: Views, compared: _Compared) -> None:
+def compare(out: Audited, real: Views, fresh: Views, compared: Compared) -> None:
+    """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
+    is not compared."""
     spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     columns = [column.name for column in spec.columns if column.name not in (*key, "_status")]
@@ -232,4 +234,4 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-__all__ = ["Audited", "Difference", "Gone", "audit"]
+__all__ = ["Audited", "Compared", "Difference", "Gone", "audit", "compare"]

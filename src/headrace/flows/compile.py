@@ -36,6 +36,8 @@ class Compiled:
     columns: Mapping[str, ranges.Columns]
     arrow: ArrowPartials | None
     """How its partial rows are made where the records are read, if Spark has nothing to compute."""
+    time: str | None
+    """The column with the event time, as far as it matters."""
     notes: tuple[str, ...] = ()
 
 
@@ -54,7 +56,21 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         arrow = arrow_partials.plan(flow, time, _in_arrow(schema))
         then = None if arrow is None else ranges.Then(schema, arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
-    return Compiled(flow, spec, columns, arrow, tuple(checks.notes))
+    return Compiled(flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+
+
+def moved(known: Compiled, flow: Flow) -> Compiled | None:
+    """What is known of a flow, for the same one over topics like its own in another log; None if it is not the same."""
+    topics = {topic.name: topic for topic in flow.topics}
+    if {name: ranges.spark_schema(topic) for name, topic in topics.items()} != {
+        name: columns.schema for name, columns in known.columns.items()
+    }:
+        return None
+    sources = tuple(replace(source, topic=topics[source.topic.name]) for source in known.flow.sources)
+    if replace(known.flow, sources=sources) != flow or known.time != _time_folded(flow):
+        return None
+    columns = {name: replace(each, topic=topics[name]) for name, each in known.columns.items()}
+    return replace(known, flow=flow, columns=columns)
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
@@ -161,6 +177,10 @@ def time_column(flow: Flow) -> str | None:
             f"flow {flow.name!r}: its topics have different event times {sorted(map(str, names))}: say which",
         )
     return names.pop()
+
+
+def _time_folded(flow: Flow) -> str | None:
+    return None if flow.aggregates is None else time_column(flow)
 
 
 def _view(flow: Flow, df: DataFrame) -> ViewSpec:

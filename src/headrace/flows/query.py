@@ -1,5 +1,5 @@
 """A flow's query over ranges of offsets: records, transforms, partial rows, as Arrow. Owns the plans, and the one for
-small batches that is made once and serves all of them. Knows no position and no store."""
+small batches that is made once and serves all of them, of any log. Knows no position and no store."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headrace.flows import ranges
-from headrace.flows.compile import Compiled, time_column
-from headrace.flows.flow import through
+from headrace.flows.compile import Compiled, moved, time_column
+from headrace.flows.flow import Flow, through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.session import workers_are_here
@@ -27,32 +27,50 @@ Planned = Mapping[str, Sequence[ranges.Range]]
 Reader = Callable[["SparkSession", ranges.Columns, Sequence[ranges.Range]], "DataFrame"]
 
 
+class _Small:
+    """The plan for small batches, and the slate it reads what to read from."""
+
+    def __init__(self) -> None:
+        self.slate = ranges.Slate()
+        self.lock = threading.Lock()
+        self.plan: DataFrame | None = None
+        self.slated = False
+
+
 class FlowQuery:
     """Serves any number of loops of the flow, one batch at a time."""
 
-    def __init__(self, compiled: Compiled, spark: SparkSession) -> None:
+    def __init__(self, compiled: Compiled, spark: SparkSession, small: _Small | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
-        self._slate = ranges.Slate()
-        self._small: DataFrame | None = None
-        self._slated = False
-        self._lock = threading.Lock()
+        self.small_rows: int | None = None
+        """Up to so many records take the way of small batches, in place of what is best. It changes no result, and
+        tests see to that."""
+        self._small = small or _Small()
+
+    def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
+        """The same over the same flow of another log; None if it is not the same."""
+        found = moved(self.compiled, flow)
+        return None if found is None or spark is not self.spark else FlowQuery(found, spark, self._small)
 
     def rows(self, planned: Planned) -> pa.Table:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
-        rows, arrow = sum(each.rows for chosen in planned.values() for each in chosen), self.compiled.arrow
-        if rows > ranges.TINY_ROWS * (1 if arrow is None else ranges.FOLDED_TIMES):
+        limit = self.small_rows
+        if limit is None:
+            limit = ranges.TINY_ROWS * (1 if self.compiled.arrow is None else ranges.FOLDED_TIMES)
+        if sum(each.rows for chosen in planned.values() for each in chosen) > limit:
             return self._query(_each(planned, ranges.read), planned).toArrow()
-        if arrow is not None:
+        if self.compiled.arrow is not None:
             columns = self.compiled.columns
             found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
-            return pa.Table.from_batches(found, arrow.schema)
-        with self._lock:
-            if self._small is None:
-                self._small = self._query(dict.fromkeys(planned, self._on_slate), planned)
-                self._slated = workers_are_here(self.spark) and not has_exchange(self.spark, self._small)
-            if self._slated:
-                self._slate.write(planned)
-                return self._small.toArrow()
+            return pa.Table.from_batches(found, self.compiled.arrow.schema)
+        small = self._small
+        with small.lock:
+            if small.plan is None:
+                small.plan = self._query(dict.fromkeys(planned, self._on_slate), planned)
+                small.slated = workers_are_here(self.spark) and not has_exchange(self.spark, small.plan)
+            if small.slated:
+                small.slate.write(planned, self.compiled.columns)
+                return small.plan.toArrow()
         return self._query(_each(planned, ranges.few), planned).toArrow()
 
     def dropped(self, planned: Planned) -> pa.Table:
@@ -62,7 +80,7 @@ class FlowQuery:
         return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
-        return self._slate.read(spark, columns)
+        return self._small.slate.read(spark, columns)
 
     def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         df = self._records(readers, planned)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.log.contract import Offsets, Span, Start
+    from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
 
 TINY_ROWS = 5_000
@@ -169,28 +170,28 @@ def read_whole(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -
 def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
     """The ranges, read by the workers."""
     parts = _parts(ranges, cores(spark))
-    reader = _reader(columns)
+    reader, where = _reader(columns), _where(columns.topic)
 
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered.column(0).to_pylist():
-                yield from reader([parts[number]])
+                yield from reader(where, [parts[number]])
 
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.comes)
 
 
 class Slate:
-    """A file that says what to read: so that one plan, made once, serves every small batch. Spark's analysis, planning
-    and half of a small batch's time are spared. Only where the workers are on this machine, and for plans without an
-    exchange: Spark would not run its map side again."""
+    """A file that says what to read, and of which log: so that one plan, made once, serves every small batch. Spark's
+    analysis, planning and half of a small batch's time are spared. Only where the workers are on this machine, and for
+    plans without an exchange: Spark would not run its map side again."""
 
     def __init__(self) -> None:
         file, self._path = tempfile.mkstemp(prefix="headrace-", suffix=".ranges")
         os.close(file)
         self._remove = weakref.finalize(self, unlink, self._path)
 
-    def write(self, ranges: Mapping[str, Sequence[Range]]) -> None:
-        told = {name: [astuple(each) for each in some] for name, some in ranges.items()}
+    def write(self, ranges: Mapping[str, Sequence[Range]], columns: Mapping[str, Columns]) -> None:
+        told = {name: [_where(columns[name].topic), [astuple(each) for each in some]] for name, some in ranges.items()}
         with open(self._path, "wb") as file:
             file.write(orjson.dumps(told))
 
@@ -201,7 +202,8 @@ class Slate:
         def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in numbers:
                 with open(path, "rb") as file:
-                    yield from reader([Range(*each) for each in orjson.loads(file.read())[name]])
+                    where, told = orjson.loads(file.read())[name]
+                yield from reader(where, [Range(*each) for each in told])
 
         return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.comes)
 
@@ -240,11 +242,18 @@ def _reading(columns: Columns) -> _Reading:
     return _Reading(wanted, whole, None if columns.then is None else columns.then.of)
 
 
-def _reader(columns: Columns) -> Callable[[Iterable[Range]], Iterator[pa.RecordBatch]]:
-    """A function for a worker: it knows where the log is, not the log."""
-    home, name, topic_id = str(columns.topic.home), columns.topic.name, columns.topic.topic_id
+Where = Sequence[str]
+"""A topic, for a worker: the log's home, the topic's name and its id."""
+
+
+def _where(topic: EmbeddedTopic) -> Where:
+    return str(topic.home), topic.name, topic.topic_id
+
+
+def _reader(columns: Columns) -> Callable[[Where, Iterable[Range]], Iterator[pa.RecordBatch]]:
+    """A function for a worker: it is told where the log is."""
     reading = _reading(columns)
-    return lambda ranges: reading(worker_topic(home, name, topic_id), ranges)
+    return lambda where, ranges: reading(worker_topic(*where), ranges)
 
 
 def here(columns: Columns, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
@@ -293,7 +302,9 @@ def _parts(ranges: Sequence[Range], cores: int) -> list[Range]:
     ]
 
 
-_open: dict[tuple[str, str], EmbeddedTopic] = {}
+OPEN_MAX = 16
+"""So many topics a worker keeps open: it may serve many logs in its life, as when programs are tested."""
+_open: dict[tuple[str, str], tuple[EmbeddedLog, EmbeddedTopic]] = {}
 
 
 def worker_topic(home: str, name: str, topic_id: str) -> EmbeddedTopic:
@@ -301,9 +312,14 @@ def worker_topic(home: str, name: str, topic_id: str) -> EmbeddedTopic:
     from headrace.errors import TopicReplaced
     from headrace.log.embedded.log import open_log
 
-    if (home, topic_id) not in _open:
-        topic = open_log(home, create=False).topic(name)
-        if topic.topic_id != topic_id:
+    found = _open.pop((home, topic_id), None)
+    if found is None:
+        log = open_log(home, create=False)
+        found = log, log.topic(name)
+        if found[1].topic_id != topic_id:
+            log.close()
             raise TopicReplaced(topic=name, topic_id=topic_id)
-        _open[home, topic_id] = topic
-    return _open[home, topic_id]
+    while len(_open) >= OPEN_MAX:
+        _open.pop(next(iter(_open)))[0].close()  # the one that was not used for longest
+    _open[home, topic_id] = found
+    return found[1]

@@ -59,10 +59,11 @@ class Running:
         log: EmbeddedLog,
         spark: Any,
         batch_rows: int,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        checked: dict[str, FlowQuery],
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
-        self._clock_us = clock_us
+        self._checked, self._clock_us = checked, clock_us or (lambda: time.time_ns() // 1000)
         self._session: SparkSession | None = None
         self._owned = False
         self._store: SqliteViews | None = None
@@ -104,16 +105,21 @@ class Running:
             self.query(flow)
 
     def query(self, flow: Flow) -> FlowQuery:
-        """The flow, checked: once, for its transforms are tried on sample rows."""
+        """The flow, checked: once, here or where the program was before, for its transforms are tried on sample
+        rows."""
         from headrace.flows.compile import compiled
         from headrace.flows.query import FlowQuery
 
         with self._lock:
             found = self._queries.get(flow.name)
             if found is None or found.compiled.flow is not flow:
-                found = self._queries[flow.name] = FlowQuery(compiled(flow, self._app, self.spark), self.spark)
-                for note in found.compiled.notes:
-                    logger.warning("%s", note)
+                known = self._checked.get(flow.name)
+                found = None if known is None else known.over(flow, self.spark)
+                if found is None:
+                    found = self._checked[flow.name] = FlowQuery(compiled(flow, self._app, self.spark), self.spark)
+                    for note in found.compiled.notes:
+                        logger.warning("%s", note)
+                self._queries[flow.name] = found
             return found
 
     def take(self, flow: Flow, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:

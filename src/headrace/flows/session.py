@@ -33,6 +33,13 @@ SETTINGS = {
 """Of a session we make; a user's own entries come over them."""
 
 
+def active() -> SparkSession | None:
+    """The session that is there already."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
 def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
     """The session to run on, and whether we made it (and so have to stop it). `spark`: a SparkSession, a master
     ("spark://…", "local[4]"), a connect address ("sc://…"), a mapping of settings, or None."""
@@ -51,7 +58,7 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
         builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
     for key, value in settings.items():
         builder = builder.config(key, value)
-    running = SparkSession.getActiveSession() is not None
+    running = active() is not None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _quiet(home / "spark.log"):
         try:

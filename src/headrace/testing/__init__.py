@@ -1,28 +1,56 @@
-"""What tests of headrace and of programs on it share: suites to inherit. Needs pytest, and for views hypothesis; no
-other part of headrace imports it.
+"""What tests of headrace and of programs on it share: a program run as steps, the same log cut in many ways, crashes at
+every point, suites to inherit. Suites need pytest, and for views hypothesis; no other part of headrace imports this.
+
+    run_steps(app, add("clicks", {"page": "/", "at": "2026-01-01T09:00:05Z"}), expect("views", [{"page": "/", "n": 1}]))
 
     class TestMyLog(LogContract):
         def open_log(self, home): return my_log(home)"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-_HOMES = {
+_SUITES = {
     "LogContract": "headrace.testing.log_contract",
     "QueueContract": "headrace.testing.queue_contract",
     "ViewStoreContract": "headrace.testing.view_contract",
 }
-pytest.register_assert_rewrite(*_HOMES.values())  # before they are imported, so that asserts explain
+_HOMES = {
+    **_SUITES,
+    **dict.fromkeys(("add", "advance", "expect", "restart"), "headrace.testing.steps"),
+    "run_steps": "headrace.testing.trial",
+    **dict.fromkeys(("CRASH_POINTS", "assert_cut_invariant", "crash_points"), "headrace.testing.invariance"),
+}
+if "pytest" in sys.modules:
+    sys.modules["pytest"].register_assert_rewrite(*_SUITES.values())  # before they are imported: asserts explain
 
 if TYPE_CHECKING:
+    from headrace.testing.invariance import CRASH_POINTS as CRASH_POINTS
+    from headrace.testing.invariance import assert_cut_invariant as assert_cut_invariant
+    from headrace.testing.invariance import crash_points as crash_points
     from headrace.testing.log_contract import LogContract as LogContract
     from headrace.testing.queue_contract import QueueContract as QueueContract
+    from headrace.testing.steps import add as add
+    from headrace.testing.steps import advance as advance
+    from headrace.testing.steps import expect as expect
+    from headrace.testing.steps import restart as restart
+    from headrace.testing.trial import run_steps as run_steps
     from headrace.testing.view_contract import ViewStoreContract as ViewStoreContract
 
-__all__ = ["LogContract", "QueueContract", "ViewStoreContract"]
+__all__ = [
+    "CRASH_POINTS",
+    "LogContract",
+    "QueueContract",
+    "ViewStoreContract",
+    "add",
+    "advance",
+    "assert_cut_invariant",
+    "crash_points",
+    "expect",
+    "restart",
+    "run_steps",
+]
 
 
 def __getattr__(name: str) -> Any:

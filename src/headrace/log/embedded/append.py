@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -172,6 +171,7 @@ class Small:
     topic: TopicState
     schema: pa.Schema
     rows: Sequence[Mapping[str, Any]]
+    clock_us: Callable[[], int]
 
     @property
     def synced(self) -> bool:
@@ -211,7 +211,7 @@ class Shared:
         batch, owners = self._checked()
         settings = self.topic.settings
         if settings.event_time is not None and batch.num_rows:
-            limit_us = time.time_ns() // 1000 + settings.max_ahead_us
+            limit_us = self._jobs[0].clock_us() + settings.max_ahead_us
             if (bounds(batch.column(settings.event_time))[1] or limit_us) > limit_us:
                 ahead = _beyond(batch, settings.event_time, limit_us)
                 for number in {owners[row] for row in np.flatnonzero(ahead)}:
@@ -296,6 +296,7 @@ def prepare(
     data: Rows,
     *,
     now_us: int,
+    partition: int | None = None,
     expect: Mapping[Any, int] | None = None,
     progress: Progress = None,
     stamp: Stamp | None = None,
@@ -329,18 +330,26 @@ def prepare(
             append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
     if carried is not None:
         batch = _with_progress(batch, carried)
-    for partition, chunk in _split(batch, _assigned(batch, topic), topic):
+    for number, chunk in _split(batch, _assigned(batch, topic, partition), topic):
         for piece in frames_of(chunk):
-            append.parts.append(_part(partition, piece, settings.event_time, carried is not None))
+            append.parts.append(_part(number, piece, settings.event_time, carried is not None))
     if ahead is not None and quarantine is not None:
         append.quarantine = quarantine(topic, ahead)
     append.drafts()
     return append
 
 
-def _assigned(batch: pa.RecordBatch, topic: TopicState) -> npt.NDArray[np.int64] | None:
+def _assigned(batch: pa.RecordBatch, topic: TopicState, partition: int | None = None) -> npt.NDArray[np.int64] | None:
     """Each row's partition; None when there is only one."""
     count, partitions = batch.num_rows, topic.settings.partitions
+    if partition is not None:
+        if topic.settings.key:
+            raise InvalidArgument(
+                "partition", partition, f"topic {topic.name!r} has a key: it says where a record goes"
+            )
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < partitions:
+            raise InvalidArgument("partition", partition, f"topic {topic.name!r} has partitions 0 to {partitions - 1}")
+        return np.full(count, partition, np.int64)
     if partitions == 1:
         return None
     if topic.settings.key:

@@ -12,11 +12,21 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import Closed, DiskFull, ForkedProcess, IndexDamaged, LogMissing, NotALog, StorageError
+from headrace.errors import (
+    Closed,
+    DiskFull,
+    ForkedProcess,
+    IndexDamaged,
+    InvalidArgument,
+    LogMissing,
+    NotALog,
+    StorageError,
+)
 from headrace.log.embedded import disk, recovery
 from headrace.log.embedded.background import Background
 from headrace.log.embedded.committer import Committer, Job
@@ -28,9 +38,18 @@ from headrace.log.embedded.waiting import Wakes
 OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "views.db"}
 
 
+Clock = Callable[[], int]
+"""Microseconds since the epoch: what records' arrival is stamped with."""
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
 class Engine:
-    def __init__(self, home: Path, identity: tuple[int, int], *, create: bool) -> None:
+    def __init__(self, home: Path, identity: tuple[int, int], *, create: bool, clock_us: Clock | None = None) -> None:
         self.home, self.identity = home, identity
+        self.clock_us = clock_us or _wall_clock_us
         self.pid = os.getpid()
         self.users = 0
         self.boot = disk.boot_id()
@@ -55,7 +74,7 @@ class Engine:
             self.turnstile,
             boot=self.boot,
             wake=self.wakes.wake,
-            clock_us=lambda: time.time_ns() // 1000,
+            clock_us=self.clock_us,
         )
         self.upkeep_lock = threading.Lock()
         self.background = Background(self)
@@ -116,15 +135,17 @@ _inherited: list[Engine] = []
 system's locks, which it does not: what a child wrote to such a log would be lost when its parent closes it."""
 
 
-def acquire(home: Path, *, create: bool) -> Engine:
-    """The engine of this directory; the first caller opens it. Pair with `release`."""
+def acquire(home: Path, *, create: bool, clock_us: Clock | None = None) -> Engine:
+    """The engine of this directory; the first caller opens it, with its clock. Pair with `release`."""
     with _lock:
         identity = _prepare(home, create=create)
         if any(engine.identity == identity for engine in _inherited):
             raise ForkedProcess(what=f"the log {home}")
         engine = _engines.get(identity)
         if engine is None or not _is_of(engine, home):
-            engine = _engines[identity] = _open(home, identity, create=create)
+            engine = _engines[identity] = _open(home, identity, create=create, clock_us=clock_us)
+        elif clock_us is not None and engine.clock_us is not clock_us:
+            raise InvalidArgument("clock_us", clock_us, f"the log {home} is open in this process with another clock")
         engine.users += 1
         return engine
 
@@ -137,9 +158,9 @@ def _is_of(engine: Engine, home: Path) -> bool:
         return False
 
 
-def _open(home: Path, identity: tuple[int, int], *, create: bool) -> Engine:
+def _open(home: Path, identity: tuple[int, int], *, create: bool, clock_us: Clock | None) -> Engine:
     with disk.typed(home):
-        return Engine(home, identity, create=create)
+        return Engine(home, identity, create=create, clock_us=clock_us)
 
 
 def release(engine: Engine) -> None:

@@ -82,7 +82,7 @@ class EmbeddedGroup:
         topic = self._current()
         self._require()
         committed = self.committed()
-        now_us = time.time_ns() // 1000
+        now_us = self._engine.clock_us()
         out = {}
         for partition, state in partition_states(self._engine, topic).items():
             at = max(committed.get(partition, state.earliest), state.earliest)

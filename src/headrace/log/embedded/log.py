@@ -29,10 +29,11 @@ def open_log(home: str | Path = ".headrace", *, create: bool = True) -> Embedded
 
 
 class EmbeddedLog:
-    """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open."""
+    """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open.
+    `clock_us`: what arrival is stamped with, in place of the machine's clock; for tests."""
 
-    def __init__(self, home: str | Path, *, create: bool = True) -> None:
-        self._engine = engines.acquire(Path(home).absolute(), create=create)
+    def __init__(self, home: str | Path, *, create: bool = True, clock_us: engines.Clock | None = None) -> None:
+        self._engine = engines.acquire(Path(home).absolute(), create=create, clock_us=clock_us)
         self._catalog = Catalog(self._engine)
 
     def __repr__(self) -> str:

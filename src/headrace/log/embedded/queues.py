@@ -157,7 +157,7 @@ class EmbeddedQueue:
                     where = "WHERE topic = ? AND partition = ? AND base <= ? ORDER BY base DESC LIMIT 1"
                     oldest += [row.arrived for row in BATCHES.select(db, where, core.topic.id, number, at)]
             (dead_open,) = db.execute("SELECT count(*) FROM dead WHERE queue = ?", (core.id,)).fetchone()
-        clock_us = time.time_ns() // 1000
+        clock_us = core.engine.clock_us()
         return QueueStats(
             ready=sum(state.next - max(outlook.cursor(number), state.earliest) for number, state in states.items()),
             in_flight=int(in_flight),

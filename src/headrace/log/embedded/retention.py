@@ -106,7 +106,7 @@ def would_free(engine: Engine, topic: TopicState) -> Retained:
     """What `retain` would delete now."""
     out = Retained(0, 0, 0, [])
     with engine.index.snapshot() as db:
-        for row in _going(db, topic, time.time_ns() // 1000):
+        for row in _going(db, topic, engine.clock_us()):
             out.batches += 1
             out.records += row.records
             out.bytes += row.length
@@ -248,7 +248,7 @@ def time_to_loss(
     """How long until the oldest record the group has not read is deleted, if it and its producers go on as they do. A
     queue is taken to stand still: its oldest message may be the one that never ends. None: not at this pace, or never
     (no retention, or unread="keep")."""
-    settings, now = topic.settings, time.time_ns() // 1000 if now_us is None else now_us
+    settings, now = topic.settings, engine.clock_us() if now_us is None else now_us
     if settings.unread == "keep":
         return None
     with engine.index.snapshot() as db:

@@ -104,6 +104,7 @@ class EmbeddedTopic:
         self,
         rows: Rows,
         *,
+        partition: int | None = None,
         expect: Mapping[Any, int] | None = None,
         progress: Progress = None,
         stamp: Stamp | None = None,
@@ -111,22 +112,22 @@ class EmbeddedTopic:
         """Appends a mapping, an iterable of them, or anything with `__arrow_c_stream__`; all or nothing.
 
         Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
-        (versioned topics), `progress` gives derived records the event-time progress of their source, `stamp`
-        makes it idempotent (see `producer(id=…)`)."""
+        (versioned topics), `partition` says where rows without a key go, `progress` gives derived records the
+        event-time progress of their source, `stamp` makes it idempotent (see `producer(id=…)`)."""
         from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
 
         rows = repeatable(rows)
         self._refuse_own()
-        plain = expect is None and progress is None and stamp is None
+        plain = partition is None and expect is None and progress is None and stamp is None
         few = _few(rows, SMALL_ROWS_MAX) if plain else None
         began = time.monotonic()
         for _ in range(ATTEMPTS):
             state = self.known_state()
             job: Small | Append
             if few and not state.settings.versioned:
-                job = Small(state, self._catalog.schema(state), few)
+                job = Small(state, self._catalog.schema(state), few, self._engine.clock_us)
             else:
-                job = self.prepare(rows, expect=expect, progress=progress, stamp=stamp)
+                job = self.prepare(rows, partition=partition, expect=expect, progress=progress, stamp=stamp)
                 if not job.sent and not job.expect:
                     return _nothing(self)
             try:
@@ -155,6 +156,7 @@ class EmbeddedTopic:
         self,
         rows: Rows,
         *,
+        partition: int | None = None,
         expect: Mapping[Any, int] | None = None,
         progress: Progress = None,
         stamp: Stamp | None = None,
@@ -168,7 +170,8 @@ class EmbeddedTopic:
             state,
             self._catalog.schema(state),
             rows,
-            now_us=time.time_ns() // 1000,
+            now_us=self._engine.clock_us(),
+            partition=partition,
             expect=expect,
             progress=progress,
             stamp=stamp,

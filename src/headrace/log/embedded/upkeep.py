@@ -7,7 +7,6 @@ readers and writers go on meanwhile. Damage in one partition is reported and doe
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -79,7 +78,7 @@ def _topic(
             continue
         with _reported(f"{topic.name}/{state.partition}", done):
             if topic.settings.cleanup == "compact":
-                now_us = time.time_ns() // 1000
+                now_us = engine.clock_us()
                 done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us)
             done.batches_sealed += sealing.seal(engine, catalog, topic, state.partition)
     done.at_risk += retention.at_risk(engine, topic)
@@ -103,7 +102,7 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
     done."""
 
     def wanted(topic: TopicState, state: PartitionRow) -> bool:
-        return not stopping() and _worth_it(topic, state)
+        return not stopping() and _worth_it(topic, state, engine.clock_us())
 
     with alone(engine, wait=False) as got:
         if not got:
@@ -114,9 +113,9 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
     return bool(done.records_deleted or done.records_compacted or done.batches_sealed or done.files_removed)
 
 
-def _worth_it(topic: TopicState, state: PartitionRow) -> bool:
+def _worth_it(topic: TopicState, state: PartitionRow, now_us: int) -> bool:
     if state.small >= SEAL_AT:
         return True
     dirty = state.next - state.cleaned
-    over = state.revisit is not None and state.revisit <= time.time_ns() // 1000
+    over = state.revisit is not None and state.revisit <= now_us
     return topic.settings.cleanup == "compact" and (over or dirty >= max(COMPACT_RECORDS, state.records // 2))
