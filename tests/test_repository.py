@@ -64,4 +64,5 @@ def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [text for part in (project["dependencies"], *project["optional-dependencies"].values()) for text in part]
     names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower() for text in wanted}
+    names.discard("headrace")  # an extra may hold another
     assert names <= pins, f"pin in constraints.txt: {', '.join(sorted(names - pins))}"
