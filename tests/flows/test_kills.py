@@ -37,7 +37,9 @@ def test_a_runner_that_slept_while_another_took_over(spark: Any, tmp_path: Path)
         events = app.log.topic("events")
         events.append(some_rows(rng, 40, 0))
         command = [sys.executable, "-m", "tests.flows.runner", str(home)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sleeper:
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it is killed, and clears nothing away
+        with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as sleeper:
             assert sleeper.stdout is not None
             assert sleeper.stdout.readline() == "running\n", sleeper.stderr.read() if sleeper.stderr else ""
             os.kill(sleeper.pid, signal.SIGSTOP)
