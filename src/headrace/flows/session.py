@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidArgument, JavaMissing
+from headrace.flows import class_archive
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,6 +32,7 @@ SETTINGS = {
     "spark.driver.maxResultSize": "0",
 }
 """Of a session we make; a user's own entries come over them."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def active() -> SparkSession | None:
@@ -50,6 +52,7 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
     settings = {key: value.format(cores=os.cpu_count() or 1) for key, value in SETTINGS.items()}
     if isinstance(spark, Mapping):
         settings |= {str(key): str(value) for key, value in spark.items()}
+    settings[JAVA_OPTIONS] = f"{settings.get(JAVA_OPTIONS, '')} {class_archive.java_options()}".strip()
     builder = SparkSession.builder.appName(f"headrace {app}")
     if isinstance(spark, str) and spark.startswith("sc://"):
         builder = builder.remote(spark)

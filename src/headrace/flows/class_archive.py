@@ -1,0 +1,71 @@
+"""The archive of Spark's classes: with it a JVM starts in half the time. Owns one file per version of Spark and Java in
+the user's cache directory; it is made when the first JVM ends, used by all later ones, and may be deleted at any time.
+
+The JVM checks an archive against its own build and its class path, and does without one that does not fit or is
+damaged. Two that end at once each write a file of their own; a later start takes the first it finds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+"""What cannot be archived is nobody's business."""
+WRITTEN_SECONDS = 20.0
+"""A file that was not touched for so long is whole."""
+
+
+def java_options(cache: Path | None = None) -> str:
+    """What to start the JVM with; nothing where there is no Java, or no directory to write to."""
+    java = _java_home()
+    if java is None:
+        return ""
+    try:
+        folder = _cache() if cache is None else cache
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        archive = folder / f"spark-{_fingerprint(java)}.jsa"
+        _adopt(archive)
+        if archive.exists():
+            return f"-XX:SharedArchiveFile={archive} {QUIET}"
+        if any(folder.glob(f"{archive.stem}.*.new")) or not os.access(folder, os.W_OK) or " " in str(archive):
+            return ""
+        return f"-XX:ArchiveClassesAtExit={archive.with_suffix(f'.{os.getpid()}.new')} {QUIET}"
+    except OSError:
+        return ""
+
+
+def _cache() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "headrace"
+
+
+def _adopt(archive: Path) -> None:
+    """What an ended JVM has left becomes the archive; what one began and never ended goes."""
+    for made in sorted(archive.parent.glob(f"{archive.stem}.*.new")):
+        if time.time() - made.stat().st_mtime >= WRITTEN_SECONDS:
+            with contextlib.suppress(OSError):
+                if archive.exists() or made.stat().st_size == 0:
+                    made.unlink()
+                else:
+                    made.rename(archive)
+
+
+def _java_home() -> Path | None:
+    """Where `bin/java` is, as Spark finds it."""
+    given = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(given, "bin"))) if given else shutil.which("java")
+    return None if found is None else Path(found).resolve().parent.parent
+
+
+def _fingerprint(java: Path) -> str:
+    """Changes with Spark, with Java and with where they are."""
+    import pyspark
+
+    said = [pyspark.__version__, str(Path(pyspark.__file__).parent), str(java)]
+    with contextlib.suppress(OSError):
+        said.append((java / "release").read_text("utf-8", errors="replace"))
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
