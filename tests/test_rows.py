@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from http import HTTPStatus
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -576,6 +577,11 @@ def test_pandas_objects_follow_the_rules_of_python_values() -> None:
         batch_of(pd.DataFrame({0: [1]}), "a int")
     with pytest.raises(InvalidArgument, match="cannot be read as Arrow"):
         batch_of(pd.DataFrame({"b": pd.Series([1, "x"], dtype=object)}), "a int", "keep")
+
+
+def test_pandas_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    assert to_batch([{"a": 1}], parse_ddl("a int"), extra="forbid", topic="t").num_rows == 1
 
 
 def test_a_named_pandas_index_is_a_column() -> None:

@@ -31,8 +31,8 @@ def to_batch(data: object, schema: pa.Schema, *, extra: str, topic: str) -> pa.R
         return from_arrow(data, plan, topic)
     if isinstance(data, Mapping):
         return from_mappings([dict(data)], plan, topic)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)  # none while another thread is importing it
+    if frame is not None and isinstance(data, frame):
         return from_pandas(data, plan, topic)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return from_arrow(one_batch(data), plan, topic)
