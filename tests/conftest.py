@@ -24,6 +24,9 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+# JVMs that tests start live for seconds: a compiler that is quick, not one that is thorough.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its options
 def pytest_configure(config: pytest.Config) -> None:
