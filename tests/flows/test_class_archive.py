@@ -25,7 +25,7 @@ sys.stdin.readline()
 
 def started(cache: Path, home: Path) -> tuple[bool, str]:
     """Whether a session's JVM has an archive of ours open, and what it printed."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "HEADRACE_CACHE": str(cache)}
     command = [sys.executable, "-c", START, str(home)]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -48,11 +48,11 @@ def started(cache: Path, home: Path) -> tuple[bool, str]:
 def test_the_second_start_uses_what_the_first_has_left(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert started(cache, tmp_path) == (False, "")
-    (made,) = (cache / "headrace").iterdir()
+    (made,) = cache.iterdir()
     assert made.suffix == ".new"
     os.utime(made, (0, 0))  # as if a minute had passed
     assert started(cache, tmp_path) == (True, "")
-    (archive,) = (cache / "headrace").iterdir()
+    (archive,) = cache.iterdir()
     assert archive.suffix == ".jsa"
 
 

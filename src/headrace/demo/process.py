@@ -18,11 +18,8 @@ from typing import Any, Self
 
 PATIENCE_SECONDS = 120.0
 GONE_SECONDS = 5.0
-QUICK_START = (
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-)
-"""For a JVM that lives for seconds: compile little, verify little, and leave no file in /tmp."""
+QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For a JVM that lives for seconds: compile little, and leave no file in /tmp."""
 
 
 class NotSo(Exception):
