@@ -316,7 +316,13 @@ def _bad_map_key(key: pa.DataType) -> str | None:
 
 # -- Arrow to DDL text -----------------------------------------------------------------------------
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN_NAME: Final = re.compile(r"(?![0-9]+$)[A-Za-z0-9_]+")
+"""What Spark reads as a name without backticks; digits alone are a number to it."""
+
+
+def quoted_name(name: str) -> str:
+    """The name as Spark's SQL and DDL take any name."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def to_ddl(schema: pa.Schema) -> str:
@@ -341,7 +347,7 @@ def type_ddl(arrow: pa.DataType) -> str:
 
 
 def _field_ddl(field: pa.Field, between: str) -> str:
-    name = field.name if _PLAIN_NAME.fullmatch(field.name) else "`" + field.name.replace("`", "``") + "`"
+    name = field.name if _PLAIN_NAME.fullmatch(field.name) else quoted_name(field.name)
     return f"{name}{between}{type_ddl(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 

@@ -171,7 +171,7 @@ def test_a_sum_that_does_not_fit_is_an_error_and_not_a_wrong_number(spark: Any, 
         topic.append([{"n": 2**62}, {"n": 2**62}, {"n": -5}])
         app.stream(topic).agg(total=hr.sum("n")).to_view("v")
         query = app.running.query(app.flows["v"])
-        with pytest.raises(pa.ArrowInvalid):
+        with pytest.raises(hr.DoesNotFit):
             query.rows({"t": [ranges.Range(0, 0, 2)]})
         fits = query.rows({"t": [ranges.Range(0, 1, 3)]})
         assert fits["total"].to_pylist() == [2**62 - 5]

@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
+from headrace.errors import DoesNotFit
 from headrace.flows.flow import Flow
 from headrace.flows.partials import DROPPED, LATE, PANE, RECORDS, UPDATED
+from headrace.schema import type_ddl
 from headrace.windows import Fixed
 
 CHUNK_ROWS = 500_000
@@ -76,7 +78,7 @@ class ArrowPartials:
                 for name, aggregate in self.aggregates.items()
                 if aggregate.kind in ("first", "last")
             }
-        return pa.table([found[field.name].cast(field.type) for field in self.schema], schema=self.schema)
+        return pa.table([_as(found[field.name], field.type) for field in self.schema], schema=self.schema)
 
     def _ask(self, grouping: _Grouping, name: str, aggregate: Aggregate, records: pa.Table) -> None:
         match aggregate.kind:
@@ -177,6 +179,8 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
     wanted = [*flow.groups, *([time] if time else [])]
     for aggregate in flow.aggregates.values():
         wanted += [name for name in (aggregate.argument, aggregate.where) if name is not None]
+        if not all(_is_a_name(given) for given in (aggregate.argument, aggregate.where)):
+            return None
     known = _common(flow, wanted)
     if known is None or not all(_same_in_arrow(known[name]) for name in flow.groups):
         return None
@@ -185,6 +189,12 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
     return ArrowPartials(
         schema, flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, dict(flow.aggregates)
     )
+
+
+def _is_a_name(given: Any) -> bool:
+    """Whether Spark takes it for a column, if there is one of that name: `a-b` is a difference, `true` is true."""
+    plain = isinstance(given, str) and given.isidentifier() and given.isascii()
+    return given is None or (plain and given.lower() not in ("true", "false", "null"))
 
 
 def _common(flow: Flow, wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
@@ -238,6 +248,17 @@ def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     bounds = pc.min_max(column).as_py()
     largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
     return column if largest * len(column) <= _LARGEST else column.cast(pa.decimal128(19, 0))
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in the type it has in partial rows. Only sums may be too large for theirs."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        if not types.is_decimal(column.type):
+            raise
+        largest = max(column.drop_null().to_pylist(), key=abs)
+        raise DoesNotFit(sum=str(largest), type=type_ddl(kind)) from error
 
 
 def _as_ordered(column: pa.ChunkedArray) -> pa.Array:

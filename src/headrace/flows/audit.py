@@ -197,7 +197,7 @@ def _numbered(rows: list[dict[str, Any]], spec: ViewSpec) -> list[dict[str, Any]
     seen: Counter[tuple[Any, ...]] = Counter()
     out = []
     for row in sorted(rows, key=lambda row: [str(row[name]) for name in names]):
-        place = tuple(row[name] for name in spec.key)
+        place = tuple(_key(row[name]) for name in spec.key)
         out.append({**row, ROW: seen[place]})
         seen[place] += 1
     return out
@@ -207,7 +207,12 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 def _by_key(rows: list[dict[str, Any]], key: list[str]) -> Rows:
-    return {tuple(row[name] for name in key): row for row in rows}
+    return {tuple(_key(row[name]) for name in key): row for row in rows}
+
+
+def _key(value: Any) -> Any:
+    """NaN is a group like any other, and no key: it does not equal itself."""
+    return str(value) if isinstance(value, float) and math.isnan(value) else value
 
 
 def _differ(out: Audited, view: str, what: str, stored: Rows, expected: Rows, columns: list[str]) -> None:

@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from headrace.aggregates import Aggregate
-from headrace.errors import InvalidArgument, UnknownColumn
+from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.partials import SOURCE, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed
 from headrace.log.contract import META
-from headrace.schema import parse_ddl, schema_from
+from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
 from headrace.views.values import arrow_type, declared
 
@@ -40,6 +40,20 @@ class Compiled:
     """The column with the event time, as far as it matters."""
     notes: tuple[str, ...] = ()
 
+    def check_topics(self) -> None:
+        """FlowChanged when a column that is read has become wider since: its values may not fit any more. Columns that
+        were added are nobody's business."""
+        changes = []
+        for columns in self.columns.values():
+            now = columns.topic.schema
+            changes += [
+                f"column {name!r} of topic {columns.topic.name!r}: {type_ddl(was.type)} became {type_ddl(new.type)}"
+                for name, was, new in ((field.name, field, now.field(field.name)) for field in columns.known)
+                if name in columns.needed and was.type != new.type
+            ]
+        if changes:
+            raise FlowChanged(self.flow.name, changes)
+
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
@@ -52,7 +66,7 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     arrow, then = None, None
     if flow.aggregates is not None:
         time = time_column(flow)
-        schema = partial_rows(flow, df, None if time is None else F.col(f"`{time}`")).schema
+        schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
         arrow = arrow_partials.plan(flow, time, _in_arrow(schema))
         then = None if arrow is None else ranges.Then(schema, arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
@@ -118,10 +132,10 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
             return df
         time = time_column(flow)
         df = df if flow.time is None else df.withColumn(SOURCE, F.lit(0))
-        return partial_rows(flow, df, None if time is None else F.col(f"`{time}`"))
+        return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
 
     schema = ranges.spark_schema(source.topic)
-    return ranges.Columns(source.topic, schema, columns_needed(spark, query, schema))
+    return ranges.Columns(source.topic, source.topic.schema, schema, columns_needed(spark, query, schema))
 
 
 def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
@@ -171,10 +185,13 @@ def time_column(flow: Flow) -> str | None:
         return flow.time
     names = {source.topic.settings.event_time for source in flow.sources}
     if len(names) > 1:
+        if flow.window is None and not any(each.kind in ("first", "last") for each in (flow.aggregates or {}).values()):
+            return None  # nobody asks
         raise InvalidArgument(
             "time",
             None,
-            f"flow {flow.name!r}: its topics have different event times {sorted(map(str, names))}: say which",
+            f"flow {flow.name!r}: its topics have different event times {sorted(map(str, names))}: name a column that "
+            "all have with window(…, time=…)",
         )
     return names.pop()
 
@@ -187,6 +204,13 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     assert flow.aggregates is not None
     time = time_column(flow)
     known = df.columns
+    if flow.window and time is None:
+        raise InvalidArgument(
+            "window",
+            str(flow.window),
+            f"flow {flow.name!r}: topic {flow.sources[0].topic.name!r} has no event time: create it with event_time=…, "
+            "or name a column: window(…, time=…)",
+        )
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
             raise UnknownColumn(flow.name, name, known)
@@ -198,7 +222,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
                 name,
                 f"flow {flow.name!r}: a result cannot have this name; window, group and '_' names are taken",
             )
-    column = None if time is None else F.col(f"`{time}`")
+    column = None if time is None else F.col(quoted_name(time))
     schema = partial_rows(flow, df, column).schema
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
@@ -250,7 +274,9 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         settings = flow.sources[0].topic.settings
         implied: dict[str, Any] = {"event_time": time_column(flow), "key": settings.key}
     else:
-        schema = parse_ddl(", ".join(f"{column.name} {column.type}" for column in change_columns(spec.view)))
+        schema = parse_ddl(
+            ", ".join(f"{quoted_name(column.name)} {column.type}" for column in change_columns(spec.view))
+        )
         if flow.after:
             schema = schema_from(
                 through(flow.after, spark.createDataFrame([], _shape_type(spec.view))).drop("_progress").schema
@@ -275,8 +301,4 @@ def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
 def _shape_type(view: ViewSpec) -> StructType:
     """What the transforms behind the aggregation are given: results, or changes of them on their way to a topic."""
     given = view.result_columns if view.public else [*change_columns(view), Column("_progress", "timestamp")]
-    return ranges.struct(", ".join(f"{_quoted(column.name)} {column.type}" for column in given))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return ranges.struct(", ".join(f"{quoted_name(column.name)} {column.type}" for column in given))

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from headrace.aggregates import ORDER, Aggregate
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import Flow
+from headrace.schema import quoted_name
 from headrace.windows import Fixed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SOURCE, REACHED = "_source", "_reached"
 def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
     """`time`: the records' event time, None when the flow has no windows and needs none."""
     assert flow.aggregates is not None
-    keys = [F.col(_quoted(name)).alias(name) for name in flow.groups]
+    keys = [F.col(quoted_name(name)).alias(name) for name in flow.groups]
     if flow.window is not None:
         assert time is not None
         if flow.time is not None:
@@ -129,7 +130,3 @@ def column_of(given: Any) -> Column:
     if isinstance(given, str):
         return F.expr(given)
     raise InvalidArgument("column", given, "must be a column's name, an SQL expression or a Column")
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

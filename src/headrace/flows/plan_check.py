@@ -28,11 +28,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headrace.errors import InvalidArgument, InvalidSchema, TransformRefused, UnknownColumn, nearest
-from headrace.flows.plan_rules import Refusal, columns_read, denied_function, denied_operator, undetermined
+from headrace.flows.plan_rules import (
+    Refusal,
+    columns_read,
+    denied_function,
+    denied_operator,
+    kept_in_memory,
+    undetermined,
+)
 from headrace.flows.plan_text import MAPPERS, PROBE, Node, Output, analyzed, fingerprint, optimized, outputs
 from headrace.flows.probe_rows import edge_rows, plain_rows
 from headrace.log.contract import META
-from headrace.schema import schema_from
+from headrace.schema import quoted_name, schema_from
 
 __all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange"]
 
@@ -83,6 +90,10 @@ def check_transform(
         with _calls(probe) as called:
             out, schema_out = _applied(fn, probe, schema, flow, step, refuse)
         plan, final = _explained(out, schema_out, schema, kept)
+        if found := kept_in_memory(final):
+            for kept_there in (out, probe):  # plans of other flows over the same columns look the same to Spark
+                kept_there.unpersist()
+            refuse(found)
         refuse(denied_operator(plan))
         refuse(_columns_refused(schema, schema_out, outputs(plan), kept))
         unstable, unnamed = undetermined(final, str(MARK))
@@ -91,7 +102,7 @@ def check_transform(
         again, schema_again = _applied(fn, probe, schema, flow, step, refuse)
         refuse(_plan_changes(plan, _explained(again, schema_again, schema, kept)[0]))
         if needed is not None:
-            wanted = out.select(F.struct(*map(_quoted, dict.fromkeys([*needed, *kept]))).alias("row"))
+            wanted = out.select(F.struct(*map(quoted_name, dict.fromkeys([*needed, *kept]))).alias("row"))
             final = optimized(_explain(wanted))
     suspect = _suspect(plan) or ("the function" if called else None)
     differs, skipped = _tried(spark, fn, schema, trials, suspect, kept)
@@ -190,10 +201,6 @@ def _last_part(name: str) -> str:
     return name.removesuffix("`").rsplit("`.`", 1)[-1].removeprefix("`").replace("``", "`")
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _explained(out: DataFrame, schema_out: StructType, schema: StructType, kept: Sequence[str]) -> tuple[Node, Node]:
     """The analysed plan of `out`, and an optimised plan of all its columns below a filter that holds `MARK`.
 
@@ -271,7 +278,6 @@ _ACTIONS: Final = (
 )  # fmt: skip
 _CALLS: Final = {
     **dict.fromkeys(_ACTIONS, "is called in the transform, so every batch is read once more"),
-    **dict.fromkeys(("cache", "persist"), "is called in the transform, and nobody gives the memory back"),
     "withWatermark": "has no effect in a flow: lateness is decided from the log, see .window(…, grace=, late=)",
 }
 

@@ -92,6 +92,21 @@ _LEFT: Final = frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti",
 _RIGHT: Final = frozenset({"Inner", "Cross", "RightOuter"})
 
 
+def kept_in_memory(final: Node) -> Refusal | None:
+    """Whether Spark would serve the batch from memory: one plan serves many batches, and all would be the first. What
+    is kept of a static table may be."""
+    kept = any(
+        node.operator == "InMemoryRelation" and any(below.is_batch for below in node.walk()) for node in final.walk()
+    )
+    if not kept:
+        return None
+    return Refusal(
+        "cache",
+        "keeps a batch in memory, and later batches would be taken for it",
+        "Leave cache() and persist() out: a batch is read once. A static table that is joined may be cached",
+    )
+
+
 def denied_operator(plan: Node) -> Refusal | None:
     """The first operator, from the batch on, that is not row-local."""
     definitions: dict[str, bool] = {}

@@ -18,6 +18,7 @@ from headrace.flows.flow import Flow, through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.session import workers_are_here
+from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,10 +93,15 @@ class FlowQuery:
         frames: list[DataFrame] = []
         for number, source in enumerate(self._flow.sources):
             name = source.topic.name
+            columns = self.compiled.columns[name]
             if name in readers:
-                df = readers[name](self.spark, self.compiled.columns[name], planned[name])
-                df = through(source.transforms, df)
-                frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
+                df = readers[name](self.spark, columns, planned[name])
+            elif self.compiled.arrow is None:  # it decides about the types of the others' columns, too
+                df = self.spark.createDataFrame([], columns.schema)
+            else:
+                continue
+            df = through(source.transforms, df)
+            frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
             df = df.coalesce(1)  # few records need no exchange
@@ -103,7 +109,7 @@ class FlowQuery:
 
     def _time(self) -> Column | None:
         name = time_column(self._flow)
-        return None if name is None else F.col(f"`{name}`")
+        return None if name is None else F.col(quoted_name(name))
 
 
 def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:

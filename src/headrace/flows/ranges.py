@@ -153,6 +153,8 @@ class Columns:
     the records come but what it makes of them."""
 
     topic: EmbeddedTopic
+    known: pa.Schema
+    """The topic's columns when the flow was compiled: they may have become more, or wider, since."""
     schema: StructType
     needed: frozenset[str]
     then: Then | None = None
@@ -237,7 +239,7 @@ class _Reading:
 
 
 def _reading(columns: Columns) -> _Reading:
-    whole = arrow_schema(columns.topic, columns.schema.names)
+    whole = arrow_schema(columns.known, columns.schema.names)
     wanted = [column for column in whole.names if column in columns.needed] or ["_offset"]
     return _Reading(wanted, whole, None if columns.then is None else columns.then.of)
 
@@ -279,14 +281,14 @@ def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
 
 def few(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
     """The records of the ranges, read here: for small batches where there is no slate."""
-    schema = arrow_schema(columns.topic, columns.schema.names)
+    schema = arrow_schema(columns.known, columns.schema.names)
     table = pa.Table.from_batches(here(columns, ranges), schema=schema)
     return spark.createDataFrame(table, schema=columns.schema).coalesce(1)
 
 
-def arrow_schema(topic: EmbeddedTopic, columns: Sequence[str]) -> pa.Schema:
+def arrow_schema(known_columns: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     instant = pa.timestamp("us", tz="UTC")
-    known = {field.name: field for field in topic.schema}
+    known = {field.name: field for field in known_columns}
     known |= {"_partition": pa.field("_partition", pa.int32()), "_offset": pa.field("_offset", pa.int64())}
     known |= {name: pa.field(name, instant) for name in META[2:]}
     return pa.schema([known[name].with_nullable(True) for name in columns])

@@ -238,13 +238,13 @@ class Running:
         return [self._status(flow) for flow in self.flows]
 
     def _status(self, flow: Flow) -> FlowStatus:
-        from headrace.errors import UnknownView
+        from headrace.errors import TopicReplaced, UnknownView
         from headrace.flows.supervise import Pulse
 
         supervisor = self._supervisors.get(flow.name)
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, frontier = 0, None
-        with contextlib.suppress(UnknownView):
+        with contextlib.suppress(UnknownView, TopicReplaced):  # not run yet; or its topic is gone, as its error says
             state = self.store.state(flow.name)
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
             for topic in flow.topics:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from headrace.errors import (
     AlreadyRunning,
+    DoesNotFit,
     FlowChanged,
     FlowFenced,
     InvalidArgument,
@@ -46,6 +47,7 @@ FATAL = (
     TransformFailed,
     TransformRefused,
     InvalidArgument,
+    DoesNotFit,
 )
 """Trying again would not help."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.5, 30.0
