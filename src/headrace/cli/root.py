@@ -103,7 +103,7 @@ def _forget_stdout() -> None:
 @click.version_option(__version__, prog_name="headrace")
 @home_option
 def cli() -> None:
-    """A partitioned, durable, typed log in a directory.
+    """Stream processing for PySpark, and the log, queues and views it needs, in a directory.
 
     \b
     Example:

@@ -10,19 +10,22 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from headrace.cli.options import HOME, format_option, home_option
-from headrace.cli.output import FOUND, busy, counted, harmless, note, print_rows, say
+from headrace.cli.output import FOUND, busy, counted, harmless, note, print_rows
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.running import FlowStatus
+
+Result = TypeVar("Result")
 
 STATUS_SECONDS = 0.5
 STATUS_COLUMNS = ("flow", "state", "rows", "rate", "lag", "frontier", "dead", "restarts", "error")
@@ -76,9 +79,10 @@ def run(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if drain:
-            _drain(app, stopping)
+            note(f"{counted(_aside(app.drain, stopping), 'record')} processed")
             return
-        app.running.start(wait=(lambda: not stopping.is_set()) if standby else None, take_over=take_over)
+        waiting = (lambda: not stopping.is_set()) if standby else None
+        _aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows.metrics import serve
@@ -92,25 +96,28 @@ def run(
     note("stopped")
 
 
-def _drain(app: App, stopping: threading.Event) -> None:
-    done: list[int] = []
+def _aside(work: Callable[[], Result], stopping: threading.Event) -> Result:
+    """Does it in a thread: a Spark that is started in the main thread puts its own handler of Ctrl-C over ours, and
+    what that raises is lost, or ends in a traceback."""
+    done: list[Result] = []
     error: list[BaseException] = []
 
-    def work() -> None:
+    def run() -> None:
         try:
-            done.append(app.drain())
+            done.append(work())
         except BaseException as problem:
             error.append(problem)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.1)
         if stopping.is_set():
+            note("stopping")
             raise KeyboardInterrupt
     if error:
         raise error[0]
-    note(f"{counted(done[0], 'record')} processed")
+    return done[0]
 
 
 def _watch(app: App, stopping: threading.Event) -> None:
@@ -210,6 +217,8 @@ def loaded(program: str, spark: str | None) -> App:
     path = Path(name)
     if not path.is_file():
         raise click.BadParameter(f"there is no file {name!r}", param_hint="APP.py")
+    if path.suffix != ".py":
+        raise click.BadParameter(f"{name!r} is not a Python file (.py)", param_hint="APP.py")
     home = click.get_current_context().meta.get(HOME)
     if home:
         apps.overrides["home"] = home
@@ -227,7 +236,8 @@ def loaded(program: str, spark: str | None) -> App:
     except Exception as error:
         import traceback
 
-        say("".join(traceback.format_exception(error.with_traceback(_own(error, path)))).strip())
+        for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
+            note(each)
         raise click.ClickException(f"{name} cannot be loaded: {type(error).__name__}: {error}") from None
     if colon:
         found = getattr(module, attribute, None)
@@ -245,7 +255,7 @@ def loaded(program: str, spark: str | None) -> App:
 def _own(error: BaseException, path: Path) -> Any:
     """The traceback from the program's own lines on."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(path.absolute()):
         trace = trace.tb_next
     return trace or error.__traceback__
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
@@ -17,7 +18,7 @@ from headrace.flows import arrow_partials, ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.partials import SOURCE, partial_rows
-from headrace.flows.plan_check import check_transform, columns_needed
+from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
@@ -223,7 +224,13 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
                 f"flow {flow.name!r}: a result cannot have this name; window, group and '_' names are taken",
             )
     column = None if time is None else F.col(quoted_name(time))
-    schema = partial_rows(flow, df, column).schema
+    try:
+        schema = partial_rows(flow, df, column).schema
+    except PySparkException as error:
+        if unknown := unknown_column(error, flow.name, known):
+            raise unknown from None
+        error.add_note(f"in agg of flow {flow.name!r}")
+        raise
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []

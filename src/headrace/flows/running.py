@@ -269,6 +269,7 @@ class Running:
     def close(self) -> None:
         self.stop()
         with self._lock:
+            self.stop()  # flows that a start in another thread began meanwhile
             for lock in self._locks.values():
                 lock.release()
             self._locks.clear()

@@ -74,7 +74,17 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
             raise
     if (context := _context(session)) is not None:
         context.setLogLevel("ERROR")
+    if not running:
+        _say_errors_once()
     return session, not running
+
+
+def _say_errors_once() -> None:
+    """Spark prints errors of analysis, with the JVM's stack, as JSON to standard error, besides raising them."""
+    from pyspark.logger import PySparkLogger
+
+    for name in "SQLQueryContextLogger", "DataFrameQueryContextLogger":
+        PySparkLogger.getLogger(name).disabled = True
 
 
 # -- what a session can be asked, over Spark Connect too ---------------------------------------------
