@@ -85,7 +85,7 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
         flow = app.flows["v"]
         query = app.running.query(flow)
         assert query.compiled.arrow is not None
-        planned = {"odd": ranges.plan(topic, {0: 0, 1: 0}, topic.offsets(), 10_000)}
+        planned = ranges.plan([ranges.Behind(topic, {0: 0, 1: 0}, topic.offsets())], 10_000)
         df = ranges.read_whole(spark, query.compiled.columns["odd"], planned["odd"])
         by_spark = partial_rows(flow, df, F.col("at")).toArrow()
         for limit in (5_000, 1):  # folded here, and by the workers

@@ -68,6 +68,9 @@ def test_a_poison_record_becomes_a_dead_letter_and_the_rest_goes_on(spark: Any, 
         (letter,) = app.log.dead_letters()
         assert letter.reason == "poison" and "ZERO" in letter.error and letter.origin.source == "flow per_word"
         assert letter.origin.offset == 0 and letter.value == {"word": "w0", "n": 0}
+        assert app.audit().ok  # what was given up is no part of the view
+        letter.drop()
+        assert app.audit().ok
 
 
 def test_a_program_that_fails_on_everything_is_stopped(

@@ -52,7 +52,9 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
     kind = chosen(format_)
     views = opened_views()
     if wait_for is not None:
-        views.wait_for(_position(views, wait_for), timeout=timeout or "5 seconds")
+        limit = timeout or "5 seconds"
+        views.wait_for_any(timeout=limit)  # the app may be starting
+        views.wait_for(_position(views, wait_for), timeout=limit)
     if name:
         _whole(views, sql, kind)
     elif kind == "arrow":

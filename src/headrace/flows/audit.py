@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,8 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
         if compared is None:
             continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
-            loop = FlowLoop(query, log=log, store=store, until=state)
+            until = replace(state, buried=real.buried(flow.name))
+            loop = FlowLoop(query, log=log, store=store, until=until)
             loop.begin()
             loop.drain()
             compare(out, real, open_views(folder), compared)

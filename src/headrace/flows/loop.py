@@ -56,6 +56,7 @@ class Batch:
     partials: pa.Table | None = None
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
+    buried: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 class FlowLoop:
@@ -158,31 +159,37 @@ class FlowLoop:
         self._query.compiled.check_topics()
         looked_us, ends = self._clock_us(), self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}
-        left = batch_rows or self.batch_rows
-        planned: dict[str, list[ranges.Range]] = {}
-        for source in self.flow.sources:
-            known = places[source.topic.name]
-            for partition in ends[source.topic.name]:  # partitions that were added since
-                known.setdefault(partition, Place(0, None))
-            starts = {partition: place.offset for partition, place in known.items()}
-            chosen = ranges.plan(source.topic, starts, ends[source.topic.name], left) if left > 0 else []
+        behind = []
+        for topic in self.flow.topics:
+            for partition in ends[topic.name]:  # partitions that were added since
+                places[topic.name].setdefault(partition, Place(0, None))
+            at = {partition: place.offset for partition, place in places[topic.name].items()}
+            behind.append(ranges.Behind(topic, at, ends[topic.name]))
+        planned = ranges.plan(behind, batch_rows or self.batch_rows)
+        for topic in self.flow.topics:
+            known, chosen = places[topic.name], planned[topic.name]
             if self.flow.time is not None:
                 chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
-            left -= sum(each.rows for each in chosen)
-            planned[source.topic.name] = chosen
+                planned[topic.name] = chosen
             for each in chosen:
-                end = ends[source.topic.name][each.partition]
-                place = ranges.place_at(source.topic, each.partition, each.stop, end)
+                place = ranges.place_at(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 known[each.partition] = place if self.flow.time is None else replace(place, progress_us=each.carry_us)
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows)), rows
         if rows == 0:
             return None
         reach("flow.planned")
-        batch = self._computed(*self._planned)
+        read = planned if self._until is None else self._not_buried(planned)
+        batch = self._planned[1] if not any(read.values()) else self._computed(read, self._planned[1])
         reach("flow.computed")
         self._places = places
         return batch
+
+    def _not_buried(self, planned: Planned) -> Planned:
+        """To see what a flow should have come to, without what it gave up."""
+        assert self._until is not None
+        buried = self._until.buried
+        return {name: ranges.without(chosen, buried.get(name, ())) for name, chosen in planned.items()}
 
     def bury(self, error: str, trace: str) -> None:
         """The planned batch, one record that cannot be processed, becomes a dead letter, and is done with."""
@@ -206,7 +213,7 @@ class FlowLoop:
         ]
         self._places = batch.places
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
-        self.commit(replace(batch, outgoing=outgoing))
+        self.commit(replace(batch, outgoing=outgoing, buried=[(name, one.partition, one.start)]))
 
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
@@ -282,6 +289,7 @@ class FlowLoop:
                 partials=batch.partials,
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
+                buried=batch.buried,
                 relayed=self._relay.done,
                 shape=self._shape,
             ),

@@ -7,12 +7,9 @@ order of their event time, across partitions."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import heapq
-import os
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +18,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
-from headrace.errors import OffsetOutOfRange
+from headrace.errors import InvalidArgument, OffsetOutOfRange
+from headrace.flows.scratch import scratch_file
 from headrace.flows.session import cores
 from headrace.log.contract import META
 from headrace.time import UNSET
@@ -75,8 +73,6 @@ def struct(ddl: str) -> StructType:
 
 def begin(topic: EmbeddedTopic, start: Start) -> dict[int, int]:
     """The offsets a new flow begins at."""
-    from headrace.errors import InvalidArgument
-
     ends = topic.offsets()
     if start == "earliest":
         return {partition: offsets.earliest for partition, offsets in ends.items()}
@@ -90,40 +86,78 @@ def begin(topic: EmbeddedTopic, start: Start) -> dict[int, int]:
     return {partition: offsets.next for partition, offsets in topic.offsets(at=start).items()}
 
 
-def plan(topic: EmbeddedTopic, places: Mapping[int, int], ends: Mapping[int, Offsets], rows_max: int) -> list[Range]:
-    """What to read next: at most `rows_max` offsets and BATCH_BYTES, the oldest event times first."""
-    for partition, start in places.items():
-        end = ends[partition]
-        if not end.earliest <= start <= end.next:
-            raise OffsetOutOfRange(topic.name, partition, start, end.earliest, end.next)
-    behind = {partition: start for partition, start in places.items() if start < ends[partition].next}
-    if sum(ends[partition].next - start for partition, start in behind.items()) <= min(rows_max, TINY_ROWS):
-        return [Range(partition, start, ends[partition].next) for partition, start in sorted(behind.items())]
-    taken = dict(behind)
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A topic, where a flow is in it, and where it ends."""
+
+    topic: EmbeddedTopic
+    places: Mapping[int, int]
+    ends: Mapping[int, Offsets]
+
+
+def plan(sources: Sequence[Behind], rows_max: int) -> dict[str, list[Range]]:
+    """What to read next of each topic: at most `rows_max` offsets and BATCH_BYTES in all, the oldest event times first,
+    so that none is held up by another."""
+    starts: dict[tuple[str, int], int] = {}
+    stops: dict[tuple[str, int], int] = {}
+    for source in sources:
+        for partition, start in sorted(source.places.items()):
+            end = source.ends[partition]
+            if not end.earliest <= start <= end.next:
+                raise OffsetOutOfRange(source.topic.name, partition, start, end.earliest, end.next)
+            if start < end.next:
+                starts[source.topic.name, partition], stops[source.topic.name, partition] = start, end.next
+    if sum(stops[each] - start for each, start in starts.items()) > min(rows_max, TINY_ROWS):
+        stops = _oldest(sources, starts, stops, rows_max)
+    out: dict[str, list[Range]] = {source.topic.name: [] for source in sources}
+    for (name, partition), start in starts.items():
+        if stops[name, partition] > start:
+            out[name].append(Range(partition, start, stops[name, partition]))
+    return out
+
+
+def _oldest(
+    sources: Sequence[Behind],
+    starts: Mapping[tuple[str, int], int],
+    ends: Mapping[tuple[str, int], int],
+    rows_max: int,
+) -> dict[tuple[str, int], int]:
+    """Up to where each partition is read, when not all can be."""
+    taken = dict(starts)
     rows, size = 0, 0
-    spans = [_ordered(topic, partition, start) for partition, start in sorted(behind.items())]
-    for _, partition, span in heapq.merge(*spans, key=lambda each: each[0]):
-        stop = min(span.stop, ends[partition].next, span.start + rows_max - rows)
+    topics = {source.topic.name: source.topic for source in sources}
+    spans = [_ordered(topics[name], partition, start) for (name, partition), start in starts.items()]
+    for _, place, span in heapq.merge(*spans, key=lambda each: each[0]):
+        stop = min(span.stop, ends[place], span.start + rows_max - rows)
         if stop <= span.start:
             break
-        taken[partition] = stop
+        taken[place] = stop
         rows += stop - span.start
         size += span.bytes
         if rows >= rows_max or size >= BATCH_BYTES:
             break
-    return [
-        Range(partition, behind[partition], stop)
-        for partition, stop in sorted(taken.items())
-        if stop > behind[partition]
-    ]
+    return taken
 
 
-def _ordered(topic: EmbeddedTopic, partition: int, start: int) -> Iterator[tuple[int, int, Span]]:
+def _ordered(topic: EmbeddedTopic, partition: int, start: int) -> Iterator[tuple[int, tuple[str, int], Span]]:
     """The partition's spans with the largest event time so far: offsets are read in order, whatever their times."""
     so_far = UNSET
     for span in topic.spans(partition, start, SPANS):
         so_far = max(so_far, UNSET if span.event_max_us is None else span.event_max_us)
-        yield so_far, partition, span
+        yield so_far, (topic.name, partition), span
+
+
+def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> list[Range]:
+    """The ranges less some (partition, offset)."""
+    out = []
+    for each in chosen:
+        start = each.start
+        for offset in sorted(at for partition, at in offsets if partition == each.partition):
+            if start <= offset < each.stop:
+                out += [replace(each, start=start, stop=offset)] if offset > start else []
+                start = offset + 1
+        out += [replace(each, start=start)] if start < each.stop else []
+    return out
 
 
 def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
@@ -187,10 +221,9 @@ class Slate:
     analysis, planning and half of a small batch's time are spared. Only where the workers are on this machine, and for
     plans without an exchange: Spark would not run its map side again."""
 
-    def __init__(self) -> None:
-        file, self._path = tempfile.mkstemp(prefix="headrace-", suffix=".ranges")
-        os.close(file)
-        self._remove = weakref.finalize(self, unlink, self._path)
+    @functools.cached_property
+    def _path(self) -> str:
+        return scratch_file(self)
 
     def write(self, ranges: Mapping[str, Sequence[Range]], columns: Mapping[str, Columns]) -> None:
         told = {name: [_where(columns[name].topic), [astuple(each) for each in some]] for name, some in ranges.items()}
@@ -208,11 +241,6 @@ class Slate:
                 yield from reader(where, [Range(*each) for each in told])
 
         return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.comes)
-
-
-def unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,6 @@ for a result, so nothing is divided and tried again in smaller batches; the prog
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +14,8 @@ from headrace.errors import HeadraceError, TransformFailed
 from headrace.flows.flow import through
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.query import FlowQuery
-from headrace.flows.ranges import TINY_ROWS, unlink
+from headrace.flows.ranges import TINY_ROWS
+from headrace.flows.scratch import scratch_file
 from headrace.flows.session import workers_are_here
 
 if TYPE_CHECKING:
@@ -62,10 +60,7 @@ class Shaping:
         return self._small.toArrow()
 
     def _reading(self, rows: pa.Table) -> DataFrame:
-        file, path = tempfile.mkstemp(prefix="headrace-", suffix=".results")
-        os.close(file)
-        weakref.finalize(self, unlink, path)
-        self._path = path
+        self._path = path = scratch_file(self)
 
         def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in numbers:

@@ -10,7 +10,7 @@ After a crash the store is as some commit left it. A commit whose outcome is unk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -207,6 +207,8 @@ class FlowState:
     """Where it began; partitions that were added later begin at 0."""
     born: str = ""
     """Another text each time the flow is made anew: what it sends then is no repetition of what it sent before."""
+    buried: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
+    """Topic -> (partition, offset) of records that were given up; only for who asks (`Views.buried`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ class Commit:
     topic_ids: Mapping[str, str]
     begins: Places = field(default_factory=dict)
     """Where the flow begins: of its first commit."""
+    buried: Sequence[tuple[str, int, int]] = ()
+    """(topic, partition, offset) of records that were given up."""
     frontier_us: int | None = None
     closed_us: int | None = None
     """Windows that end by then are final."""

@@ -203,12 +203,11 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
-        seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
-        limit = time.monotonic() + seconds
-        while not self._are_at(position):
-            if time.monotonic() >= limit:
-                raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
-            time.sleep(POLL_SECONDS)
+        _until(lambda: self._are_at(position), f"the views to be at {position}: does their app run?", timeout)
+
+    def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
+        """Until there is a view."""
+        _until(lambda: bool(self.specs()), f"views in {self.path.parent}: does their app run?", timeout)
 
     def _are_at(self, position: Position) -> bool:
         """A flow that has committed nothing yet has read nothing; one of an older topic of the name reads another."""
@@ -241,6 +240,16 @@ class Views:
         with self._reading() as db:
             db.execute("BEGIN")
             return [state_of(db, flow) for (flow,) in db.execute("SELECT flow FROM _flows ORDER BY flow").fetchall()]
+
+    def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
+        """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
+        out: dict[str, set[tuple[int, int]]] = {}
+        with self._reading() as db:
+            if db.execute("SELECT 1 FROM sqlite_schema WHERE name = '_buried'").fetchone():
+                found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
+                for topic, partition, offset in found:
+                    out.setdefault(topic, set()).add((partition, offset))
+        return out
 
     def spec(self, view: str) -> ViewSpec:
         found = self.flow(view).view
@@ -476,3 +485,12 @@ def _unique(names: list[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         out.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
     return out
+
+
+def _until(done: Callable[[], bool], what: str, timeout: Duration) -> None:
+    seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
+    limit = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= limit:
+            raise WaitTimeout(what, seconds)
+        time.sleep(POLL_SECONDS)

@@ -58,6 +58,11 @@ BEGINS = (
     "offset_first INTEGER NOT NULL, progress UTC_TIMESTAMP, PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID"
 )
 """Where flows began: apart from where they are, which is written with every commit."""
+BURIED = (
+    "CREATE TABLE IF NOT EXISTS _buried (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
+)
+"""Records that flows gave up."""
 
 SCHEMA = (
     "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -173,8 +178,8 @@ class SqliteViews:
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
-        elif "_begins" not in names:
-            db.execute(BEGINS)  # a file from before there was such a table
+        for statement in (BEGINS, BURIED):  # a file may be from before there was such a table
+            db.execute(statement)
         db.execute("COMMIT")
         (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
         if found != FORMAT:
@@ -221,7 +226,7 @@ class SqliteViews:
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
-        for table in ("_flows", "_positions", "_begins", "_ledger", "_outbox", "_carried"):
+        for table in ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         db.execute("DELETE FROM _meta WHERE name = ?", (f"born/{spec.name}",))
         watchers.forget(db, spec.name)
@@ -348,6 +353,7 @@ class SqliteViews:
                 for partition, place in places.items()
             ],
         )
+        db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
         db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
         later = ", ".join(
             f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
