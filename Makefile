@@ -23,7 +23,7 @@ test:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/pytest
+	@scripts/tests
 
 soak:
 	@scripts/setup dev

@@ -15,7 +15,7 @@ from headrace.flows import ranges
 from tests.flows.shop import app_of
 
 NAMES = ("tumbling_drop", "arrow_drop")
-ROWS = 400
+ROWS = 200
 
 
 def slowly(marks: str) -> Any:

@@ -101,3 +101,25 @@ def test_a_topic_of_the_same_name_is_another(spark: Any, tmp_path: Path) -> None
         counting(app)
         with pytest.raises(hr.TopicReplaced):
             app.audit()
+
+
+@pytest.mark.parametrize("how", ["erased", "compacted"])
+def test_what_was_erased_or_compacted_is_no_difference(spark: Any, tmp_path: Path, how: str) -> None:
+    with hr.App("holes", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, n int", key="who", durability="os")
+        app.stream(topic).group_by("who").agg(total=hr.sum("n")).to_view("v")
+        topic.append([{"who": who, "n": 1} for who in "aab"])
+        app.drain()
+        assert app.audit().gone == []
+        if how == "erased":
+            assert topic.erase("a").records == 2
+        else:
+            topic.alter(cleanup="compact")
+            topic.append({"who": "a", "n": 1})
+            app.drain()
+            assert app.log.maintain().records_compacted > 0
+        audited = app.audit()
+        assert audited.ok
+        (gone,) = audited.gone
+        assert (gone.topic, gone.partition, gone.start) == ("t", 0, 0)
+        assert "erased or compacted" in str(gone) and "cannot be recomputed" in str(gone)

@@ -43,6 +43,7 @@ def started(cache: Path, home: Path) -> tuple[bool, str]:
     return used, rest
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what the JVM has open")
 def test_the_second_start_uses_what_the_first_has_left(tmp_path: Path) -> None:

@@ -238,7 +238,10 @@ def loaded(program: str, spark: str | None) -> App:
 
         for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
             note(each)
-        raise click.ClickException(f"{name} cannot be loaded: {type(error).__name__}: {error}") from None
+        hint = ""
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+            hint = " In .agg(…) use hr.count(), hr.sum(…), …; functions of PySpark go into .transform(lambda df: …)."
+        raise click.ClickException(f"{name} cannot be loaded: {type(error).__name__}: {error}{hint}") from None
     if colon:
         found = getattr(module, attribute, None)
         if not isinstance(found, apps.App):

@@ -5,6 +5,7 @@ does not come is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import threading
@@ -225,10 +226,11 @@ class Story:
         visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
         self._teller.step("Now you")
         self._teller.say("The shop is a program of some forty lines. Run it, and send it visitors from another shell:")
-        self._teller.show(f"headrace run {program}")
-        self._teller.show(f"echo '{visit}' | headrace produce visits")
-        self._teller.show(f"headrace watch {VIEW}")
-        self._teller.show("headrace demo --live")
+        command = _command()
+        self._teller.show(f"{command} run {program}")
+        self._teller.show(f"echo '{visit}' | {command} produce visits")
+        self._teller.show(f"{command} watch {VIEW}")
+        self._teller.show(f"{command} demo --live")
 
     # -- facts -------------------------------------------------------------------------------------
 
@@ -310,3 +312,12 @@ def _until(fact: Callable[[], bool], what: str, worker: Worker) -> None:
         if time.monotonic() > deadline:
             raise NotSo(f"within {PATIENCE_SECONDS:g} s {what}")
         time.sleep(0.005)
+
+
+def _command() -> str:
+    """What to type for `headrace` here: its path, where the shell does not find it."""
+    beside = Path(sys.executable).with_name("headrace")
+    found = shutil.which("headrace")
+    if not beside.exists() or (found is not None and Path(found).resolve() == beside.resolve()):
+        return "headrace"
+    return str(beside.relative_to(Path.cwd()) if Path.cwd() in beside.parents else beside)

@@ -45,8 +45,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Offsets [start, stop) of a partition that a view was made of, and that retention has deleted. Windows that begin
-    at `compared_from` or later have no record of them, and are compared; None: nothing is."""
+    """Offsets [start, stop) of a partition that a view was made of, and where the log has not all any more: `why` says
+    who took it. Windows that begin at `compared_from` or later have no record of them, and are compared; None: nothing
+    is."""
 
     view: str
     topic: str
@@ -54,6 +55,7 @@ class Gone:
     start: int
     stop: int
     compared_from: datetime | None
+    why: str = "retention has deleted them"
 
     def __str__(self) -> str:
         if self.compared_from is None:
@@ -61,8 +63,8 @@ class Gone:
         else:
             what = f"windows that begin before {self.compared_from.isoformat()} cannot be recomputed"
         return (
-            f"view {self.view!r} was made of {self.topic}/{self.partition} offsets {self.start}..{self.stop}, which "
-            f"retention has deleted: {what}."
+            f"view {self.view!r} was made of {self.topic}/{self.partition} offsets {self.start}..{self.stop}, and "
+            f"{self.why}: {what}."
         )
 
 
@@ -124,7 +126,25 @@ def _gone(flow: Flow, state: FlowState) -> list[Gone]:
             if begin < stop:
                 since = _none_of_them_after(topic, partition, end) if flow.window and flow.time is None else None
                 out.append(Gone(flow.name, topic.name, partition, begin, stop, since))
+            if _has_holes(topic, partition, max(begin, end.earliest), place.offset):
+                why = "some of them were erased or compacted since"
+                out.append(Gone(flow.name, topic.name, partition, max(begin, end.earliest), place.offset, None, why))
     return out
+
+
+def _has_holes(topic: EmbeddedTopic, partition: int, start: int, stop: int) -> bool:
+    """Whether some of the offsets have no record any more."""
+    while start < stop:
+        spans = topic.spans(partition, start)
+        for span in spans:
+            if span.start > start or span.records < span.stop - span.start:
+                return True
+            start = span.stop
+            if start >= stop:
+                return False
+        if not spans:
+            return True
+    return False
 
 
 def _none_of_them_after(topic: EmbeddedTopic, partition: int, end: Offsets) -> datetime | None:

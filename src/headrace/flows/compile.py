@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from headrace.aggregates import Aggregate
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
-from headrace.flows.partials import SOURCE, partial_rows
+from headrace.flows.partials import SOURCE, column_of, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
@@ -231,6 +231,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
             raise unknown from None
         error.add_note(f"in agg of flow {flow.name!r}")
         raise
+    _refuse_texts(flow, df)
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []
@@ -244,6 +245,16 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
             results.append(Result(name, "bigint" if own.rule == "distinct" else own.type, (name,)))
     size = (flow.window.size_us, flow.window.every_us) if flow.window else None
     return ViewSpec(flow.name, groups, tuple(slots), tuple(results), size, flow.keep_us, flow.target is None)
+
+
+def _refuse_texts(flow: Flow, df: DataFrame) -> None:
+    """Spark would read a text as a double, and fail on the first that is none."""
+    for name, aggregate in (flow.aggregates or {}).items():
+        if aggregate.kind in ("sum", "avg"):
+            kind = df.select(column_of(aggregate.argument)).schema[0].dataType
+            if isinstance(kind, StringType):
+                why = f"flow {flow.name!r}: {aggregate} is of texts. Make numbers of them first, in .transform(…)"
+                raise InvalidArgument("agg", name, why)
 
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:

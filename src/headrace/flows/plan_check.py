@@ -434,7 +434,7 @@ def _compared(
                 f"depends on where a batch is cut: {table.num_rows} rows at once and in {len(parts)} parts gave "
                 f"different rows, the first {_where(first, kept)}",
                 "Compute each row from that row alone; counting, numbering and comparing rows is for the stream: "
-                ".window(…).agg(…), .dedup(…), .match(…)",
+                ".window(…).agg(…)",
             )
     return None
 

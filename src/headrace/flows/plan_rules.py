@@ -50,7 +50,7 @@ allowed under conditions; on a side that does not depend on the batch, everythin
 
 _CUT: Final = "sees only the rows that happen to be in one batch"
 _GROUPS: Final = "Use .window(…).group_by(…).agg(…) on the stream, which adds up over batches"
-_DEDUP: Final = "Use .dedup('id', within='1 hour') on the stream, which remembers over batches"
+_DEDUP: Final = "Count each once where you aggregate, .agg(n=hr.count_distinct('id')): that remembers over batches"
 _ORDER: Final = "Sort when you query the view; for first and last use hr.first(…), hr.last(…), hr.top_k(…)"
 _LIMIT: Final = "Use hr.top_k(…), hr.collect(…, limit=), or limit when you query the view"
 
@@ -79,7 +79,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
         "Keep rows by a hash: .where(F.abs(F.xxhash64('_partition', '_offset')) % 100 < 10)",
     ),
     "Intersect": (_CUT, _DEDUP),
-    "Except": (f"(subtract, exceptAll) {_CUT}", "Use a left_anti join with a static table, or .dedup(…) on the stream"),
+    "Except": (f"(subtract, exceptAll) {_CUT}", "Use a left_anti join with a static table"),
     "EventTimeWatermark": (
         "(withWatermark) has no effect here",
         "Lateness is decided from the log: use .window(…, grace=, late=) on the stream",

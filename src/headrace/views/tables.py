@@ -37,6 +37,10 @@ def tables_of(spec: ViewSpec) -> ViewTables:
     return ViewTables(spec)
 
 
+COLUMNS_MAX = 1_990
+"""SQLite's own limit is 2,000."""
+
+
 class ViewTables:
     def __init__(self, spec: ViewSpec) -> None:
         self.spec = spec
@@ -71,6 +75,9 @@ class ViewTables:
             raise InvalidArgument(
                 "keep", spec.name, "without a window no row ever ends: there is nothing to count from"
             )
+        if len(self.names) > COLUMNS_MAX:
+            why = f"its state needs {len(self.names)} columns, and {COLUMNS_MAX} fit into a table: make several views"
+            raise InvalidArgument("agg", spec.name, why)
         own = (ROW, NUMBER, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
         users = [*(("group_by", group.name) for group in spec.groups), *(("agg", slot.name) for slot in spec.slots)]
