@@ -23,7 +23,7 @@ test:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	@scripts/tests
+	@.venv/bin/python scripts/tests.py
 
 soak:
 	@scripts/setup dev

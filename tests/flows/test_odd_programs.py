@@ -136,11 +136,3 @@ def test_a_sum_of_texts_is_refused_before_it_starts(spark: Any, tmp_path: Path) 
         app.stream(topic).group_by("n").agg(total=hr.sum("shop")).to_view("v")
         with pytest.raises(hr.InvalidArgument, match=r"flow 'v': sum\(shop\) is of texts"):
             app.running.check()
-
-
-def test_a_view_of_too_many_columns_is_refused(spark: Any, tmp_path: Path) -> None:
-    with hr.App("odd", home=tmp_path, spark=spark) as app:
-        topic = app.topic("t", "n int", event_time=None)
-        app.stream(topic).agg(**{f"l{number}": hr.last("n") for number in range(500)}).to_view("v")
-        with pytest.raises(hr.InvalidArgument, match="needs 2002 columns"):
-            app.drain()

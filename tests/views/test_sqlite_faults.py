@@ -28,6 +28,7 @@ from headrace.errors import (
     FlowFenced,
     ForkedProcess,
     HeadraceError,
+    InvalidArgument,
     StorageError,
     UnsupportedFormat,
     ViewsDamaged,
@@ -575,3 +576,12 @@ def test_no_part_of_a_commit_reads_the_whole_view(
     assert any(plan.startswith(("SEARCH v/", "SEARCH f")) for plan in searched)
     few = "temp.watched s"  # the rows of this commit
     assert not [sql for plan, sql in plans if plan.startswith(("SCAN s", "SCAN f", "SCAN v/")) and few not in sql]
+
+
+def test_a_view_of_too_many_columns_is_refused(tmp_path: Path) -> None:
+    slots = tuple(SlotColumn(f"n{number}", "bigint", "add") for number in range(1_989))
+    results = tuple(Result(slot.name, "bigint", (slot.name,)) for slot in slots)
+    with SqliteViews(tmp_path) as store, pytest.raises(InvalidArgument, match="needs 1991 columns, and 1990 fit"):
+        store.begin(FlowSpec("wide", "shop", ("t",), ViewSpec("wide", (), slots, results)))
+    with SqliteViews(tmp_path) as store:
+        store.begin(FlowSpec("wide", "shop", ("t",), ViewSpec("wide", (), slots[1:], results[1:])))

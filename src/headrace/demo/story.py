@@ -261,7 +261,8 @@ class Story:
     def _change(
         self, rows: list[Row], minute: datetime, page: str, until: Callable[[Row], bool] = lambda _: True
     ) -> tuple[Row, Row]:
-        """Sends visits, and shows the change that they make to a row: as it went, and as it came."""
+        """Sends visits, and shows the change that they make to a row, in however many commits: as it first went, and as
+        it came in the end."""
         went: Row | None = None
         with self._views.watch(VIEW, snapshot=False, timeout=timedelta(seconds=PATIENCE_SECONDS)) as changes:
             self._visits.append(rows)
@@ -269,7 +270,7 @@ class Story:
                 if (change["window_start"], change["page"]) != (minute, page):
                     continue
                 if change["op"] == "-":
-                    went = change
+                    went = went or change
                 elif went is not None and until(change):
                     self._teller.change("-", line(went))
                     self._teller.change("+", line(change))
