@@ -226,11 +226,12 @@ class Story:
         visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
         self._teller.step("Now you")
         self._teller.say("The shop is a program of some forty lines. Run it, and send it visitors from another shell:")
-        command = _command()
-        self._teller.show(f"{command} run {program}")
-        self._teller.show(f"echo '{visit}' | {command} produce visits")
-        self._teller.show(f"{command} watch {VIEW}")
-        self._teller.show(f"{command} demo --live")
+        if (folder := _not_on_path()) is not None:
+            self._teller.show(f'export PATH="{folder}:$PATH"')
+        self._teller.show(f"headrace run {program}")
+        self._teller.show(f"echo '{visit}' | headrace produce visits")
+        self._teller.show(f"headrace watch {VIEW}")
+        self._teller.show("headrace demo --live")
 
     # -- facts -------------------------------------------------------------------------------------
 
@@ -315,10 +316,9 @@ def _until(fact: Callable[[], bool], what: str, worker: Worker) -> None:
         time.sleep(0.005)
 
 
-def _command() -> str:
-    """What to type for `headrace` here: its path, where the shell does not find it."""
+def _not_on_path() -> Path | None:
+    """Where `headrace` is, if the shell does not find it."""
     beside = Path(sys.executable).with_name("headrace")
     found = shutil.which("headrace")
-    if not beside.exists() or (found is not None and Path(found).resolve() == beside.resolve()):
-        return "headrace"
-    return str(beside.relative_to(Path.cwd()) if Path.cwd() in beside.parents else beside)
+    here = not beside.exists() or (found is not None and Path(found).resolve() == beside.resolve())
+    return None if here else beside.parent
