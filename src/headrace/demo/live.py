@@ -3,12 +3,13 @@ anew on a terminal, a line for each change elsewhere. Starts no Spark."""
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from headrace.demo.process import every
 from headrace.demo.rows import VIEW, line, recent
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic
@@ -41,25 +42,15 @@ def go_on(
         teller.say("Closed.")
 
 
-@contextmanager
-def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> Iterator[None]:
+def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> AbstractContextManager[None]:
     """Visitors keep coming."""
-    over = threading.Event()
+    times = itertools.count()
 
     def send() -> None:
-        now_s = begin_s
-        while not over.wait(STEP_SECONDS):
-            until_s = now_s + STEP_SECONDS * SPEED
-            visits.append(traffic.visits(now_s, until_s, PER_SECOND))
-            now_s = until_s
+        now_s = begin_s + next(times) * STEP_SECONDS * SPEED
+        visits.append(traffic.visits(now_s, now_s + STEP_SECONDS * SPEED, PER_SECOND))
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return every(STEP_SECONDS, send)
 
 
 def _told(teller: Teller, views: Views, check: Callable[[], None]) -> None:

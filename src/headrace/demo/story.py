@@ -8,16 +8,15 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace import app as apps
-from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed
+from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed, every
 from headrace.demo.recount import Recount, differing, happened, lost_and_doubled, minute_of, recount
 from headrace.demo.rows import VIEW, Row, all_rows, booked, line, of_minute
 from headrace.demo.telling import Teller
@@ -283,22 +282,9 @@ class Story:
     def _worker(self) -> Worker:
         return Worker(self._home, self._litter)
 
-    @contextmanager
-    def _alive(self, cities: tuple[str, ...]) -> Iterator[None]:
+    def _alive(self, cities: tuple[str, ...]) -> AbstractContextManager[None]:
         """The cities' servers are heard of, so that the flow does not call them idle."""
-        over = threading.Event()
-
-        def beat() -> None:
-            while not over.wait(HEALTH_SECONDS):
-                self._visits.append([health(city) for city in cities])
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return every(HEALTH_SECONDS, lambda: self._visits.append([health(city) for city in cities]))
 
 
 def _expect(fact: bool, what: str) -> None:

@@ -8,8 +8,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument, nearest
@@ -64,7 +63,7 @@ class Clock:
         return shown(from_us(self.now_us))
 
 
-class Trial:
+class Trial(contextlib.AbstractContextManager["Trial", None]):
     """`home`: one that is there already, and stays."""
 
     def __init__(self, program: App, steps: Iterable[Step] = (), home: Path | None = None) -> None:
@@ -164,12 +163,7 @@ class Trial:
         self.app.close()
         self._made.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
