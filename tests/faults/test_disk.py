@@ -425,6 +425,27 @@ def test_a_trace_keeps_the_order_of_threads(disk: Disk, children: Children) -> N
             assert image.tree.files[str(n)][i] == i, image
 
 
+def leaving(path: str) -> None:
+    """Ends at once while another thread is writing."""
+    writing = threading.Event()
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as file:
+            for n in range(10**9):
+                file.write(record(n % 200))
+                if n == 3:
+                    writing.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    writing.wait()
+    os._exit(0)
+
+
+def test_a_process_that_ends_at_once_has_told_all_it_did(disk: Disk, children: Children) -> None:
+    for turn in range(20):
+        disk.trace(children, leaving, str(disk.root / f"file{turn}"))  # which verifies the trace
+
+
 def append_in_turn(root: str, name: str) -> None:
     fd = os.open(f"{root}/shared", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     ack("ready")
