@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.flows import ranges
+from headrace.flows.query import FlowQuery
 from tests.flows.shop import app_of
 
 NAMES = ("tumbling_drop", "arrow_drop")
@@ -37,7 +37,7 @@ def main() -> None:
         app.stream(topic).transform(slowly(marks)).group_by("word").agg(records=hr.count(), total=hr.sum("n")).to_view(
             "slow"
         )
-        ranges.TINY_ROWS = 0  # all is read by the executors
+        FlowQuery.small_rows = 0  # all is read by the executors
         app.running.check()
         for mark in Path(marks).iterdir():  # of made-up rows
             mark.unlink()

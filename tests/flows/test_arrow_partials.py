@@ -88,9 +88,10 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
         planned = ranges.plan([ranges.Behind(topic, {0: 0, 1: 0}, topic.offsets())], 10_000)
         df = ranges.read_whole(spark, query.compiled.columns["odd"], planned["odd"])
         by_spark = partial_rows(flow, df, F.col("at")).toArrow()
-        for limit in (5_000, 1):  # folded here, and by the workers
+        for limit, alone in ((None, 5_000), (None, 100), (0, 0)):  # folded here, by threads, and by the workers
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ranges, "TINY_ROWS", limit)
+                patch.setattr(ranges, "HERE_ROWS", alone)
+                patch.setattr(FlowQuery, "small_rows", limit)
                 by_arrow = query.rows(planned)
             assert by_arrow.schema.names == by_spark.schema.names
             assert comparable(merged(by_arrow, flow)) == comparable(merged(by_spark, flow))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.flows import ranges
+from headrace.flows.query import FlowQuery
 from tests.flows.shop import app_of, check, ledger_of, rows_of, some_rows
 
 SEED = 20261116
@@ -49,7 +49,7 @@ def test_many_rows_are_read_by_the_workers(spark: Any, tmp_path: Path, monkeypat
             rows = some_rows(rng, 60, now)
             for app in (tiny, large):
                 app.log.topic("events").append(rows)
-        monkeypatch.setattr(ranges, "TINY_ROWS", 10)
+        monkeypatch.setattr(FlowQuery, "small_rows", 10)
         large.drain()
         monkeypatch.undo()
         tiny.drain(batch_rows=50)

@@ -4,6 +4,7 @@ small batches that is made once and serves all of them, of any log. Knows no pos
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from headrace.flows.compile import Compiled, moved, time_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
-from headrace.flows.session import workers_are_here
+from headrace.flows.session import cores, workers_are_here
 from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ class _Small:
 class FlowQuery:
     """Serves any number of loops of the flow, one batch at a time."""
 
+    small_rows: int | None = None
+    """Up to so many records take the way of small batches, in place of what is best. It changes no result, and tests
+    see to that."""
+
     def __init__(self, compiled: Compiled, spark: SparkSession, small: _Small | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
-        self.small_rows: int | None = None
-        """Up to so many records take the way of small batches, in place of what is best. It changes no result, and
-        tests see to that."""
         self._small = small or _Small()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
@@ -55,14 +57,12 @@ class FlowQuery:
 
     def rows(self, planned: Planned) -> pa.Table:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
-        limit = self.small_rows
-        if limit is None:
-            limit = ranges.TINY_ROWS * (1 if self.compiled.arrow is None else ranges.FOLDED_TIMES)
-        if sum(each.rows for chosen in planned.values() for each in chosen) > limit:
+        rows = sum(each.rows for chosen in planned.values() for each in chosen)
+        if rows > self._limit():
             return self._query(_each(planned, ranges.read), planned).toArrow()
         if self.compiled.arrow is not None:
-            columns = self.compiled.columns
-            found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
+            columns, threads = self.compiled.columns, cores(self.spark)
+            found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen, threads)]
             return pa.Table.from_batches(found, self.compiled.arrow.schema)
         small = self._small
         with small.lock:
@@ -73,6 +73,15 @@ class FlowQuery:
                 small.slate.write(planned, self.compiled.columns)
                 return small.plan.toArrow()
         return self._query(_each(planned, ranges.few), planned).toArrow()
+
+    def _limit(self) -> float:
+        """More records than that are read by the workers. Where these are on this machine, and have nothing to compute,
+        they are only a detour."""
+        if self.small_rows is not None:
+            return self.small_rows
+        if self.compiled.arrow is None:
+            return ranges.TINY_ROWS
+        return math.inf if workers_are_here(self.spark) else ranges.HERE_ROWS
 
     def dropped(self, planned: Planned) -> pa.Table:
         """The records that were too late, whole."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 TINY_ROWS = 5_000
 """Up to so many records are read by one worker, in one partition."""
-FOLDED_TIMES = 20
-"""So many times as many are folded by this process, where no worker is needed to compute anything."""
+HERE_ROWS = 100_000
+"""Up to so many are folded by this process alone, where no worker is needed to compute anything."""
 BATCH_BYTES = 512 << 20
 SPANS = 2_000
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
@@ -286,9 +287,15 @@ def _reader(columns: Columns) -> Callable[[Where, Iterable[Range]], Iterator[pa.
     return lambda where, ranges: reading(worker_topic(*where), ranges)
 
 
-def here(columns: Columns, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-    """The ranges, read by this process."""
-    return _reading(columns)(columns.topic, ranges)
+def here(columns: Columns, ranges: Sequence[Range], threads: int = 1) -> Iterator[pa.RecordBatch]:
+    """The ranges, read by this process; many records by several threads."""
+    reading = _reading(columns)
+    if threads == 1 or sum(each.rows for each in ranges) <= HERE_ROWS:
+        yield from reading(columns.topic, ranges)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-fold") as pool:
+        for found in pool.map(lambda part: list(reading(columns.topic, [part])), _parts(ranges, threads)):
+            yield from found
 
 
 def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
