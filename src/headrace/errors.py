@@ -16,6 +16,7 @@
     ├── UnknownView · ViewInUse
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
+    ├── QueryTimeout                             SQL that takes longer than it may
     ├── DoesNotFit                               a sum beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing                              Spark cannot start
@@ -78,6 +79,7 @@ __all__ = [
     "OutOfOrderSequence",
     "Overloaded",
     "ProducerFenced",
+    "QueryTimeout",
     "RecordRejected",
     "RecordTooLarge",
     "StorageError",
@@ -651,6 +653,18 @@ class InvalidQuery(HeadraceError, ValueError):
     def __str__(self) -> str:
         shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
         return f"query {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class QueryTimeout(HeadraceError, TimeoutError):
+    """SQL that was stopped because it took longer than it may."""
+
+    sql: str
+    seconds: float
+
+    def __str__(self) -> str:
+        shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
+        return f"query {shown!r} was stopped after {self.seconds:g} s. Ask for less: a window, a key, a limit."
 
 
 @dataclass(eq=False, repr=False)
