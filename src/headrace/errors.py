@@ -20,6 +20,7 @@
     ├── DoesNotFit                               a sum beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing                              Spark cannot start
+    ├── ServeMissing                             the page's libraries are not installed
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
     ├── Overloaded                               the producer's buffer is full
@@ -82,6 +83,7 @@ __all__ = [
     "QueryTimeout",
     "RecordRejected",
     "RecordTooLarge",
+    "ServeMissing",
     "StorageError",
     "SyncFailed",
     "TooManyDeadLetters",
@@ -694,6 +696,16 @@ class JavaMissing(HeadraceError):
             f"Spark cannot start ({self.why}). It needs Java 17 or 21: install one (apt-get install "
             f"openjdk-17-jre-headless, or brew install openjdk@17), or set JAVA_HOME to it."
         )
+
+
+@dataclass(eq=False, repr=False)
+class ServeMissing(HeadraceError):
+    """The libraries that the page and the HTTP API need are not installed."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the page and the HTTP API need FastAPI and uvicorn ({self.why}): pip install 'headrace[serve]'."
 
 
 @dataclass(eq=False, repr=False)

@@ -1,12 +1,10 @@
-"""`headrace serve`, and how `run` and `demo` serve: the page and the HTTP API. Owns what is said when the libraries for it
-are not installed, and how the command is stopped."""
+"""`headrace serve`. Owns how the command is stopped, what it says, and where the token comes from."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,10 +15,8 @@ from headrace.cli.options import home, home_option
 from headrace.cli.output import note
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
     from headrace.serve.server import Server
 
-MISSING = "the page needs FastAPI and uvicorn: pip install 'headrace[serve]'"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -39,11 +35,11 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
     \b
     Example:
       headrace serve
-      headrace serve --port 8400 --token-file ~/.headrace-token --open
+      headrace serve --port 8400 --token-file token.txt --open
     """
-    server = made_server(home(), host=host, port=port, token_file=token_file)
-    if server is None:
-        raise click.ClickException(MISSING)
+    from headrace.serve import open_server
+
+    server = open_server(home(), host=host, port=port, token=token(token_file))
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -57,36 +53,24 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
                 import webbrowser
 
                 webbrowser.open(server.link)
-            while not stopping.wait(3600):
-                pass
+            stopping.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     note("stopped")
 
 
-def made_server(
-    path: Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    token_file: Path | None = None,
-    flows: Callable[[], list[FlowStatus]] | None = None,
-) -> Server | None:
-    """None when what it needs is not installed."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        return None
-    from headrace.serve.server import Server, kept_token
+def token(file: Path | None = None) -> str | None:
+    """The one that is kept; None: a new one."""
+    if file is None:
+        return os.environ.get("HEADRACE_TOKEN")
+    from headrace.serve.server import kept_token
 
-    token = kept_token(token_file) if token_file is not None else os.environ.get("HEADRACE_TOKEN")
-    return Server(path, host=host, port=port, token=token, flows=flows)
+    return kept_token(file)
 
 
 def tell(server: Server) -> None:
     """The link, once."""
     if server.host not in LOOPBACK:
-        note(f"anybody who can reach {server.host} can ask for the page, and what is sent is not encrypted")
+        note(f"listening on {server.host}: whoever can reach it may ask, and what is sent is not encrypted")
     note(f"page: {server.link}")
