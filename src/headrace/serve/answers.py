@@ -46,7 +46,7 @@ from headrace.serve.home import Busy
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ERRORS", "EXACT_MAX", "Json", "error_response", "refusal", "table_json"]
+__all__ = ["ERRORS", "EXACT_MAX", "Json", "error_response", "failure", "refusal", "table_json"]
 
 STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that fits
     (413, (RecordTooLarge,)),
@@ -113,6 +113,11 @@ def _whole(text: str) -> str:
 
 def refusal(status: int, kind: str, message: str, facts: Mapping[str, Any] | None = None) -> Json:
     return Json({"error": {"type": kind, "message": _whole(message), "facts": dict(facts or {})}}, status)
+
+
+def failure() -> Json:
+    """For what should not have happened."""
+    return refusal(500, "InternalError", "the server failed to answer this; its log says why.")
 
 
 def table_json(table: pa.Table) -> dict[str, Any]:

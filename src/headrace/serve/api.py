@@ -29,7 +29,7 @@ from headrace.log.starting import start_of
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.rows.texts import field_value
-from headrace.serve.answers import ERRORS, Json, error_response, refusal, table_json
+from headrace.serve.answers import ERRORS, Json, error_response, failure, refusal, table_json
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
@@ -79,6 +79,7 @@ def make_app(home: Home) -> FastAPI:
     app.add_exception_handler(HeadraceError, _typed)
     app.add_exception_handler(RequestValidationError, _wrong_kind)
     app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(Exception, _untyped)
     app.mount("/page", _Files(directory=PAGE), name="page")
     return app
 
@@ -86,6 +87,10 @@ def make_app(home: Home) -> FastAPI:
 async def _typed(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadraceError)
     return error_response(error)
+
+
+async def _untyped(_request: Request, _error: Exception) -> Response:
+    return failure()
 
 
 async def _wrong_kind(_request: Request, error: Exception) -> Response:
@@ -215,9 +220,10 @@ class Routes:
 
         def append() -> Appended:
             found = self._topic(check_name(topic, argument="topic"))
-            lines = body.splitlines() if kind == "application/x-ndjson" else split_objects(body)
+            many = kind == "application/x-ndjson"
+            lines = [line for line in body.split(b"\n") if line.strip()] if many else split_objects(body)
             schema = found.schema
-            return found.append([decode_row(line, schema) for line in lines if line.strip()])
+            return found.append([decode_row(line, schema) for line in lines])
 
         done = await self.home.read(append)
         position = str(done.position)

@@ -35,7 +35,7 @@ LEASE = "30 seconds"
 LOOK_SECONDS = 0.5
 PING_SECONDS = 15.0
 FEEDS_MAX = 64
-SNAPSHOT_ROWS_MAX = 100_000
+SNAPSHOT_ROWS_MAX, SNAPSHOT_BYTES_MAX = 100_000, 64 << 20
 SNAPSHOT_SECONDS = 2.0
 """So old a snapshot may be that is sent to the next who comes: what has changed since then follows it."""
 
@@ -179,11 +179,14 @@ class _Feed:
         try:
             views = self._home.views
             with views.watch(self.view, snapshot=False, emit=self.emit, lease=LEASE, keep_bytes=KEEP_BYTES) as watch:
-                born = views.state(self.view).born
-                self._tell(self._begin, watch.position, born)
+                state = views.state(self.view)
+                self._tell(self._begin, watch.position, state.born)
+                while (found := watch.next_commit(0)) is not None:
+                    self._tell(self._add, self._encoded(found, state.born))
+                self._tell(self._is_there, state.sequence)
                 while not self._stop.is_set():
-                    found = watch.next_commit(LOOK_SECONDS)
-                    self._tell(self._add, watch.position, None if found is None else self._encoded(found, born))
+                    if (found := watch.next_commit(LOOK_SECONDS)) is not None:
+                        self._tell(self._add, self._encoded(found, state.born))
                 watch.close(linger=True)
         except HeadraceError as error:
             self._tell(self._fail, error)
@@ -204,14 +207,14 @@ class _Feed:
     def _begin(self, sequence: int, born: str) -> None:
         self.sequence = self._base = sequence
         self.born = born
+
+    def _is_there(self, sequence: int) -> None:
+        """All that is kept was read. The last commits may have changed nothing."""
+        self.sequence = max(self.sequence, sequence)
         self._begun.set()
 
-    def _add(self, sequence: int, commit: _Commit | None) -> None:
-        if sequence == self.sequence:
-            return
-        self.sequence = sequence
-        if commit is None:
-            return
+    def _add(self, commit: _Commit) -> None:
+        self.sequence = max(self.sequence, commit.sequence)
         self._commits.append(commit)
         self._bytes += len(commit.events)
         while self._bytes > KEEP_BYTES and len(self._commits) > 1:
@@ -240,6 +243,9 @@ class _Feed:
         """From a place; from the rows as they are where that is not possible, and without one."""
         if first is None:
             assert place is not None, "one of them"
+            if place.sequence > self.sequence:  # commits that change nothing are not heard of
+                state = await self._home.read(lambda: self._home.views.state(self.view))
+                self.sequence = max(self.sequence, state.sequence)
             why = self._gone(place)
             if why is not None:
                 try:
@@ -318,7 +324,7 @@ class _Feed:
             self._snapshot = None
 
     def _take(self) -> _Snapshot:
-        bounds = self._home.bounds(rows=SNAPSHOT_ROWS_MAX, seconds=30.0, result_bytes=4 * KEEP_BYTES)
+        bounds = self._home.bounds(rows=SNAPSHOT_ROWS_MAX, seconds=30.0, result_bytes=SNAPSHOT_BYTES_MAX)
         page = self._home.views.page(self.view, bounds=bounds)
         if page.after is not None:
             why = "the view is too large to be sent whole: read /rows page by page, and listen with snapshot=false"

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.serve.answers import refusal
+from headrace.serve.answers import failure, refusal
 
 __all__ = ["BODY_BYTES_MAX", "Door", "Guard"]
 
@@ -191,12 +191,8 @@ class _Answer:
         await self._send(message)
 
     async def fail(self, scope: Scope, receive: Receive) -> None:
-        make, self.refused_with = self.refused_with or _failed, None
+        make, self.refused_with = self.refused_with or failure, None
         await make()(scope, receive, self.send)
-
-
-def _failed() -> Response:
-    return refusal(500, "InternalError", "the server failed to answer this; its log says why.")
 
 
 class _Body:

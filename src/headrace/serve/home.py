@@ -35,7 +35,7 @@ class Home:
         self._log: EmbeddedLog | None = None
         self._lock = threading.Lock()
         self._readers = anyio.CapacityLimiter(READERS)
-        self._queries = anyio.CapacityLimiter(QUERIES)
+        self._queries, self._querying = anyio.CapacityLimiter(QUERIES), 0
         self.snapshots = anyio.CapacityLimiter(SNAPSHOTS)
 
     def bounds(self, **less: Any) -> Bounds:
@@ -83,9 +83,13 @@ class Home:
 
     async def query(self, work: Callable[[], Result]) -> Result:
         """In a thread, now or not at all: for what may take seconds."""
-        if self._queries.available_tokens < 1:
+        if self._querying >= QUERIES:
             raise Busy(what="queries", limit=QUERIES)
-        return await anyio.to_thread.run_sync(work, limiter=self._queries)
+        self._querying += 1
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self._queries)
+        finally:
+            self._querying -= 1
 
 
 class Busy(HeadraceError):

@@ -70,13 +70,16 @@ class Bounds:
     seconds: float = 10.0
     rows: int = 10_000
     result_bytes: int = 16 << 20
-    value_bytes: int = 1 << 20
+    value_bytes: int = 256 << 10
     stop: Callable[[], bool] = lambda: False
 
 
-BREATHE_OFTEN_STEPS = 10_000
+BREATHE_OFTEN_STEPS = 100
+"""A step may be a function call that takes a second."""
 PATTERN_BYTES_MAX = 1_000
 """LIKE and GLOB take time by the length of their pattern, and cannot be stopped within a row."""
+UNBOUNDED = frozenset({"printf", "format", "load_extension"})
+"""`printf('%.*c', 2000000000, 'x')` takes many seconds, and cannot be stopped either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,8 @@ class Views:
         def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
             if action == sqlite3.SQLITE_READ and read is not None:
                 read.add((table or "", column or ""))
+            if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in UNBOUNDED:
+                return sqlite3.SQLITE_DENY
             return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
         values = (
@@ -262,6 +267,8 @@ class Views:
 
     def _explained(self, error: Exception) -> str:
         said = str(error)
+        if "too big" in said:
+            return f"a value in it is too large ({said}): ask for a part of it, as in substr(x, 1, 1000)"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
         if "not authorized" in said or "prohibited" in said or "readonly" in said:
@@ -623,7 +630,7 @@ def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]
     size_bytes = 0
     for row in cursor:
         size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
-        if len(rows) == bounds.rows or size_bytes > bounds.result_bytes:
+        if len(rows) == bounds.rows or (rows and size_bytes > bounds.result_bytes):
             return rows, True
         rows.append(row)
     return rows, False
