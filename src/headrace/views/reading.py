@@ -271,7 +271,7 @@ class Views:
             return f"a value in it is too large ({said}): ask for a part of it, as in substr(x, 1, 1000)"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
-        if "not authorized" in said or "prohibited" in said or "readonly" in said:
+        if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
             return f"only reading is possible ({said})"
         return said
 
