@@ -128,6 +128,7 @@ class Routes:
         self.feeds.wake()
 
     def add(self, app: FastAPI) -> None:
+        kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
         for path, method, answer, tag in (
             ("/api/health", "GET", self.health, "server"),
             ("/metrics", "GET", self.metrics, "server"),
@@ -149,8 +150,15 @@ class Routes:
             ("/api/views/{view}/changes", "GET", self.changes, "views"),
             ("/api/query", "POST", self.query, "views"),
         ):
-            extra = PRODUCE_BODY if answer == self.produce else None
-            app.add_api_route(path, answer, methods=[method], tags=[tag], response_class=Json, openapi_extra=extra)
+            app.add_api_route(
+                path,
+                answer,
+                methods=[method],
+                tags=[tag],
+                status_code=200,
+                response_class=kind.get(answer, Json),
+                openapi_extra=PRODUCE_BODY if answer == self.produce else None,
+            )
         app.add_api_route("/", self.page, include_in_schema=False, response_class=Response)
 
     # -- the server ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import re
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import anyio.to_thread
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import HeadraceError, InvalidArgument, WatchLost
 from headrace.jsonrows import encode_row
 from headrace.rows import to_rows
 from headrace.serve.home import Busy, Home
@@ -28,6 +29,8 @@ from headrace.serve.streams import EventStream, event
 from headrace.views.contract import Emit
 
 __all__ = ["Feeds", "Place"]
+
+logger = logging.getLogger("headrace.serve")
 
 KEEP_BYTES = 16 << 20
 """Of changes as the store has them, and, apart from that, as they are sent."""
@@ -190,6 +193,9 @@ class _Feed:
                 watch.close(linger=True)
         except HeadraceError as error:
             self._tell(self._fail, error)
+        except Exception:
+            logger.exception("the changes of view %s cannot be read", self.view)
+            self._tell(self._fail, WatchLost(view=self.view, why="the server failed to read them; its log says why"))
 
     def _encoded(self, found: pa.Table, born: str) -> _Commit:
         rows = to_rows(found.combine_chunks().to_batches()[0])

@@ -31,7 +31,7 @@ BODY_BYTES_MAX = 8 << 20
 BODY_SECONDS = 30.0
 """What is sent must have come by then."""
 HEALTH = "/api/health"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -68,19 +68,20 @@ class Door:
             name, port = host, "80"
         if port != str(self.port):
             return False
-        return name.lower() in LOOPBACK | {self.host.lower()} or (_everywhere(self.host) and _is_address(name))
+        name = name.lower().removeprefix("[").removesuffix("]")
+        return name in LOOPBACK | {self.host.lower()} or (_everywhere(self.host) and _is_address(name))
 
     def opens_to(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
 
 def _everywhere(host: str) -> bool:
-    return _is_address(host) and ipaddress.ip_address(host.strip("[]")).is_unspecified
+    return _is_address(host) and ipaddress.ip_address(host).is_unspecified
 
 
 def _is_address(host: str) -> bool:
     try:
-        ipaddress.ip_address(host.strip("[]"))
+        ipaddress.ip_address(host)
     except ValueError:
         return False
     return True

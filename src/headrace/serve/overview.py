@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Overview", "letter_facts"]
 
+logger = logging.getLogger("headrace.serve")
+
 SECONDS = 1.0
 PING_SECONDS = 15.0
 SHARE = 20
 """A count that takes a second is made every so many seconds."""
+COUNT_SECONDS = 0.5
+"""Rows that take longer to count are estimated."""
 LETTERS = 10
 ATTEMPTS = 3
 LOSS_SECONDS = 86_400.0
@@ -74,7 +79,8 @@ class Overview:
         if self._task is None:
             self._task = asyncio.create_task(self._gathering())
         try:
-            await self.now()
+            with contextlib.suppress(HeadraceError):  # then those who gather say so
+                await self.now()
             sent = 0
             while not self._home.closing.is_set():
                 news = self._news
@@ -97,8 +103,12 @@ class Overview:
                 before = self._number
                 try:
                     await self.now()
-                except HeadraceError as error:
-                    self._encoded, self._number = event("problem", {"message": str(error)}), self._number + 1
+                except Exception as error:
+                    known = isinstance(error, HeadraceError)
+                    why = str(error) if known else "the server failed to look; its log says why."
+                    if not known:
+                        logger.exception("the overview cannot be gathered")
+                    self._encoded, self._number = event("problem", {"message": why}), self._number + 1
                 if before != self._number:
                     self.wake()
                 await asyncio.sleep(SECONDS)
@@ -268,7 +278,9 @@ class _Gatherer:
         spec, state = glance.spec.view, glance.state
         assert spec is not None
         rows = self._counted(
-            ("rows", spec.name), (state.born, state.sequence), lambda: self._home.views.count(spec.name)
+            ("rows", spec.name),
+            (state.born, state.sequence),
+            lambda: self._home.views.count(spec.name, seconds=COUNT_SECONDS),
         )
         return {
             "name": spec.name,

@@ -18,7 +18,6 @@ __all__ = ["PIECE_BYTES", "EventStream", "event"]
 PIECE_BYTES = 64 << 10
 """Sent at once: a large event goes out piece by piece, so that it is not copied for everybody who is slow."""
 HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-store",
     "x-accel-buffering": "no",
 }
@@ -33,6 +32,8 @@ def event(kind: str, data: Mapping[str, Any] | bytes, id: str | None = None) -> 
 
 class EventStream(Response):
     """Sends what `events` yields. Ends when it does, or when the client is gone; then `done` is called."""
+
+    media_type = "text/event-stream"
 
     def __init__(self, events: AsyncGenerator[bytes], done: Callable[[], None] = lambda: None) -> None:
         self._events, self._done = events, done

@@ -392,11 +392,19 @@ class Views:
         moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
         return FlowGlance(known, state_of(db, flow), us_of(opens), pid, host, *moments)
 
-    def count(self, view: str) -> int:
-        """How many rows the view has. Takes time by their number."""
+    def count(self, view: str, *, seconds: float) -> int:
+        """How many rows the view has; where counting takes longer than that, how many results it had at most."""
         tables = tables_of(self.spec(view))
         with self._reading() as db:
-            (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
+            _limit(db, Bounds(seconds=seconds))
+            try:
+                (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_INTERRUPT":
+                    raise
+                db.set_progress_handler(None, 0)
+                row = f"SELECT max({tables.row}) - min({tables.row}) + 1 FROM {tables.state}"
+                (count,) = db.execute(row).fetchone()
         return int(count)
 
     def totals(self, flow: str) -> LedgerRow:
