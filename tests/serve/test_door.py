@@ -58,6 +58,8 @@ def test_the_link_becomes_a_cookie(shared: Served) -> None:
         assert page.status_code == 200 and page.headers["Content-Type"].startswith("text/html")
         assert client.get("/api/overview").status_code == 200
         assert client.get("/?token=wrong").status_code == 401
+        ours = {"Cookie": f'theirs={{"a": "b;c"}}; headrace_{shared.server.port}={shared.server.token}; =;"'}
+        assert shared.anonymous.get("/api/overview", headers=ours).status_code == 200  # cookies of all ports come
 
 
 def test_a_cookie_alone_changes_nothing(shared: Served) -> None:

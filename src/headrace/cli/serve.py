@@ -53,7 +53,8 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
                 import webbrowser
 
                 webbrowser.open(server.link)
-            stopping.wait()
+            while not stopping.wait(1):
+                server.check()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

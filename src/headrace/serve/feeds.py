@@ -48,7 +48,7 @@ AT_ONCE_BYTES = 256 << 10
 _PLACE = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?(?:-([0-9a-f]{1,64}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """`sent`: of the commit's changes; None: all. `born`: None if it was not said."""
 
@@ -144,9 +144,12 @@ class _Snapshot:
 
 
 class _Feed:
+    """`sequence`: of the last commit that is known here; `_base`: all changes behind that one are here."""
+
     def __init__(self, home: Home, view: str, emit: Emit) -> None:
         self.view, self.emit, self.listeners = view, emit, 0
-        self.sequence, self.born, self.error = -1, "", None
+        self.sequence, self.born = -1, ""
+        self.error: HeadraceError | None = None
         self._home, self._loop = home, asyncio.get_running_loop()
         self._news, self._begun, self._stop = asyncio.Event(), asyncio.Event(), threading.Event()
         self._commits: collections.deque[_Commit] = collections.deque()
@@ -154,10 +157,6 @@ class _Feed:
         self._snapshot: _Snapshot | None = None
         self._snapshotting = asyncio.Lock()
         self._thread = threading.Thread(target=self._watch, name=f"headrace-feed-{view}", daemon=True)
-
-    sequence: int
-    """Of the last commit that is known here."""
-    error: HeadraceError | None
 
     # -- the thread ----------------------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class _Feed:
             with views.watch(self.view, snapshot=False, emit=self.emit, lease=LEASE, keep_bytes=KEEP_BYTES) as watch:
                 state = views.state(self.view)
                 self._tell(self._begin, watch.position, state.born)
-                while (found := watch.next_commit(0)) is not None:
+                while not self._stop.is_set() and (found := watch.next_commit(0)) is not None:
                     self._tell(self._add, self._encoded(found, state.born))
                 self._tell(self._is_there, state.sequence)
                 while not self._stop.is_set():

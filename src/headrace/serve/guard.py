@@ -14,10 +14,10 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -87,12 +87,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-class _TooMuch(Exception):
-    """More was sent than is taken."""
-
-
-class _TooSlow(Exception):
-    """What is sent does not come."""
+class _Refused(Exception):
+    """What is sent is too much, or does not come."""
 
 
 class Guard:
@@ -109,6 +105,8 @@ class Guard:
         try:
             refused = self._refused(scope) or body.announced(Headers(scope=scope))
             await (refused or self._app)(scope, body.receive, answer.send)
+        except ClientDisconnect:
+            pass
         except Exception:
             if answer.refused_with is None:
                 logger.exception("a request failed: %s", scope["path"])
@@ -124,15 +122,16 @@ class Guard:
             return refusal(403, "UnknownHost", why)
         if scope["path"] == HEALTH:
             return None
-        if scope["path"] == "/" and scope["method"] == "GET" and scope["query_string"]:
-            return self._enter(scope)
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token") if scope["path"] == "/" else None
+        if given is not None and scope["method"] == "GET":
+            return self._enter(given[0]) if len(given) == 1 and door.opens_to(given[0]) else self._unknown(scope)
         authorization = headers.get("authorization", "")
         if authorization:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer" and door.opens_to(token.strip()):
                 return None
             return self._unknown(scope)
-        if not door.opens_to(_cookie(headers, door.cookie)):
+        if not door.opens_to(cookie_parser(headers.get("cookie", "")).get(door.cookie, "")):
             return self._unknown(scope)
         if scope["method"] in SAFE_METHODS:
             return None
@@ -142,17 +141,10 @@ class Guard:
             return refusal(403, "CrossSite", why)
         return None
 
-    def _enter(self, scope: Scope) -> Response | None:
+    def _enter(self, token: str) -> Response:
         """The printed link: the token becomes a cookie, and leaves the address."""
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-        if not given:
-            return (
-                None if self._door.opens_to(_cookie(Headers(scope=scope), self._door.cookie)) else self._unknown(scope)
-            )
-        if len(given) != 1 or not self._door.opens_to(given[0]):
-            return self._unknown(scope)
-        answer = RedirectResponse("/", 303, {"Cache-Control": "no-store"})
-        answer.set_cookie(self._door.cookie, self._door.token, httponly=True, samesite="strict", path="/")
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self._door.cookie, token, httponly=True, samesite="strict", path="/")
         return answer
 
     def _unknown(self, scope: Scope) -> Response:
@@ -165,14 +157,6 @@ class Guard:
         return answer
 
 
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
-
-
 class _Answer:
     """What goes out, with the headers that all have; or a refusal in its place, as long as nothing went out."""
 
@@ -182,7 +166,7 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         if self.refused_with is not None and not self.begun:
-            raise _TooMuch
+            raise _Refused
         if message["type"] == "http.response.start":
             self.begun = True
             headers = MutableHeaders(scope=message)
@@ -226,10 +210,10 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             self._answer.refused_with = self._too_slow
-            raise _TooSlow from None
+            raise _Refused from None
         self._whole = not message.get("more_body", False)
         self._bytes += len(message.get("body", b""))
         if self._bytes > self._bytes_max:
             self._answer.refused_with = self._too_much
-            raise _TooMuch
+            raise _Refused
         return message

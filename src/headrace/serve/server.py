@@ -159,6 +159,11 @@ class Server:
             self._home.closing.set()
             await asyncio.to_thread(routes.feeds.close)
 
+    def check(self) -> None:
+        """Raises what ended it, if it has ended."""
+        if not self._thread.is_alive():
+            raise RuntimeError("the server has ended") from self._error
+
     def stop(self) -> None:
         """In bounded time, whoever is connected."""
         if self._uvicorn is not None:
