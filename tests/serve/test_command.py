@@ -53,7 +53,9 @@ def test_a_port_that_is_taken(spawn: Spawner, shell: Shell) -> None:
         url, _ = link_of(spawn("serve"))
         assert int(url.rpartition(":")[2]) > PORT
         refused = shell.refused("serve", "--port", str(PORT))
-        assert refused == f"port '127.0.0.1:{PORT}': Address already in use"
+        assert (
+            refused == f"port '127.0.0.1:{PORT}': address already in use; without --port the next that is free is taken"
+        )
 
 
 def test_a_token_of_ones_own(spawn: Spawner, shell: Shell, tmp_path: Path) -> None:

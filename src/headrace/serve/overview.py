@@ -267,7 +267,7 @@ class _Gatherer:
             "closes_at": None if closes_us is None else from_us(closes_us),
             "commits": state.sequence,
             "committed_at": glance.committed_at,
-            "dead": 0 if status is None else status.dead,
+            "dead": glance.buried,
             "restarts": 0 if status is None else status.restarts,
             "error": None if status is None else status.error or None,
             "places": _places(sources, None if state.frontier_us is None else from_us(state.frontier_us)),

@@ -192,7 +192,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
             return _bound(host, candidate)
         except OSError as error:
             if port is not None or error.errno != errno.EADDRINUSE:
-                why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                why = f"{said[0].lower()}{said[1:]}; without --port the next that is free is taken"
                 raise InvalidArgument("port" if port is not None else "host", f"{host}:{candidate}", why) from None
     raise InvalidArgument("port", PORT, f"none of {PORTS_TRIED} ports from there on is free: say which with --port")
 

@@ -96,11 +96,12 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class FlowGlance:
     """A flow without its rows: cheap to look at, however many there are. `opens_us`: the start of its first window that
-    is not final, None if all are, or it has none."""
+    is not final, None if all are, or it has none; `buried`: records that it gave up."""
 
     spec: FlowSpec
     state: FlowState
     opens_us: int | None
+    buried: int
     pid: int | None
     host: str | None
     started_at: datetime | None
@@ -322,7 +323,7 @@ class Views:
         """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
         out: dict[str, set[tuple[int, int]]] = {}
         with self._reading() as db:
-            if db.execute("SELECT 1 FROM sqlite_schema WHERE name = '_buried'").fetchone():
+            if db.execute(_HAS_BURIED).fetchone():
                 found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
                 for topic, partition, offset in found:
                     out.setdefault(topic, set()).add((partition, offset))
@@ -389,8 +390,11 @@ class Views:
             after = "" if ends_after is None else text_of_us(ends_after - view.window_us[0])
             first = f"SELECT min(window_start) FROM {tables_of(view).state} WHERE window_start > ?"
             (opens,) = db.execute(first, (after,)).fetchone()
+        buried = 0
+        if db.execute(_HAS_BURIED).fetchone():
+            (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
         moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
-        return FlowGlance(known, state_of(db, flow), us_of(opens), pid, host, *moments)
+        return FlowGlance(known, state_of(db, flow), us_of(opens), buried, pid, host, *moments)
 
     def count(self, view: str, *, seconds: float) -> int:
         """How many rows the view has; where counting takes longer than that, how many results it had at most."""
@@ -598,6 +602,7 @@ def _typed_null(array: pa.Array, kind: str) -> pa.Array:
     return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
 
 
+_HAS_BURIED = "SELECT 1 FROM sqlite_schema WHERE name = '_buried'"
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
 _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 
