@@ -49,7 +49,6 @@ RECORDS_BYTES_MAX = 8 << 20
 """More than that is not answered at once: the rest comes with `next`."""
 POSITION = "Headrace-Position"
 
-TopicName = Annotated[str, "a topic's name"]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 PositionHeader = Annotated[str | None, Header(alias=POSITION)]
 
