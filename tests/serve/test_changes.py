@@ -13,7 +13,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from headrace.serve import feeds
+from headrace.serve import feeds, overview
 from headrace.serve.feeds import Place
 from tests.serve.conftest import VIEW, Served
 from tests.serve.listening import Copy, deaf, listening
@@ -287,6 +287,34 @@ def test_the_overview_comes_when_it_changed(served: Served) -> None:
                     return
 
     asyncio.run(asyncio.wait_for(listen(), 20))
+
+
+def test_the_overview_is_gathered_once_for_all(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many listen; and not at all when nobody does."""
+    monkeypatch.setattr(overview, "SECONDS", 0.2)
+    gathered: list[float] = []
+    gather = overview._Gatherer.gather
+    monkeypatch.setattr(
+        overview._Gatherer,
+        "gather",
+        lambda self: gathered.append(time.monotonic()) or gather(self),  # type: ignore[func-returns-value]
+    )
+
+    async def listen() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(20):
+                found = await stack.enter_async_context(listening(served.server, "/api/overview/events"))
+                assert (await anext(aiter(found))).kind == "overview"
+            await asyncio.sleep(1)
+
+    began = time.monotonic()
+    asyncio.run(asyncio.wait_for(listen(), 30))
+    lasted = time.monotonic() - began
+    assert 4 <= len(gathered) <= lasted / 0.2 + 2
+    time.sleep(0.5)  # the one that was under way
+    before = len(gathered)
+    time.sleep(0.5)
+    assert len(gathered) == before
 
 
 def test_a_listener_that_goes_leaves_nothing_behind(served: Served) -> None:
