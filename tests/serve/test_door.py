@@ -208,6 +208,21 @@ def test_a_request_that_does_not_come_is_not_waited_for(shared: Served, monkeypa
         assert stalled.recv(1000).startswith(b"HTTP/1.1 408")
 
 
+def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "REQUESTS_MAX", 2)
+    with contextlib.ExitStack() as listening:
+        for _ in range(2):
+            stream = httpx.stream("GET", f"{shared.server.url}/api/overview/events", headers=shared.client.headers)
+            assert listening.enter_context(stream).status_code == 200
+        answer = shared.client.get("/api/topics")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Busy")
+        assert answer.headers["Content-Security-Policy"] == guard.CSP
+    limit = time.monotonic() + 10
+    while shared.client.get("/api/topics").status_code != 200:
+        assert time.monotonic() < limit, "who has gone makes room"
+        time.sleep(0.05)
+
+
 # -- SQL -------------------------------------------------------------------------------------------------
 
 

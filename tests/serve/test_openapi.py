@@ -23,6 +23,7 @@ def test_every_route_is_documented(shared: Served) -> None:
             assert route["description"], f"{method} {path}"
             assert {"401", "403"} <= route["responses"].keys()
     assert set(STREAMS) <= document["paths"].keys()
+    assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
 
 def test_the_server_never_fails(served: Served) -> None:

@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Header, Query, Request
+from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
@@ -70,6 +71,7 @@ def make_app(home: Home) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        dependencies=[Depends(HTTPBearer(auto_error=False, description="The token that headrace printed."))],
         responses={status: {"description": text} for status, text in ERRORS.items()},
     )
     routes = Routes(home)

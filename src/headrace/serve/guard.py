@@ -30,6 +30,8 @@ logger = logging.getLogger("headrace.serve")
 BODY_BYTES_MAX = 8 << 20
 BODY_SECONDS = 30.0
 """What is sent must have come by then."""
+REQUESTS_MAX = 600
+"""At a time, those who listen too."""
 HEALTH = "/api/health"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -95,15 +97,16 @@ class Guard:
     """Around the whole application."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
-        self._app, self._door = app, door
+        self._app, self._door, self._inside = app, door, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         answer = _Answer(send)
         body = _Body(receive, self._door.body_bytes_max, answer)
+        self._inside += 1
         try:
-            refused = self._refused(scope) or body.announced(Headers(scope=scope))
+            refused = self._refused(scope) or body.announced(Headers(scope=scope)) or self._full()
             await (refused or self._app)(scope, body.receive, answer.send)
         except ClientDisconnect:
             pass
@@ -112,6 +115,13 @@ class Guard:
                 logger.exception("a request failed: %s", scope["path"])
             if not answer.begun:
                 await answer.fail(scope, receive)
+        finally:
+            self._inside -= 1
+
+    def _full(self) -> Response | None:
+        if self._inside <= REQUESTS_MAX:
+            return None
+        return refusal(503, "Busy", f"the server is at its limit of {REQUESTS_MAX} requests. Try again in a moment.")
 
     def _refused(self, scope: Scope) -> Response | None:
         """The answer to one who may not come in; None: he may."""

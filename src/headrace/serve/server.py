@@ -21,7 +21,7 @@ import uvicorn
 
 from headrace.errors import InvalidArgument
 from headrace.serve.api import Routes, make_app
-from headrace.serve.guard import Door, Guard
+from headrace.serve.guard import REQUESTS_MAX, Door, Guard
 from headrace.serve.home import Home
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ __all__ = ["HOST", "PORT", "Server", "kept_token"]
 HOST, PORT = "127.0.0.1", 8321
 PORTS_TRIED = 100
 TOKEN_BYTES, TOKEN_CHARACTERS_MIN = 32, 16
-CONNECTIONS_MAX = 600
-"""With more the answer is 503."""
+CONNECTIONS_MAX = REQUESTS_MAX + 100
+"""More are not even looked at."""
 DEAF_MS = 60_000
 """A connection whose other end takes nothing for so long is closed."""
 STOP_SECONDS = 3
