@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from headrace.demo.recount import differing, lost_and_doubled, recount
@@ -220,8 +221,13 @@ def test_live(tmp_path: Path) -> None:
     with demo(tmp_path, "--live") as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if (page := re.match(r"     page: (http\S+)/\?token=(\S+)", line)) is not None:
+                with httpx.Client(headers={"Authorization": f"Bearer {page[2]}"}) as client:
+                    (flow,) = client.get(f"{page[1]}/api/overview").json()["flows"]
+                assert (flow["view"], flow["state"]) == ("pages_per_minute", "running")
             if re.match(r"   \+ 09:1\d  /.* final", line):  # minutes that the story did not have, closed by visitors
                 break
+        assert flow, "the page was served"
         process.send_signal(signal.SIGINT)
         shown, said = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 0 and said == "", shown + said

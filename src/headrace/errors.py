@@ -16,9 +16,11 @@
     ├── UnknownView · ViewInUse
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
+    ├── QueryTimeout                             SQL that takes longer than it may
     ├── DoesNotFit                               a sum beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing                              Spark cannot start
+    ├── ServeMissing                             the page's libraries are not installed
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
     ├── Overloaded                               the producer's buffer is full
@@ -78,8 +80,10 @@ __all__ = [
     "OutOfOrderSequence",
     "Overloaded",
     "ProducerFenced",
+    "QueryTimeout",
     "RecordRejected",
     "RecordTooLarge",
+    "ServeMissing",
     "StorageError",
     "SyncFailed",
     "TooManyDeadLetters",
@@ -654,6 +658,18 @@ class InvalidQuery(HeadraceError, ValueError):
 
 
 @dataclass(eq=False, repr=False)
+class QueryTimeout(HeadraceError, TimeoutError):
+    """SQL that was stopped because it took longer than it may."""
+
+    sql: str
+    seconds: float
+
+    def __str__(self) -> str:
+        shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
+        return f"query {shown!r} was stopped after {self.seconds:g} s. Ask for less: a window, a key, a limit."
+
+
+@dataclass(eq=False, repr=False)
 class TooManyDeadLetters(HeadraceError):
     """The flow's program fails on so many records that it is to blame, not they."""
 
@@ -680,6 +696,16 @@ class JavaMissing(HeadraceError):
             f"Spark cannot start ({self.why}). It needs Java 17 or 21: install one (apt-get install "
             f"openjdk-17-jre-headless, or brew install openjdk@17), or set JAVA_HOME to it."
         )
+
+
+@dataclass(eq=False, repr=False)
+class ServeMissing(HeadraceError):
+    """The libraries that the page and the HTTP API need are not installed."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the page and the HTTP API need FastAPI and uvicorn ({self.why}): pip install 'headrace[serve]'."
 
 
 @dataclass(eq=False, repr=False)

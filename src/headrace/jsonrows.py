@@ -27,7 +27,7 @@ from headrace.errors import InvalidArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["decode_row", "encode_row", "parse_object"]
+__all__ = ["decode_row", "encode_row", "parse_object", "split_objects"]
 
 DEPTH_MAX: Final = 200
 _INT64_BEYOND: Final = 2.0**63
@@ -171,6 +171,40 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
     if suspicious or colons != keys:
         return _loads_slowly(data.decode())
     return row
+
+
+def split_objects(data: bytes) -> list[bytes]:
+    """A JSON object, or the elements of a list, each as its own text, for `decode_row`."""
+    try:
+        text = _text_of(data).strip()
+        return _elements(text) if text.startswith("[") else [data]
+    except RecursionError:
+        raise InvalidArgument("list", _shown(data), f"is nested deeper than {DEPTH_MAX} levels") from None
+    except ValueError as error:
+        raise InvalidArgument("list", _shown(data), f"is not a list of JSON objects: {error}") from None
+
+
+def _elements(text: str) -> list[bytes]:
+    out, at, decoder = [], _skip(text, 1), json.JSONDecoder()
+    if text[at : at + 2] == "]":
+        return []
+    while True:
+        begin = at
+        _, at = decoder.raw_decode(text, begin)
+        out.append(text[begin:at].encode())
+        at = _skip(text, at)
+        if text[at : at + 2] == "]":  # and nothing behind it
+            return out
+        if text[at : at + 1] != ",":
+            raise ValueError(f"neither ',' nor its end behind element {len(out) - 1}")
+        at = _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    """Behind white space."""
+    while text[at : at + 1] in (" ", "\t", "\n", "\r"):
+        at += 1
+    return at
 
 
 def _survey(value: Any, depth: int, data: bytes) -> tuple[int, bool]:

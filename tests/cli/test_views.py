@@ -178,9 +178,9 @@ def test_ctrl_c_ends_a_query_that_prints_nothing(shell: Shell, committing: Commi
     program = (
         "import os, signal, sys, threading; from headrace.cli import run; from headrace.views.reading import Views;"
         "begun = Views._explaining\n"
-        "def explaining(self, sql):\n"
+        "def explaining(self, *asked):\n"
         "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-        "    return begun(self, sql)\n"
+        "    return begun(self, *asked)\n"
         "Views._explaining = explaining\n"
         "sys.exit(run(sys.argv[1:]))"
     )

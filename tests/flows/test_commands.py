@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 
 import headrace as hr
@@ -69,13 +70,24 @@ def test_run_once_then_audit(program: Path, tmp_path: Path) -> None:
 
 def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
     some_clicks(tmp_path / ".headrace")
-    command = [sys.executable, "-m", "headrace", "run", str(program), "--metrics", "0", "--log-format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "run",
+        str(program),
+        "--serve",
+        "--metrics",
+        "0",
+        "--log-format",
+        "json",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         said: list[str] = []
         for line in running.stderr:
             said.append(line)
-            if "metrics on" in line:
+            if "page: " in line:
                 break
         views = hr.open_views(tmp_path / ".headrace")
         with hr.open_log(tmp_path / ".headrace") as log:
@@ -84,8 +96,13 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
             "select views from views_per_minute where page = '/new'", wait_for=done.position, timeout="1 minute"
         )
         assert found.to_pylist() == [{"views": 1}]
-        with urllib.request.urlopen(said[-1].split("metrics on ")[1].strip(), timeout=10) as answer:
+        with urllib.request.urlopen(said[-2].split("metrics on ")[1].strip(), timeout=10) as answer:
             assert 'headrace_flow_records_total{flow="views_per_minute"} 21' in answer.read().decode()
+        url, _, token = said[-1].removeprefix("page: ").strip().partition("/?token=")
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
+            (flow,) = client.get("/api/overview").json()["flows"]
+            assert (flow["state"], flow["lag"], flow["batch_seconds"] > 0) == ("running", 0, True)
+            assert 'headrace_flow_records_total{flow="views_per_minute"} 21' in client.get("/metrics").text
         second = headrace("run", str(program), "--once", cwd=tmp_path)
         assert second.returncode == 1 and f"process {running.pid}" in second.stderr and "--take-over" in second.stderr
         os.kill(running.pid, signal.SIGTERM)

@@ -463,6 +463,44 @@ def test_a_runner_that_starts_again_changes_nothing_for_the_watcher(committing: 
         assert [change["_position"] for change in watch] == [1, 2, 2]
 
 
+def test_what_was_read_is_kept_for_who_comes_back(committing: Committing) -> None:
+    """One that keeps, and lingers, leaves its last changes to the next: both see all of them."""
+    views = committing.views
+
+    def positions(keep_bytes: int) -> tuple[int, list[int]]:
+        watch = views.watch(VIEW, snapshot=False, keep_bytes=keep_bytes, lease="1 minute")
+        begins, found = watch.position, []
+        while (changes := watch.next_commit(0)) is not None:
+            found.append(changes["_position"][0].as_py())
+        watch.close(linger=True)
+        return begins, found
+
+    assert positions(1 << 20) == (0, [])
+    for _ in range(3):
+        committing.commit([(0, "/", 1)])
+    assert positions(1 << 20) == (0, [1, 2, 3])
+    committing.commit([(0, "/", 1)])
+    assert positions(1 << 20) == (0, [1, 2, 3, 4])
+    with committing.store.transaction() as db:  # their leases are over
+        db.execute("UPDATE _watchers SET ends_at = '2026-01-01'")
+    committing.commit([(0, "/", 1)])
+    assert positions(1 << 20) == (5, [])
+
+
+def test_no_more_is_kept_than_was_asked_for(committing: Committing) -> None:
+    with committing.views.watch(VIEW, snapshot=False, keep_bytes=1 << 20) as watch:
+        committing.commit([(0, "/", 1)])
+        assert watch.next_commit(0) is not None
+        (size,) = committing.store._db.execute("SELECT length(rows) FROM _changes").fetchone()
+    with committing.views.watch(VIEW, snapshot=False, keep_bytes=2 * size) as watch:
+        for _ in range(5):
+            committing.commit([(0, "/", 1)])
+            assert watch.next_commit(0) is not None
+        watch.close(linger=True)
+    (read,) = committing.store._db.execute("SELECT min(read) FROM _watchers").fetchone()
+    assert committing.flow.sequence - read in (1, 2)
+
+
 def test_one_that_nobody_holds_ends(committing: Committing) -> None:
     watch = committing.views.watch(VIEW)
     assert kept(committing)[0] == 1

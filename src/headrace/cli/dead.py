@@ -168,13 +168,6 @@ def _check(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
 
 def _chosen(log: EmbeddedLog, ids: tuple[int, ...], topic: str | None) -> list[DeadLetter]:
     """The letters of these ids, in that order; without ids all (of a topic)."""
-    from headrace.errors import InvalidArgument
-
     if not ids:
         return [letter for letter in log.dead_letters() if topic is None or letter.origin.topic == topic]
-    wanted = set(ids)
-    found = {letter.id: letter for letter in log.dead_letters() if letter.id in wanted}
-    missing = [id_ for id_ in ids if id_ not in found]
-    if missing:
-        raise InvalidArgument("id", missing[0], "there is no such dead letter (any more). See headrace dead list")
-    return [found[id_] for id_ in dict.fromkeys(ids)]
+    return [log.dead_letter(id_) for id_ in dict.fromkeys(ids)]

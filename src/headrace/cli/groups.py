@@ -19,9 +19,10 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import about, chosen, counted, note, print_one, print_rows, say
+from headrace.log.standing import group_facts, lag_seconds
 
 if TYPE_CHECKING:
-    from headrace.log.contract import AtRisk, Lag
+    from headrace.log.contract import AtRisk
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.topic import EmbeddedTopic
 
@@ -42,25 +43,13 @@ def groups() -> None:
     """
 
 
-def seconds(lag: Lag) -> float:
-    """How long the oldest unread record has waited."""
-    return round(lag.time.total_seconds(), 3)
-
-
 def group_row(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str, Any]:
     """A group in one line, as this format has it."""
-    lag, left = group.lag().values(), group.time_to_loss()
-    loss: dict[str, Any] = {LOSS_SECONDS: None if left is None else round(left.total_seconds(), 3)}
+    row = group_facts(topic, group)
     if kind == "table":
-        loss = {LOSS: None if left is None else about(left.total_seconds())}
-    return {
-        "group": group.name,
-        "topic": topic.name,
-        "members": None if group.flow else sum(member.alive for member in group.members()),
-        "lag_records": sum(part.records for part in lag),
-        "lag_seconds": max((seconds(part) for part in lag), default=0.0),
-        **loss,
-    }
+        left = row.pop(LOSS_SECONDS)
+        row[LOSS] = None if left is None else about(left)
+    return row
 
 
 def warn(risks: list[AtRisk]) -> None:
@@ -142,7 +131,7 @@ def show(group: str, topic: str, format_: str | None) -> None:
                     "committed": part.committed,
                     "next": part.next,
                     "lag_records": part.records,
-                    "lag_seconds": seconds(part),
+                    "lag_seconds": lag_seconds(part),
                 }
                 for number, part in lag.items()
             ],

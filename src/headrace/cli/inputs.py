@@ -7,9 +7,7 @@ appended at once, not when 10,000 more have come."""
 from __future__ import annotations
 
 import csv
-import math
 import os
-import re
 import select
 import sys
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ import pyarrow as pa
 from headrace import jsonrows
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.log.contract import META
+from headrace.rows.texts import as_text, field_reader
 
 FORMATS = ("json", "csv", "parquet", "arrow")
 SUFFIXES = {
@@ -319,7 +318,7 @@ def _csv_rows(lines: Any, schema: pa.Schema, extra: str, source: str) -> Iterato
 
         why = f"has the column {unknown[0]!r}, which the topic does not.{nearest(unknown[0], schema.names)}"
         raise InvalidArgument("file", source, f"{why} Columns are {', '.join(schema.names)}")
-    readers = [_field_reader(schema.field(name)) if name in schema.names else _as_text for name in header]
+    readers = [field_reader(schema.field(name)) if name in schema.names else as_text for name in header]
     for line, fields, raw in records:
         if fields is None or isinstance(fields, str):
             yield line, fields, raw
@@ -331,87 +330,6 @@ def _csv_rows(lines: Any, schema: pa.Schema, extra: str, source: str) -> Iterato
             yield line, {n: read(text) for n, read, text in zip(header, readers, fields, strict=True)}, raw
         except ValueError as error:  # InvalidArgument is one, too
             yield line, error.why if isinstance(error, InvalidArgument) else str(error), raw
-
-
-def _as_text(text: str) -> str | None:
-    return text or None
-
-
-def _whole_number(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise ValueError
-    return int(text)
-
-
-def _number(text: str) -> float:
-    """What looks finite must be: 1e400 is not infinity."""
-    value = float(text)
-    if math.isinf(value) and "inf" not in text.lower():
-        raise ValueError
-    return value
-
-
-def _field_reader(column: pa.Field) -> Any:
-    """Text to a value the topic takes. An empty field is null, but for strings, where it is the empty string."""
-    t, arrow, name = pa.types, column.type, column.name
-
-    if t.is_string(arrow):
-        return str
-    if t.is_integer(arrow):
-        convert: Any = _whole_number
-        what = "a whole number"
-    elif t.is_floating(arrow):
-        convert, what = _number, "a number"
-    elif t.is_boolean(arrow):
-        convert, what = _boolean, "true or false"
-    elif t.is_decimal(arrow) or t.is_date(arrow) or t.is_timestamp(arrow):
-        return _as_text  # the topic reads these texts itself, and says what is wrong with them
-    else:
-        one, label = pa.schema([column]), jsonrows.encode_row({name: None}).decode().removesuffix(":null}")
-
-        def nested(text: str) -> Any:
-            if not text:
-                return None
-            value = f'"{text}"' if t.is_binary(arrow) else text
-            return jsonrows.decode_row(f"{label}:{value}}}", one)[name]
-
-        return nested
-
-    def read(text: str) -> Any:
-        if not text:
-            return None
-        try:
-            if "_" in text:
-                raise ValueError
-            return convert(text)
-        except ValueError:
-            raise ValueError(f"column {name!r}: {text[:40]!r} is not {what}") from None
-
-    return read
-
-
-def field_value(column: pa.Field, text: str) -> Any:
-    """A value as it is typed, by the column's type. No text is no value, and not null: an unset variable of a shell
-    must not name the records without a key."""
-    if not text and not pa.types.is_string(column.type):
-        raise InvalidArgument("key", text, f"is empty, and column {column.name!r} is not text")
-    if pa.types.is_date(column.type):
-        from datetime import date
-
-        try:
-            return date.fromisoformat(text)
-        except ValueError:
-            raise InvalidArgument("key", text, "is not a day, as in 2026-01-31") from None
-    try:
-        return _field_reader(column)(text)
-    except ValueError as error:
-        raise InvalidArgument("key", text, str(error)) from None
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError
-    return text.lower() == "true"
 
 
 def _gathered(source: str, rows: Iterator[Found], batch_rows: int) -> Iterator[Batch]:

@@ -15,8 +15,6 @@ from headrace.cli.output import counted
 from headrace.errors import HeadraceError, LogMissing
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from click.shell_completion import CompletionItem
 
     from headrace.log.embedded.log import EmbeddedLog
@@ -120,35 +118,19 @@ def confirm(what: str, yes: bool) -> None:
 
 def start_of(text: str) -> Any:
     """`--start` as the log takes it: an end, `P:OFFSET,…`, or a time with its zone."""
-    if text in ("earliest", "latest"):
-        return text
-    parts = [part.strip().split(":") for part in text.split(",")]
-    if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
-        offsets = {int(partition): int(offset) for partition, offset in parts}
-        if len(offsets) != len(parts):
-            raise click.BadParameter(f"{text!r} names a partition twice", param_hint="--start")
-        return offsets
-    return _time(text)
-
-
-def _time(text: str) -> datetime:
-    from headrace.durations import from_us, instant_us
     from headrace.errors import InvalidArgument
+    from headrace.log import starting
 
     try:
-        return from_us(instant_us(text, argument="start"))
+        return starting.start_of(text)
     except InvalidArgument as error:
-        raise click.BadParameter(
-            f"{text!r}: say earliest, latest, PARTITION:OFFSET,… or a time with its zone, "
-            f"as in 2026-01-31T12:00:00Z ({error.why})",
-            param_hint="--start",
-        ) from None
+        raise click.BadParameter(f"{text!r}: {error.why}", param_hint="--start") from None
 
 
 def key_of(topic: EmbeddedTopic, texts: Sequence[str], *, hint: str) -> Any:
     """A key as it is typed, by the types of its columns. Of several columns: a text for each, or one for all, as A,B or
     as a JSON array, which takes commas and null."""
-    from headrace.cli.inputs import field_value
+    from headrace.rows.texts import field_value
 
     columns, schema = topic.settings.key, topic.schema
     if not columns:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from headrace.cli.options import (
@@ -20,9 +17,7 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import counted, note, print_one, print_rows
-
-if TYPE_CHECKING:
-    from headrace.log.embedded.queues import EmbeddedQueue
+from headrace.log.standing import queue_facts
 
 EMPTY = "No queues yet. Make one: headrace work MODULE:FUNCTION TOPIC QUEUE"
 LISTED = ("queue", "topic", "order", "ready", "in_flight", "waiting", "due", "dead_open", "oldest_seconds")
@@ -42,20 +37,6 @@ def queue() -> None:
     """
 
 
-def _stats(topic: str, found: EmbeddedQueue) -> dict[str, Any]:
-    stats = asdict(found.stats())
-    oldest = stats.pop("oldest")
-    return {
-        "queue": found.name,
-        "topic": topic,
-        "order": found.order,
-        "visibility_seconds": found.visibility.total_seconds(),
-        "max_deliveries": found.max_deliveries,
-        **stats,
-        "oldest_seconds": round(oldest.total_seconds(), 3),
-    }
-
-
 @queue.command("list")
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @format_option
@@ -73,7 +54,7 @@ def list_(topic: str | None, format_: str | None) -> None:
         return
     with log:
         topics = log.topics() if topic is None else [log.topic(topic)]
-        rows = [_stats(found.name, each) for found in topics for each in found.queues()]
+        rows = [queue_facts(found.name, each) for found in topics for each in found.queues()]
     if not rows:
         note(EMPTY)
         return
@@ -93,7 +74,7 @@ def stats(topic: str, queue: str, format_: str | None) -> None:
       headrace queue stats orders mailer
     """
     with opened() as log:
-        shown = _stats(topic, log.topic(topic).queue(queue, create=False))
+        shown = queue_facts(topic, log.topic(topic).queue(queue, create=False))
     print_one(shown, format_)
 
 

@@ -19,11 +19,12 @@ import click
 
 from headrace.cli.options import HOME, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, harmless, note, print_rows
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ServeMissing
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.running import FlowStatus
+    from headrace.serve.server import Server
 
 Result = TypeVar("Result")
 
@@ -39,6 +40,7 @@ app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Pat
 @click.option("--standby", is_flag=True, help="If another process runs the flows, wait until it ends.")
 @click.option("--take-over", is_flag=True, help="If another process runs the flows, take them from it.")
 @click.option("--spark", metavar="MASTER", help="Where to run: local[4], spark://…; a local session unless said.")
+@click.option("--serve/--no-serve", default=None, help="Serve the page; on a terminal it is, unless said.")
 @click.option("--metrics", metavar="PORT", type=int, help="Serve metrics for Prometheus on this port of 127.0.0.1.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
@@ -50,10 +52,11 @@ def run(
     standby: bool,
     take_over: bool,
     spark: str | None,
+    serve: bool | None,
     metrics: int | None,
     log_format: str,
 ) -> None:
-    """Run every flow of a program, until Ctrl-C or SIGTERM.
+    """Run every flow of a program, until Ctrl-C or SIGTERM; on a terminal, serve the page meanwhile.
 
     The program is a Python file with one hr.App (or APP.py:NAME names it). A flow that fails is started again; a
     record that its functions cannot take becomes a dead letter. Stopping lets the batch that runs finish; what is not
@@ -69,6 +72,7 @@ def run(
     _log_to_stderr(log_format)
     note(f"starting Spark for {Path(program).name}")
     app = loaded(program, spark)
+    server = None if drain else _server(app, serve)
     stopping = threading.Event()
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -85,15 +89,39 @@ def run(
         _aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
-            from headrace.flows.metrics import serve
+            from headrace.flows import metrics as numbers
 
-            note(f"metrics on http://127.0.0.1:{serve(metrics, app.status)}/metrics")
+            note(f"metrics on http://127.0.0.1:{numbers.serve(metrics, app.status)}/metrics")
+        if server is not None:
+            from headrace.cli.serve import tell
+
+            server.start()
+            tell(server)
         _watch(app, stopping)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if server is not None:
+            server.stop()
         app.close()
     note("stopped")
+
+
+def _server(app: App, wanted: bool | None) -> Server | None:
+    """What serves the page; None if it is not wanted, or nobody asked for it and it is not installed."""
+    if wanted is False or (wanted is None and not sys.stderr.isatty()):
+        return None
+    from headrace.cli.serve import token
+    from headrace.serve import open_server
+
+    try:
+        return open_server(app.home, token=token(), flows=app.status)
+    except ServeMissing as error:
+        if wanted:
+            app.close()
+            raise
+        note(f"no page: {error}")
+        return None
 
 
 def _aside(work: Callable[[], Result], stopping: threading.Event) -> Result:

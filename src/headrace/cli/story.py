@@ -8,7 +8,9 @@ from headrace.cli.options import home_option
 
 
 @click.command()
-@click.option("--live", is_flag=True, help="Then go on with more visitors, and show the view, until Ctrl-C.")
+@click.option(
+    "--live", is_flag=True, help="Then go on with more visitors, show the view and serve the page, until Ctrl-C."
+)
 @home_option
 def demo(live: bool) -> None:
     """Streams into views in half a minute, on a small web shop: a window closes, a straggler corrects it, a wrong clock

@@ -20,9 +20,9 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import chosen, note, print_one, print_rows
+from headrace.log.standing import duration, topic_facts
 
 if TYPE_CHECKING:
-    from headrace.log.contract import TopicDescription
     from headrace.log.embedded.groups import EmbeddedGroup
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
@@ -197,33 +197,11 @@ def list_(format_: str | None) -> None:
         note(EMPTY)
         return
     with log:
-        rows = [_listed(topic.describe()) for topic in log.topics()]
+        rows = [topic_facts(topic.describe()) for topic in log.topics()]
     if not rows:
         note(EMPTY)
         return
     print_rows(rows, LISTED, format_)
-
-
-def _listed(found: TopicDescription) -> dict[str, Any]:
-    settings = found.settings
-    return {
-        "topic": found.name,
-        "records": found.records,
-        "bytes": found.bytes,
-        "partitions": settings.partitions,
-        "key": list(settings.key),
-        "event_time": settings.event_time,
-        "retention": _duration(settings.retention_us),
-        "cleanup": settings.cleanup,
-        "durability": settings.durability,
-        "schema": found.schema,
-    }
-
-
-def _duration(us: int | None) -> str | None:
-    from headrace.durations import format_duration
-
-    return None if us is None else format_duration(us)
 
 
 @topics.command()
@@ -248,15 +226,15 @@ def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
     found, usage, home = topic.describe(), topic.usage(), log.usage()
     settings, offsets = found.settings, topic.offsets()
     return {
-        **_listed(found),
+        **topic_facts(found),
         "topic_id": found.topic_id,
         "schema_version": found.schema_version,
         "retention_bytes": settings.retention_bytes,
         "unread": settings.unread,
-        "tombstone_grace": _duration(settings.tombstone_grace_us),
+        "tombstone_grace": duration(settings.tombstone_grace_us),
         "versioned": settings.versioned,
-        "max_ahead": _duration(settings.max_ahead_us),
-        "forget": _duration(settings.forget_us),
+        "max_ahead": duration(settings.max_ahead_us),
+        "forget": duration(settings.forget_us),
         "extra": settings.extra,
         "batches": usage.batches,
         "small_batches": usage.small_batches,

@@ -18,12 +18,11 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import chosen, counted, note, print_one, print_rows
+from headrace.views.standing import lag_of, sources_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.views.contract import FlowSpec
     from headrace.views.reading import Views
 
 EMPTY = "No views yet. A view is made when its app runs: headrace run APP.py"
@@ -63,7 +62,7 @@ def list_(format_: str | None) -> None:
         return
     log = opened_if_any()
     try:
-        rows = [_listed(found, name, _lag(_sources(log, found, found.flow(name)))) for name in names]
+        rows = [_listed(found, name, lag_of(sources_of(log, found.flow(name), found.state(name)))) for name in names]
     finally:
         if log is not None:
             log.close()
@@ -84,41 +83,6 @@ def _listed(found: Views, view: str, lag_records: int | None) -> dict[str, Any]:
     }
 
 
-def _sources(log: EmbeddedLog | None, found: Views, flow: FlowSpec) -> list[dict[str, Any]]:
-    """Each partition the view reads: how far it is, and how far the topic. Of a topic that is gone, or was made
-    again, nothing is known."""
-    from headrace.durations import from_us
-
-    state = found.state(flow.name)
-    topics = {} if log is None else {topic.name: topic for topic in log.topics()}
-    out = []
-    for name in flow.sources:
-        places, topic = state.places.get(name, {}), topics.get(name)
-        same = topic is not None and topic.describe().topic_id == state.topic_ids.get(name, topic.describe().topic_id)
-        ends = topic.offsets() if topic is not None and same else {}
-        for number in sorted(places.keys() | ends.keys()):
-            place, end = places.get(number), ends.get(number)
-            progress = None if place is None or place.progress_us is None else from_us(place.progress_us)
-            unread_from = None if end is None else max(end.earliest, place.offset if place else 0)
-            out.append(
-                {
-                    "topic": name,
-                    "partition": number,
-                    "offset": place.offset if place else None,
-                    "next": end.next if end else None,
-                    "lag_records": None if end is None or unread_from is None else max(0, end.next - unread_from),
-                    "progress": progress,
-                }
-            )
-    return out
-
-
-def _lag(sources: list[dict[str, Any]]) -> int | None:
-    """Records that are there and not read; None when that cannot be known of all of them."""
-    lags = [source["lag_records"] for source in sources]
-    return None if not lags or None in lags else sum(lags)
-
-
 @views.command()
 @view_argument
 @format_option
@@ -135,12 +99,12 @@ def show(view: str, format_: str | None) -> None:
     assert flow.view is not None
     log = opened_if_any()
     try:
-        sources = _sources(log, found, flow)
+        sources = sources_of(log, flow, found.state(view))
     finally:
         if log is not None:
             log.close()
     shown = {
-        **_listed(found, view, _lag(sources)),
+        **_listed(found, view, lag_of(sources)),
         "pid": status.pid,
         "host": status.host,
         "started_at": status.started_at,

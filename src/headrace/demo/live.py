@@ -1,18 +1,20 @@
 """The shop goes on: more visitors, and the view as it changes, until Ctrl-C. Owns the picture: a table that is drawn
-anew on a terminal, a line for each change elsewhere. Starts no Spark."""
+anew on a terminal, a line for each change elsewhere; and the page in a browser. Starts no Spark."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.demo.process import every
 from headrace.demo.rows import VIEW, line, recent
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic
+from headrace.errors import ServeMissing
 
 if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
@@ -40,6 +42,23 @@ def go_on(
             (_drawn if teller.terminal else _told)(teller, views, check)
     except KeyboardInterrupt:
         teller.say("Closed.")
+
+
+@contextmanager
+def page(teller: Teller, home: Path) -> Iterator[None]:
+    """The same in a browser; only a word about it where its libraries are not installed."""
+    from headrace.serve import open_server
+
+    try:
+        server = open_server(home)
+    except ServeMissing as error:
+        teller.say(f"No page: {error}")
+        yield
+        return
+    with server:
+        teller.say("The same in a browser, as long as this runs:")
+        teller.show(f"page: {server.link}")
+        yield
 
 
 def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> AbstractContextManager[None]:

@@ -76,9 +76,10 @@ class Story:
                 self._nothing_lost(worker)
                 self._now_you()
                 if live:
-                    from headrace.demo.live import go_on
+                    from headrace.demo.live import go_on, page
 
-                    go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
+                    with page(self._teller, self._home):
+                        go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
 
     # -- the steps ---------------------------------------------------------------------------------
 

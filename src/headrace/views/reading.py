@@ -5,6 +5,7 @@ cannot write, attach files or load code."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -23,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from headrace.durations import Duration, duration_us, from_us, instant_us
-from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
+from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
 from headrace.schema import type_ddl
-from headrace.views.contract import Column, Emit, FlowSpec, FlowState, ViewSpec
+from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
-from headrace.views.tables import quoted, tables_of
+from headrace.views.tables import NUMBER, quoted, tables_of
 from headrace.views.values import (
     NAN,
     arrow_type,
@@ -62,6 +63,56 @@ _ALLOWED = {
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a query of somebody else may take. `result_bytes` counts texts and blobs; `value_bytes` is the most that
+    any value may have on the way, too. `stop()`: it is not wanted any more."""
+
+    seconds: float = 10.0
+    rows: int = 10_000
+    result_bytes: int = 16 << 20
+    value_bytes: int = 256 << 10
+    stop: Callable[[], bool] = lambda: False
+
+
+BREATHE_OFTEN_STEPS = 100
+"""A step may be a function call that takes a second."""
+PATTERN_BYTES_MAX = 1_000
+"""LIKE and GLOB take time by the length of their pattern, and cannot be stopped within a row."""
+UNBOUNDED = frozenset({"printf", "format", "load_extension"})
+"""`printf('%.*c', 2000000000, 'x')` takes many seconds, and cannot be stopped either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a view. `after`: where the next page begins, None behind the last; `sequence` and `born`: of which
+    commit they are, of which making of the view."""
+
+    rows: pa.Table
+    after: str | None
+    sequence: int
+    born: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowGlance:
+    """A flow without its rows: cheap to look at, however many there are. `opens_us`: the start of its first window that
+    is not final, None if all are, or it has none; `buried`: records that it gave up."""
+
+    spec: FlowSpec
+    state: FlowState
+    opens_us: int | None
+    buried: int
+    pid: int | None
+    host: str | None
+    started_at: datetime | None
+    committed_at: datetime | None
+
+    @property
+    def running(self) -> bool | None:
+        return _runs(self.pid, self.host, self.started_at)
+
+
+@dataclass(frozen=True, slots=True)
 class ViewStatus:
     """Where a view is. `frontier`: event time up to which it is complete; `commits`: how many batches made it."""
 
@@ -79,11 +130,7 @@ class ViewStatus:
     @property
     def running(self) -> bool | None:
         """Whether the process that took the view last is alive; None: it is of another host."""
-        if self.pid is None or self.started_at is None:
-            return False
-        if self.host != socket.gethostname():
-            return None
-        return _alive(self.pid, self.started_at.timestamp())
+        return _runs(self.pid, self.host, self.started_at)
 
 
 def open_views(home: str | Path = ".headrace") -> Views:
@@ -124,7 +171,19 @@ class Views:
             self.wait_for(wait_for, timeout=timeout)
         read: set[tuple[str, str]] = set()
         names, chunks = self.rows(sql, params, read=read)
-        rows = [row for chunk in chunks for row in chunk]
+        return self._table(sql, names, [row for chunk in chunks for row in chunk], read)
+
+    def bounded(
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+    ) -> tuple[pa.Table, bool]:
+        """As `query`, within bounds; and whether there was more. QueryTimeout when it takes too long."""
+        read: set[tuple[str, str]] = set()
+        with contextlib.ExitStack() as opened:
+            names, cursor = self._begun(opened, sql, params, read, bounds)
+            rows, more = _up_to(cursor, bounds)
+        return self._table(sql, names, rows, read), more
+
+    def _table(self, sql: str, names: list[str], rows: list[tuple[Any, ...]], read: set[tuple[str, str]]) -> pa.Table:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
         if any(pa.types.is_null(array.type) for array in arrays):
@@ -155,12 +214,27 @@ class Views:
     ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
         """As `query`, for results of any size: the columns' names, and the rows, some thousand at a time. What tables
         and columns it reads is added to `read`."""
+        with contextlib.ExitStack() as opened:
+            names, cursor = self._begun(opened, sql, params, read, None)
+            return names, _handed_out(opened, cursor)
+
+    def _begun(
+        self,
+        opened: contextlib.ExitStack,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any],
+        read: set[tuple[str, str]] | None,
+        bounds: Bounds | None,
+    ) -> tuple[list[str], sqlite3.Cursor]:
+        """The query's columns and rows, as long as what is `opened` is."""
         if not isinstance(sql, str):
             raise InvalidArgument("sql", sql, "must be text")
 
         def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
             if action == sqlite3.SQLITE_READ and read is not None:
                 read.add((table or "", column or ""))
+            if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in UNBOUNDED:
+                return sqlite3.SQLITE_DENY
             return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
         values = (
@@ -168,23 +242,24 @@ class Views:
             if isinstance(params, Mapping)
             else tuple(bound(value) for value in params)
         )
-        with contextlib.ExitStack() as opened:
-            db = opened.enter_context(self._reading(typed=True))
-            db.set_authorizer(allowed)
-            db.set_progress_handler(lambda: 0, BREATHE_STEPS)
-            opened.enter_context(self._explaining(sql))
-            cursor = db.execute(sql, values)
-            names = _unique([column[0] for column in cursor.description or ()])
-            if not names:
-                raise InvalidQuery(sql=sql, why="it returns no columns; only reading is possible")
-            return names, _handed_out(opened, cursor)
+        db = opened.enter_context(self._reading(typed=True))
+        db.set_authorizer(allowed)
+        opened.enter_context(self._explaining(sql, bounds))
+        _limit(db, bounds)
+        cursor = db.execute(sql, values)
+        names = _unique([column[0] for column in cursor.description or ()])
+        if not names:
+            raise InvalidQuery(sql=sql, why="it returns no columns; only reading is possible")
+        return names, cursor
 
     @contextlib.contextmanager
-    def _explaining(self, sql: str) -> Iterator[None]:
+    def _explaining(self, sql: str, bounds: Bounds | None = None) -> Iterator[None]:
         try:
             yield
         except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, ValueError, OverflowError) as error:
             code = getattr(error, "sqlite_errorname", None) or ""
+            if code == "SQLITE_INTERRUPT" and bounds is not None:
+                raise QueryTimeout(sql=sql, seconds=bounds.seconds) from None
             if code == "SQLITE_INTERRUPT":
                 raise KeyboardInterrupt from None  # raised inside SQLite, which only knows that it was asked to stop
             if isinstance(error, sqlite3.Error) and code.startswith(_OF_THE_DISK):
@@ -193,9 +268,11 @@ class Views:
 
     def _explained(self, error: Exception) -> str:
         said = str(error)
+        if "too big" in said:
+            return f"a value in it is too large ({said}): ask for a part of it, as in substr(x, 1, 1000)"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
-        if "not authorized" in said or "prohibited" in said or "readonly" in said:
+        if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
             return f"only reading is possible ({said})"
         return said
 
@@ -203,14 +280,15 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
-        _until(lambda: self._are_at(position), f"the views to be at {position}: does their app run?", timeout)
+        _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
         """Until there is a view."""
         _until(lambda: bool(self.specs()), f"views in {self.path.parent}: does their app run?", timeout)
 
-    def _are_at(self, position: Position) -> bool:
-        """A flow that has committed nothing yet has read nothing; one of an older topic of the name reads another."""
+    def are_at(self, position: Position) -> bool:
+        """Whether every flow that reads the position's topics, at least one, has come to it. A flow that has committed
+        nothing yet has read nothing; one of an older topic of the name reads another."""
         sources = {spec.name: spec.sources for spec in self.specs()}
         read = [
             (state.places.get(topic, {}), nexts)
@@ -245,7 +323,7 @@ class Views:
         """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
         out: dict[str, set[tuple[int, int]]] = {}
         with self._reading() as db:
-            if db.execute("SELECT 1 FROM sqlite_schema WHERE name = '_buried'").fetchone():
+            if db.execute(_HAS_BURIED).fetchone():
                 found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
                 for topic, partition, offset in found:
                     out.setdefault(topic, set()).add((partition, offset))
@@ -292,7 +370,101 @@ class Views:
         times = [None if text is None else from_us(us_of(text) or 0) for text in (started, committed)]
         return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, *times)
 
+    def glances(self) -> list[FlowGlance]:
+        """All flows, those into topics too, of one moment."""
+        if not self.path.exists():
+            return []
+        with self._reading() as db:
+            db.execute("BEGIN")
+            rows = "SELECT flow, spec, closed, pid, host, started_at, committed_at FROM _flows ORDER BY flow"
+            return [self._glance(db, *row) for row in db.execute(rows).fetchall()]
+
+    def _glance(
+        self, db: sqlite3.Connection, flow: str, spec: str, closed: str | None, pid: int, host: str, *times: str | None
+    ) -> FlowGlance:
+        with whole(db):
+            known = FlowSpec.from_json(json.loads(spec))
+        opens, view = None, known.view
+        if view is not None and view.window_us is not None:
+            ends_after = us_of(closed)
+            after = "" if ends_after is None else text_of_us(ends_after - view.window_us[0])
+            first = f"SELECT min(window_start) FROM {tables_of(view).state} WHERE window_start > ?"
+            (opens,) = db.execute(first, (after,)).fetchone()
+        buried = 0
+        if db.execute(_HAS_BURIED).fetchone():
+            (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
+        moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
+        return FlowGlance(known, state_of(db, flow), us_of(opens), buried, pid, host, *moments)
+
+    def count(self, view: str, *, seconds: float) -> int:
+        """How many rows the view has; where counting takes longer than that, how many results it had at most."""
+        tables = tables_of(self.spec(view))
+        with self._reading() as db:
+            _limit(db, Bounds(seconds=seconds))
+            try:
+                (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_INTERRUPT":
+                    raise
+                db.set_progress_handler(None, 0)
+                row = f"SELECT max({tables.row}) - min({tables.row}) + 1 FROM {tables.state}"
+                (count,) = db.execute(row).fetchone()
+        return int(count)
+
+    def totals(self, flow: str) -> LedgerRow:
+        """The ledger's sum. Takes time by the number of windows."""
+        sums = "SELECT total(on_time), total(corrected), total(dropped), total(untimed) FROM _ledger WHERE flow = ?"
+        with self._reading() as db:
+            return LedgerRow(None, None, *map(int, db.execute(sums, (flow,)).fetchone()))
+
     # -- rows --------------------------------------------------------------------------------------
+
+    def page(
+        self,
+        view: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        start_us: int | None = None,
+        stop_us: int | None = None,
+        after: str | None = None,
+        bounds: Bounds,
+    ) -> Page:
+        """Rows of the view in pieces of `bounds.rows`: the latest windows first; without windows, by group. `where`: by
+        values of groups; `start_us`, `stop_us`: windows that start in there."""
+        spec = self.spec(view)
+        tables, schema, windowed = tables_of(spec), schema_of(spec.columns), spec.window_us is not None
+        groups = [column.name for column in spec.groups]
+        conditions, values = [], []
+        for name, value in (where or {}).items():
+            if name not in groups:
+                why = f"view {view!r} is not grouped by it.{nearest(name, groups)} It is by: {', '.join(groups) or '-'}"
+                raise InvalidArgument(name, value, why)
+            conditions.append(f"s.{quoted(name)} IS ?")
+            values.append(_cell(name, value, schema.field(name).type))
+        for sign, bound_us in ((">=", start_us), ("<", stop_us)):
+            if bound_us is not None:
+                if not windowed:
+                    raise InvalidArgument("from" if sign == ">=" else "to", view, "the view has no windows")
+                conditions.append(f"s.window_start {sign} ?")
+                values.append(text_of_us(bound_us))
+        keys = [*(f"s.{key}" for key in tables.key), *([] if tables.shaped is None else [f"f.{quoted(NUMBER)}"])]
+        if after is not None:
+            condition, more = _behind(keys, _place_of(after, len(keys)), descending=windowed)
+            conditions.append(condition)
+            values += more
+        order = ", ".join(f"{key} {'DESC' if windowed else 'ASC'}" for key in keys) or "1"
+        sql = (
+            f"SELECT {', '.join([*keys, tables.seen()])} FROM {tables.seen_from} "
+            f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
+        )
+        with self._reading() as db, self._explaining(sql, bounds):
+            db.execute("BEGIN")
+            state = state_of(db, view)
+            _limit(db, bounds)
+            found, more_rows = _up_to(db.execute(sql, values), bounds)
+        rows = pa.Table.from_batches([batch_of([row[len(keys) :] for row in found], schema)], schema)
+        last = _place_text(found[-1][: len(keys)]) if more_rows and found else None
+        return Page(rows, last, state.sequence, state.born)
 
     def to_arrow(self, view: str, where: Mapping[str, Any] | None = None) -> pa.Table:
         """All rows of the view, or those whose columns have the values given; typed, sorted by window and group."""
@@ -324,15 +496,19 @@ class Views:
         emit: Emit = "updates",
         timeout: Duration | None = None,
         lease: Duration = "15 seconds",
+        keep_bytes: int = 0,
     ) -> Watch:
         """The view's changes as they are committed, each a dict: `op` ('+' or '-'), the row, and `_position`, the
         number of the commit. First the rows as they are, unless `snapshot` is False. With `emit="final"` each result
         once, when its window is final, and then corrections only. Ends when there was none for `timeout`. `lease`: how
-        long the store keeps changes for a watcher that is gone without a word."""
+        long the store keeps changes for a watcher that is gone without a word. `keep_bytes`: so much of what was read
+        stays in the store; then, without a snapshot, it begins with the oldest change that is there."""
         from headrace.views.watching import Watch
 
         self.flow(view)
-        return Watch(self.path.parent, view, snapshot=snapshot, emit=emit, timeout=timeout, lease=lease)
+        return Watch(
+            self.path.parent, view, snapshot=snapshot, emit=emit, timeout=timeout, lease=lease, keep_bytes=keep_bytes
+        )
 
     def ledger(self, view: str) -> pa.Table:
         """What became of every record, window by window; the row without a window counts what belongs to none."""
@@ -376,6 +552,40 @@ def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
         raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
 
 
+def _behind(keys: Sequence[str], place: Sequence[Any], *, descending: bool) -> tuple[str, list[Any]]:
+    """A condition: what comes after the place in the order of the keys. Nulls are the least, as SQLite sorts them."""
+    condition: str = "0"
+    values: list[Any] = []
+    for key, value in zip(reversed(keys), reversed(place), strict=True):
+        if value is None:
+            beyond, mine = ("0" if descending else f"{key} IS NOT NULL"), [None]
+        else:
+            beyond, mine = (f"{key} < ? OR {key} IS NULL" if descending else f"{key} > ?"), [value, value]
+        condition, values = f"({beyond} OR ({key} IS ? AND {condition}))", [*mine, *values]
+    if place and place[0] is not None:  # so that the index is used
+        return f"{keys[0]} {'<=' if descending else '>='} ? AND {condition}", [place[0], *values]
+    return condition, values
+
+
+def _place_text(values: Sequence[Any]) -> str:
+    plain = [{"blob": base64.b64encode(value).decode()} if isinstance(value, bytes) else value for value in values]
+    return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
+
+
+def _place_of(text: str, count: int) -> list[Any]:
+    """What `_place_text` wrote; it may be anything all the same."""
+    try:
+        found = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        if not isinstance(found, list) or len(found) != count:
+            raise ValueError("of another view")
+        values = [base64.b64decode(value["blob"]) if isinstance(value, dict) else value for value in found]
+        if not all(isinstance(value, str | int | float | bytes | None) for value in values):
+            raise ValueError("of something else")
+        return values
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidArgument("after", text[:80], "is not what a page of this view ended with") from None
+
+
 _PARAMETERS = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|(\?\d*|[:@$]\w+)""", re.DOTALL
 )
@@ -392,6 +602,7 @@ def _typed_null(array: pa.Array, kind: str) -> pa.Array:
     return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
 
 
+_HAS_BURIED = "SELECT 1 FROM sqlite_schema WHERE name = '_buried'"
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
 _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 
@@ -413,6 +624,29 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     )
     order_decimals(db)
     return db
+
+
+def _limit(db: sqlite3.Connection, bounds: Bounds | None) -> None:
+    """Without bounds, a look for Ctrl-C now and then."""
+    if bounds is None:
+        db.set_progress_handler(lambda: 0, BREATHE_STEPS)
+        return
+    limit, stop = time.monotonic() + bounds.seconds, bounds.stop
+    db.set_progress_handler(lambda: time.monotonic() > limit or stop(), BREATHE_OFTEN_STEPS)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.value_bytes)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES_MAX)
+
+
+def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]], bool]:
+    """The first rows, and whether there are more. One by one: ten thousand values of a megabyte are too many."""
+    rows: list[tuple[Any, ...]] = []
+    size_bytes = 0
+    for row in cursor:
+        size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(rows) == bounds.rows or (rows and size_bytes > bounds.result_bytes):
+            return rows, True
+        rows.append(row)
+    return rows, False
 
 
 def _handed_out(opened: contextlib.ExitStack, cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
@@ -440,6 +674,14 @@ def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [decode(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _runs(pid: int | None, host: str | None, started_at: datetime | None) -> bool | None:
+    if pid is None or started_at is None:
+        return False
+    if host != socket.gethostname():
+        return None
+    return _alive(pid, started_at.timestamp())
 
 
 def _alive(pid: int, started: float) -> bool:

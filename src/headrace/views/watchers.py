@@ -44,9 +44,13 @@ def watched_columns(view: ViewSpec) -> list[Column]:
 # -- watchers ----------------------------------------------------------------------------------------
 
 
-def join(db: sqlite3.Connection, flow: str, watcher: str, lease_us: int) -> int:
-    """From the next commit on, changes are kept for the watcher. Returns the sequence it begins after."""
+def join(db: sqlite3.Connection, flow: str, watcher: str, lease_us: int, *, oldest: bool = False) -> int:
+    """From the next commit on, changes are kept for the watcher; with `oldest`, those that are kept for others too.
+    Returns the sequence it begins after."""
     (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    if oldest:
+        (read,) = db.execute("SELECT min(read) FROM _watchers WHERE flow = ?", (flow,)).fetchone()
+        sequence = sequence if read is None else read
     db.execute("INSERT INTO _watchers VALUES (?, ?, ?, ?)", (flow, watcher, sequence, _in(lease_us)))
     return int(sequence)
 

@@ -8,6 +8,7 @@ that is left behind all the same gets WatchLost."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import queue
@@ -57,17 +58,20 @@ class Watch:
         emit: Emit = "updates",
         timeout: Duration | None,
         lease: Duration = "15 seconds",
+        keep_bytes: int = 0,
     ) -> None:
         self.view, self._emit = view, check_emit(emit)
         self._pid = os.getpid()
         self._patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
-        self._lease = _Lease(home, view, duration_us(lease, argument="lease"))
+        self._lease = _Lease(home, view, duration_us(lease, argument="lease"), keep_bytes)
         weakref.finalize(self, self._lease.tell_end)
         self._closed = False
         try:
             self._db = connected(home / FILE)
             weakref.finalize(self, self._db.close)
             self._ready, self.schema, self._sequence = self._begun(snapshot)
+            if keep_bytes and not snapshot:
+                self._sequence = self._lease.begins
         except sqlite3.Error as error:
             self._lease.end()
             raise translate(error, home / FILE) from error
@@ -75,6 +79,11 @@ class Watch:
             self._lease.end()
             raise
         self._rows: Iterator[dict[str, Any]] = iter(())
+
+    @property
+    def position(self) -> int:
+        """The number of the last commit that was read, or of the one it began after."""
+        return self._sequence
 
     def _begun(self, snapshot: bool) -> tuple[list[pa.RecordBatch], pa.Schema, int]:
         """The rows, the schema of changes and the sequence, of one moment."""
@@ -128,13 +137,18 @@ class Watch:
                 batch = found.combine_chunks().to_batches()[0]
             self._rows = iter(to_rows(batch))
 
-    def _next_commit(self) -> pa.Table | None:
+    def next_commit(self, seconds: float) -> pa.Table | None:
+        """The next commit's changes; None when there was none for so long."""
+        return self._next_commit(seconds)
+
+    def _next_commit(self, patience: float | None = None) -> pa.Table | None:
         """The next commit that changed anything; None when there was none for as long as it is waited."""
         if os.getpid() != self._pid:
             raise ForkedProcess(what=f"the watch of view {self.view!r}")
         if self._closed:
             raise Closed(what=f"the watch of view {self.view!r}")
-        limit = None if self._patience is None else time.monotonic() + self._patience
+        patience = self._patience if patience is None else patience
+        limit = None if patience is None else time.monotonic() + patience
         try:
             while True:
                 version = self._version()
@@ -178,12 +192,13 @@ class Watch:
 
     # -- ending ------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """The store keeps no more changes for this one."""
+    def close(self, *, linger: bool = False) -> None:
+        """The store keeps no more changes for this one; with `linger`, not before its lease is over: who watches again
+        by then misses nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._db.close()
-            self._lease.end()
+            self._lease.end(linger=linger)
 
     def __enter__(self) -> Self:
         return self
@@ -198,18 +213,21 @@ class _Lease:
     """The watcher's row in the store, renewed by a thread until `end`. Holds no reference to its `Watch`: one that
     nobody holds any more ends."""
 
-    def __init__(self, home: Path, view: str, lease_us: int) -> None:
+    def __init__(self, home: Path, view: str, lease_us: int, keep_bytes: int = 0) -> None:
         self.path, self.watcher = home / FILE, uuid.uuid4().hex
         self.failed: HeadraceError | None = None
         self._view, self._lease_us = view, lease_us
         self._store = SqliteViews(home)
         self._untold_bytes = 0
+        self._keep_bytes, self._kept_bytes = keep_bytes, 0
+        self._kept: collections.deque[tuple[int, int]] = collections.deque()
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
         try:
             with self._store.transaction() as db:
                 if _public(spec_of(db, view)) is None:
                     raise UnknownView(view=view, known=[])
-                self._read = watchers.join(db, view, self.watcher, lease_us)
+                self._read = watchers.join(db, view, self.watcher, lease_us, oldest=keep_bytes > 0)
+                self.begins = self._read
         except BaseException:
             self._store.close()
             raise
@@ -217,22 +235,29 @@ class _Lease:
         self._thread.start()
 
     def has_read(self, sequence: int, size_bytes: int) -> None:
-        self._read = sequence
+        """What is to be kept counts as not read yet."""
+        self._kept.append((sequence, size_bytes))
+        self._kept_bytes += size_bytes
+        while self._kept and self._kept_bytes > self._keep_bytes:
+            self._read, gone_bytes = self._kept.popleft()
+            self._kept_bytes -= gone_bytes
         self._untold_bytes += size_bytes
         if self._untold_bytes > TOLD_BYTES:
             self._untold_bytes = 0
             self._told.put("read")
 
     def _renewing(self) -> None:
+        news = "end"
         try:
-            while self._news() != "end":
+            while (news := self._news()) not in ("end", "linger"):
                 with self._store.transaction() as db:
                     if not watchers.renew(db, self._view, self.watcher, self._read, self._lease_us):
                         return  # whoever looks next sees that the row is gone
         except HeadraceError as error:
             self.failed = error
+            news = "end"
         finally:
-            self._leave()
+            self._leave(linger=news == "linger")
 
     def _news(self) -> str:
         try:
@@ -240,18 +265,21 @@ class _Lease:
         except queue.Empty:
             return "alive"
 
-    def _leave(self) -> None:
+    def _leave(self, *, linger: bool) -> None:
         with contextlib.suppress(HeadraceError):  # a full disk, say: then the lease runs out
             with self._store.transaction() as db:
-                watchers.leave(db, self._view, self.watcher)
+                if linger:
+                    watchers.renew(db, self._view, self.watcher, self._read, self._lease_us)
+                else:
+                    watchers.leave(db, self._view, self.watcher)
             self._store.close()
 
     def tell_end(self) -> None:
         """Nothing but a word to the thread: the garbage collector may call this in the midst of anything."""
         self._told.put("end")
 
-    def end(self) -> None:
-        self.tell_end()
+    def end(self, *, linger: bool = False) -> None:
+        self._told.put("linger" if linger else "end")
         self._thread.join(LEAVE_SECONDS)
 
 

@@ -182,12 +182,31 @@ def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> A
 # -- reading letters ---------------------------------------------------------------------------------
 
 
-def listed(
-    engine: Engine, catalog: Catalog, topic: Callable[[str], EmbeddedTopic] | None, *, queue: int | None = None
-) -> Iterator[DeadLetter]:
-    """The letters that are open; with `queue`, its own. `topic` opens one by its name, for those who replay letters."""
+def counted(engine: Engine) -> int:
+    """How many letters are open."""
     with engine.index.reading() as db:
-        rows = DEAD.select(db, "ORDER BY offset") if queue is None else DEAD.select(db, "WHERE queue = ?", queue)
+        (count,) = db.execute("SELECT count(*) FROM dead").fetchone()
+    return int(count)
+
+
+def listed(
+    engine: Engine,
+    catalog: Catalog,
+    topic: Callable[[str], EmbeddedTopic] | None,
+    *,
+    queue: int | None = None,
+    newest: int | None = None,
+    id: int | None = None,
+) -> Iterator[DeadLetter]:
+    """The letters that are open; with `queue`, its own; with `newest`, so many of the last; with `id`, that one.
+    `topic` opens one by its name, for those who replay letters."""
+    with engine.index.reading() as db:
+        if queue is not None:
+            rows = DEAD.select(db, "WHERE queue = ?", queue)
+        elif id is not None:
+            rows = DEAD.select(db, "WHERE offset = ?", id)
+        else:
+            rows = DEAD.select(db, "ORDER BY offset DESC LIMIT ?", -1 if newest is None else newest)
     open_letters = {row.offset: row.queue for row in sorted(rows)}
     if not open_letters:
         return
@@ -240,4 +259,4 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 
 
-__all__ = ["NAME", "DeadLetter", "end", "home", "letters", "listed", "quarantined"]
+__all__ = ["NAME", "DeadLetter", "counted", "end", "home", "letters", "listed", "quarantined"]

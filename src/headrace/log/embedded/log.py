@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
+from headrace.errors import InvalidArgument
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
@@ -173,12 +174,28 @@ class EmbeddedLog:
         self._check()
         readers.forget(self._engine, flow)
 
-    def dead_letters(self) -> Iterator[DeadLetter]:
-        """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them."""
+    def dead_letters(self, *, newest: int | None = None) -> Iterator[DeadLetter]:
+        """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them.
+        `newest`: only so many of the last."""
         from headrace.log.embedded import dead_letters
 
         self._check()
-        return dead_letters.listed(self._engine, self._catalog, self.topic)
+        return dead_letters.listed(self._engine, self._catalog, self.topic, newest=newest)
+
+    def dead_letter(self, id: int) -> DeadLetter:
+        """The one of that id; InvalidArgument if it is not there (any more)."""
+        from headrace.log.embedded import dead_letters
+
+        self._check()
+        for found in dead_letters.listed(self._engine, self._catalog, self.topic, id=id):
+            return found
+        raise InvalidArgument("id", id, "there is no such dead letter (any more). See headrace dead list")
+
+    def dead_letters_count(self) -> int:
+        from headrace.log.embedded import dead_letters
+
+        self._check()
+        return dead_letters.counted(self._engine)
 
     def maintain(self) -> Maintained:
         """Deletes what retention allows, compacts, seals small batches into large ones and frees disk space. Safe

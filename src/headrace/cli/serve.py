@@ -1,0 +1,77 @@
+"""`headrace serve`. Owns how the command is stopped, what it says, and where the token comes from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import home, home_option
+from headrace.cli.output import note
+
+if TYPE_CHECKING:
+    from headrace.serve.server import Server
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="8321, or the next that is free, unless said.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="What to listen on.")
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Keep the token in this file.")
+@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+@home_option
+def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> None:
+    """Serve the page and the HTTP API of the log and its views, until Ctrl-C or SIGTERM. Starts no Spark.
+
+    Prints a link with a token, which lets whoever has it in: a new one for each start, unless HEADRACE_TOKEN or
+    --token-file keeps it. Listens on this machine only; what --host opens it to is not encrypted.
+
+    \b
+    Example:
+      headrace serve
+      headrace serve --port 8400 --token-file token.txt --open
+    """
+    from headrace.serve import open_server
+
+    server = open_server(home(), host=host, port=port, token=token(token_file))
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with server:
+            tell(server)
+            if open_:
+                import webbrowser
+
+                webbrowser.open(server.link)
+            while not stopping.wait(1):
+                server.check()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    note("stopped")
+
+
+def token(file: Path | None = None) -> str | None:
+    """The one that is kept; None: a new one."""
+    if file is None:
+        return os.environ.get("HEADRACE_TOKEN")
+    from headrace.serve.server import kept_token
+
+    return kept_token(file)
+
+
+def tell(server: Server) -> None:
+    """The link, once."""
+    if server.host not in LOOPBACK:
+        note(f"listening on {server.host}: whoever can reach it may ask, and what is sent is not encrypted")
+    note(f"page: {server.link}")

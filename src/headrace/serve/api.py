@@ -1,0 +1,536 @@
+"""The routes: what can be asked over HTTP. Owns their names and parameters, and the texts of the OpenAPI document. What
+takes time runs in threads of `Home`; waiting for records or for views costs none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+from starlette.staticfiles import StaticFiles
+
+import headrace
+from headrace.durations import duration_us, instant_us
+from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
+from headrace.jsonrows import decode_row, encode_row, split_objects
+from headrace.log.contract import Appended, Offsets
+from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.standing import duration, group_facts, queue_facts, topic_facts
+from headrace.log.starting import start_of
+from headrace.names import check_name
+from headrace.position import Position
+from headrace.rows.texts import field_value
+from headrace.serve.answers import ERRORS, Json, error_response, failure, refusal, table_json
+from headrace.serve.exposition import exposition
+from headrace.serve.feeds import Feeds, Place
+from headrace.serve.home import Busy, Home
+from headrace.serve.overview import Overview, letter_facts
+from headrace.serve.streams import EventStream
+from headrace.views.contract import LedgerRow
+from headrace.views.reading import schema_of
+from headrace.views.standing import lag_of, sources_of
+
+__all__ = ["make_app"]
+
+PAGE = Path(__file__).parent / "page"
+WAIT_SECONDS_MAX = 60.0
+WAITING_MAX = 100
+LOOK_SECONDS, LOOK_SECONDS_MAX = 0.005, 0.1
+RECORDS_BYTES_MAX = 8 << 20
+"""More than that is not answered at once: the rest comes with `next`."""
+POSITION = "Headrace-Position"
+
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+PositionHeader = Annotated[str | None, Header(alias=POSITION)]
+
+
+class Asked(BaseModel):
+    """A query: SQL that only reads. Parameters are bound to `?` (a list) or `:name` (an object)."""
+
+    sql: str = Field(max_length=100_000, examples=["select page, sum(views) from views_per_minute group by page"])
+    params: list[Any] | dict[str, Any] = Field(default_factory=list)
+    wait_for: str | None = Field(None, description="First wait until the views have come to this position.")
+    timeout: str = Field("5 seconds", description="How long to wait for it.")
+
+
+def make_app(home: Home) -> FastAPI:
+    app = FastAPI(
+        title="headrace",
+        version=headrace.__version__,
+        description="The log and the views of one home, over HTTP. docs/http.md teaches it.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(HTTPBearer(auto_error=False, description="The token that headrace printed."))],
+        responses={status: {"description": text} for status, text in ERRORS.items()},
+    )
+    routes = Routes(home)
+    app.state.routes = routes
+    routes.add(app)
+    app.add_exception_handler(HeadraceError, _typed)
+    app.add_exception_handler(RequestValidationError, _wrong_kind)
+    app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(Exception, _untyped)
+    app.mount("/page", _Files(directory=PAGE), name="page")
+    return app
+
+
+async def _typed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadraceError)
+    return error_response(error)
+
+
+async def _untyped(_request: Request, _error: Exception) -> Response:
+    return failure()
+
+
+async def _wrong_kind(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()[0]
+    where = ".".join(str(part) for part in found["loc"][1:])
+    return refusal(422, "InvalidArgument", f"{where}: {found['msg']}", {"argument": where, "why": found["msg"]})
+
+
+async def _plain(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kinds = {404: "NotFound", 405: "MethodNotAllowed"}
+    answer = refusal(error.status_code, kinds.get(error.status_code, "Refused"), str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+class _Files(StaticFiles):
+    """The page's files: asked for again each time, and sent when they are others."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        answer = super().file_response(*args, **options)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
+
+
+class Routes:
+    def __init__(self, home: Home) -> None:
+        self.home, self.overview, self.feeds = home, Overview(home), Feeds(home)
+        self._waiting = 0
+
+    def wake(self) -> None:
+        """The server ends: whoever listens is let go."""
+        self.overview.wake()
+        self.feeds.wake()
+
+    def add(self, app: FastAPI) -> None:
+        kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
+        for path, method, answer, tag in (
+            ("/api/health", "GET", self.health, "server"),
+            ("/metrics", "GET", self.metrics, "server"),
+            ("/api/overview", "GET", self.get_overview, "server"),
+            ("/api/overview/events", "GET", self.overview_events, "server"),
+            ("/api/topics", "GET", self.topics, "topics"),
+            ("/api/topics/{topic}", "GET", self.topic, "topics"),
+            ("/api/topics/{topic}/records", "GET", self.consume, "topics"),
+            ("/api/topics/{topic}/records", "POST", self.produce, "topics"),
+            ("/api/groups", "GET", self.groups, "consumers"),
+            ("/api/queues", "GET", self.queues, "consumers"),
+            ("/api/dead-letters", "GET", self.dead_letters, "dead letters"),
+            ("/api/dead-letters/{id}/replay", "POST", self.replay, "dead letters"),
+            ("/api/dead-letters/{id}/drop", "POST", self.drop, "dead letters"),
+            ("/api/views", "GET", self.views, "views"),
+            ("/api/views/{view}", "GET", self.view, "views"),
+            ("/api/views/{view}/rows", "GET", self.rows, "views"),
+            ("/api/views/{view}/ledger", "GET", self.ledger, "views"),
+            ("/api/views/{view}/changes", "GET", self.changes, "views"),
+            ("/api/query", "POST", self.query, "views"),
+        ):
+            app.add_api_route(
+                path,
+                answer,
+                methods=[method],
+                tags=[tag],
+                status_code=200,
+                response_class=kind.get(answer, Json),
+                openapi_extra=PRODUCE_BODY if answer == self.produce else None,
+            )
+        app.add_api_route("/", self.page, include_in_schema=False, response_class=Response)
+
+    # -- the server ----------------------------------------------------------------------------------
+
+    async def page(self) -> Response:
+        """The page."""
+        return await _Files(directory=PAGE).get_response("index.html", {"type": "http", "method": "GET", "headers": []})
+
+    async def health(self) -> Response:
+        """Whether the server answers. Needs no token."""
+        return Json({"status": "ok"})
+
+    async def metrics(self) -> Response:
+        """Numbers for Prometheus."""
+        facts = await self.overview.now()
+        statuses = None if self.home.flows is None else await self.home.read(self.home.flows)
+        return PlainTextResponse(exposition(facts, statuses), media_type="text/plain; version=0.0.4")
+
+    async def get_overview(self) -> Response:
+        """Everything at a glance; at most a second old."""
+        return Json(await self.overview.now())
+
+    async def overview_events(self) -> Response:
+        """Server-sent events `overview`: the same, whenever it is another, at most once a second."""
+        return EventStream(self.overview.events())
+
+    # -- topics --------------------------------------------------------------------------------------
+
+    async def topics(self) -> Response:
+        """All topics."""
+
+        def look() -> list[Mapping[str, Any]]:
+            log = self.home.log_if_any()
+            return [] if log is None else [_named(topic) for topic in log.topics()]
+
+        return Json(await self.home.read(look))
+
+    async def topic(self, topic: str) -> Response:
+        """A topic: settings, schema, partitions, groups and queues."""
+
+        def look() -> dict[str, Any]:
+            found = self._topic(topic)
+            settings = found.settings
+            return {
+                **_named(found),
+                "topic_id": found.topic_id,
+                "retention_bytes": settings.retention_bytes,
+                "unread": settings.unread,
+                "versioned": settings.versioned,
+                "max_ahead": duration(settings.max_ahead_us),
+                "extra": settings.extra,
+                "position": str(_position(found, found.offsets())),
+                "partitions": [{"partition": number, **asdict(at)} for number, at in found.offsets().items()],
+                "groups": [group_facts(found, group) for group in found.groups()],
+                "queues": [queue_facts(found.name, queue) for queue in found.queues()],
+            }
+
+        return Json(await self.home.read(look))
+
+    async def produce(self, topic: str, request: Request) -> Response:
+        """Appends records, all or none: a JSON object, a list of them, or one in each line (application/x-ndjson).
+        Answers with the position behind them, for `wait_for`."""
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind not in ("application/json", "application/x-ndjson"):
+            raise InvalidArgument("content-type", kind[:80], "must be application/json or application/x-ndjson")
+        body = await request.body()
+
+        def append() -> Appended:
+            found = self._topic(check_name(topic, argument="topic"))
+            many = kind == "application/x-ndjson"
+            lines = [line for line in body.split(b"\n") if line.strip()] if many else split_objects(body)
+            schema = found.schema
+            return found.append([decode_row(line, schema) for line in lines])
+
+        done = await self.home.read(append)
+        position = str(done.position)
+        answer = {
+            "position": position,
+            "ranges": {str(number): [given.start, given.stop] for number, given in done.ranges.items()},
+            "quarantined": done.quarantined,
+        }
+        return Json(answer, headers={POSITION: position} if len(position) < 8_000 else None)
+
+    async def consume(
+        self,
+        topic: str,
+        start: str = "earliest",
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        offset: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+        limit: Limit = 100,
+        wait: str = "0 seconds",
+    ) -> Response:
+        """Records in order of arrival. `start`: earliest, latest, a time with its zone, or P:OFFSET,P:OFFSET, as `next`
+        of the last answer says; or `partition` and `offset`. `wait`: how long to wait while there is none."""
+        if offset is not None and partition is None:
+            raise InvalidArgument("offset", offset, "is of one partition: say which")
+        seconds = _seconds(wait, "wait")
+        begin = await self.home.read(lambda: self._begin(topic, start, partition, offset))
+
+        async def there() -> bool:
+            ends = await self.home.read(lambda: self._topic(topic).offsets())
+            return any(at.next > begin.get(number, 0) for number, at in ends.items() if partition in (None, number))
+
+        if seconds and not await there():
+            await self._until(there, seconds)
+        return Json(await self.home.read(lambda: self._records(topic, begin, partition, limit)))
+
+    def _begin(self, topic: str, start: str, partition: int | None, offset: int | None) -> dict[int, int]:
+        """Where to begin in each partition."""
+        found = self._topic(topic)
+        ends = found.offsets()
+        for number in {} if partition is None else {partition} - ends.keys():
+            raise InvalidArgument("partition", number, f"topic {topic!r} has 0..{len(ends) - 1}")
+        chosen = {partition: ends[partition]} if partition is not None else ends
+        if partition is not None and offset is not None:
+            return {partition: offset}
+        at = start_of(start)
+        if at == "earliest":
+            return {number: end.earliest for number, end in chosen.items()}
+        if at == "latest":
+            return {number: end.next for number, end in chosen.items()}
+        if isinstance(at, Mapping):
+            for number in at.keys() - ends.keys():
+                raise InvalidArgument("start", start, f"topic {topic!r} has no partition {number}")
+            return {number: at.get(number, end.earliest) for number, end in chosen.items()}
+        return {number: end.next for number, end in found.offsets(at=at).items() if number in chosen}
+
+    def _records(self, topic: str, begin: dict[int, int], partition: int | None, limit: int) -> dict[str, Any]:
+        found = self._topic(topic)
+        ends = {number: at.next for number, at in found.offsets().items() if partition in (None, number)}
+        following, size_bytes = dict(begin), 0
+        records: list[dict[str, Any]] = []
+        for record in islice(found.records(begin, partition=partition), limit):
+            facts = {
+                "partition": record.partition,
+                "offset": record.offset,
+                "arrived_at": record.arrived_at,
+                "key": record.key,
+                "value": record.value,
+            }
+            size_bytes += len(encode_row(facts))
+            if records and size_bytes > RECORDS_BYTES_MAX:
+                break
+            records.append(facts)
+            following[record.partition] = record.offset + 1
+        else:
+            if len(records) < limit:  # all there was: what compaction or an erasure took is passed
+                following = {number: max(following.get(number, 0), end) for number, end in ends.items()}
+        return {"records": records, "next": {str(number): offset for number, offset in sorted(following.items())}}
+
+    def _topic(self, name: str) -> EmbeddedTopic:
+        return self.home.log().topic(check_name(name, argument="topic", system=True))
+
+    # -- groups, queues, dead letters ------------------------------------------------------------------
+
+    async def groups(self) -> Response:
+        """All groups: how far they are behind, and how long until retention overtakes them."""
+
+        def look() -> list[Mapping[str, Any]]:
+            log = self.home.log_if_any()
+            topics = [] if log is None else log.topics()
+            return [group_facts(topic, group) for topic in topics for group in topic.groups()]
+
+        return Json(await self.home.read(look))
+
+    async def queues(self) -> Response:
+        """All queues: where their messages are."""
+
+        def look() -> list[Mapping[str, Any]]:
+            log = self.home.log_if_any()
+            topics = [] if log is None else log.topics()
+            return [queue_facts(topic.name, queue) for topic in topics for queue in topic.queues()]
+
+        return Json(await self.home.read(look))
+
+    async def dead_letters(self, limit: Annotated[int, Query(ge=1, le=1_000)] = 100) -> Response:
+        """Records that could not go where they should, the newest first."""
+
+        def look() -> dict[str, Any]:
+            log = self.home.log_if_any()
+            if log is None:
+                return {"count": 0, "dead_letters": []}
+            letters = [letter_facts(letter) for letter in log.dead_letters(newest=limit)]
+            return {"count": log.dead_letters_count(), "dead_letters": letters[::-1]}
+
+        return Json(await self.home.read(look))
+
+    async def replay(self, id: Annotated[int, Field(ge=0, lt=2**63)]) -> Response:
+        """Appends a dead letter to the topic it was meant for, or puts it back into its queue, and ends it: at once, or
+        neither."""
+        done = await self.home.read(lambda: self.home.log().dead_letter(id).replay())
+        return Json({"id": str(id), "position": str(done.position)})
+
+    async def drop(self, id: Annotated[int, Field(ge=0, lt=2**63)]) -> Response:
+        """Ends a dead letter: nobody needs it any more."""
+        await self.home.read(lambda: self.home.log().dead_letter(id).drop())
+        return Json({"id": str(id)})
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    async def views(self) -> Response:
+        """All views: columns, and where they are."""
+        views = self.home.views
+        return Json(await self.home.read(lambda: [self._view(name) for name in views.names()]))
+
+    async def view(self, view: str) -> Response:
+        """A view: columns, window, aggregates, sources, and where it is."""
+        return Json(await self.home.read(lambda: self._view(view)))
+
+    def _view(self, name: str) -> dict[str, Any]:
+        views = self.home.views
+        flow = views.flow(check_name(name, argument="view"))
+        status, sources = views.status(name), sources_of(self.home.log_if_any(), flow, views.state(name))
+        assert flow.view is not None
+        return {
+            "view": name,
+            "app": flow.app,
+            "columns": [asdict(column) for column in flow.view.columns],
+            "groups": [column.name for column in flow.view.groups],
+            "window": flow.window or None,
+            "grace": duration(flow.grace_us),
+            "within": duration(flow.within_us),
+            "aggregates": dict(flow.aggregates),
+            "keep": duration(flow.view.keep_us),
+            "rows": status.rows,
+            "commits": status.commits,
+            "frontier": status.frontier,
+            "position": str(status.position),
+            "running": status.running,
+            "started_at": status.started_at,
+            "committed_at": status.committed_at,
+            "lag_records": lag_of(sources),
+            "sources": sources,
+        }
+
+    async def rows(
+        self,
+        view: str,
+        request: Request,
+        limit: Limit = 100,
+        after: str | None = None,
+        start: Annotated[str | None, Query(alias="from")] = None,
+        stop: Annotated[str | None, Query(alias="to")] = None,
+        wait_for: str | None = None,
+        timeout: str = "5 seconds",
+        position: PositionHeader = None,
+    ) -> Response:
+        """Rows, the latest windows first. `from` and `to`: windows that start in there; a column the view is grouped
+        by, as in `page=/`: those with this value. `after`: what the page before ended with."""
+        await self._wait_for(wait_for or position, timeout)
+        own = ("limit", "after", "from", "to", "wait_for", "timeout")
+        asked = {name: text for name, text in request.query_params.multi_items() if name not in own}
+
+        def look() -> dict[str, Any]:
+            spec = self.home.views.spec(check_name(view, argument="view"))
+            schema = schema_of(spec.groups)
+            page = self.home.views.page(
+                view,
+                where={
+                    name: field_value(schema.field(name), text, argument=name) if name in schema.names else text
+                    for name, text in asked.items()
+                },
+                start_us=None if start is None else instant_us(start, argument="from"),
+                stop_us=None if stop is None else instant_us(stop, argument="to"),
+                after=after,
+                bounds=self.home.bounds(rows=limit),
+            )
+            place = str(Place(page.sequence, None, page.born))
+            return {**table_json(page.rows), "after": page.after, "position": place}
+
+        return Json(await self.home.query(look))
+
+    async def ledger(self, view: str) -> Response:
+        """What became of every record, window by window, the latest first; the row without a window counts what belongs
+        to none."""
+        columns = "window_start, window_end, on_time, corrected, dropped, untimed"
+        sql = f"SELECT {columns} FROM _ledger WHERE flow = ? ORDER BY window_start DESC"
+
+        def look() -> dict[str, Any]:
+            self.home.views.spec(check_name(view, argument="view"))
+            table, more = self.home.views.bounded(sql, (view,), bounds=self.home.bounds())
+            return {**table_json(table), "truncated": more, "totals": _totals(self.home.views.totals(view))}
+
+        return Json(await self.home.query(look))
+
+    async def changes(
+        self,
+        view: str,
+        emit: Literal["updates", "final"] = "updates",
+        snapshot: bool = True,
+        start: Annotated[str | None, Query(alias="from")] = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Server-sent events: `change` with op, row and _position, `ping` now and then. First the rows as they are,
+        unless `snapshot=false`; or what follows a position, by `from` or Last-Event-ID. `reset`: what follows it is not
+        kept any more; the rows as they are come next."""
+        check_name(view, argument="view")
+        text = last_event_id or start
+        place = Place.parse(text) if text else None
+        return await self.feeds.changes(view, emit, place, snapshot=snapshot)
+
+    async def query(self, asked: Asked, position: PositionHeader = None) -> Response:
+        """SQL that only reads: at most ten seconds and 10,000 rows; `truncated` says whether there were more."""
+        await self._wait_for(asked.wait_for or position, asked.timeout)
+        bounds = self.home.bounds()
+
+        def look() -> dict[str, Any]:
+            table, more = self.home.views.bounded(asked.sql, asked.params, bounds=bounds)
+            return {**table_json(table), "truncated": more}
+
+        return Json(await self.home.query(look))
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    async def _wait_for(self, text: str | None, timeout: str) -> None:
+        if not text:
+            return
+        position, seconds = Position.parse(text), _seconds(timeout, "timeout")
+
+        async def there() -> bool:
+            return await self.home.read(lambda: self.home.views.are_at(position))
+
+        if not await self._until(there, seconds):
+            raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
+
+    async def _until(self, there: Callable[[], Any], seconds: float) -> bool:
+        """Looks often at first, then less: nobody is woken by a commit in another process."""
+        if self._waiting >= WAITING_MAX:
+            raise Busy("requests that wait", WAITING_MAX)
+        self._waiting += 1
+        try:
+            limit, pause = time.monotonic() + seconds, LOOK_SECONDS
+            while not await there():
+                left = limit - time.monotonic()
+                if left <= 0 or self.home.closing.is_set():
+                    return False
+                await asyncio.sleep(min(pause, left))
+                pause = min(pause * 1.5, LOOK_SECONDS_MAX)
+            return True
+        finally:
+            self._waiting -= 1
+
+
+def _named(topic: EmbeddedTopic) -> dict[str, Any]:
+    facts = topic_facts(topic.describe())
+    return {"name": facts.pop("topic"), **facts}
+
+
+def _position(topic: EmbeddedTopic, offsets: dict[int, Offsets]) -> Position:
+    return Position.of(topic.name, topic.topic_id, {number: at.next for number, at in offsets.items()})
+
+
+def _totals(found: LedgerRow) -> dict[str, int]:
+    names = ("on_time", "corrected", "dropped", "untimed")
+    return {"rows_in": sum(getattr(found, name) for name in names), **{name: getattr(found, name) for name in names}}
+
+
+def _seconds(text: str, argument: str) -> float:
+    seconds = duration_us(text, argument=argument, positive=False) / 1e6
+    if seconds > WAIT_SECONDS_MAX:
+        raise InvalidArgument(argument, text, f"is longer than {WAIT_SECONDS_MAX:g} seconds: ask again instead")
+    return seconds
+
+
+_RECORD = {"type": "object", "additionalProperties": True}
+PRODUCE_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"anyOf": [_RECORD, {"type": "array", "items": _RECORD}]}},
+            "application/x-ndjson": {"schema": {"type": "string"}},
+        },
+    }
+}

@@ -1,0 +1,137 @@
+"""Numbers for Prometheus: topics, groups, queues, views, dead letters, and the flows of this process. Owns the names of
+the metrics that need no Spark; `flows.metrics` owns those of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.flows import metrics
+
+if TYPE_CHECKING:
+    from headrace.flows.running import FlowStatus
+
+__all__ = ["METRICS", "exposition"]
+
+Facts = dict[str, Any]
+
+METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float | None]]] = {
+    # name: kind, what it is, the list in the overview, labels, the value
+    "headrace_topic_records": ("gauge", "Records held.", "topics", ("name",), lambda topic: topic["records"]),
+    "headrace_topic_bytes": ("gauge", "Bytes held.", "topics", ("name",), lambda topic: topic["bytes"]),
+    "headrace_topic_appended_total": (
+        "counter",
+        "Records ever appended.",
+        "topics",
+        ("name",),
+        lambda topic: sum(part["next"] for part in topic["partitions"]),
+    ),
+    "headrace_group_lag_records": (
+        "gauge",
+        "Records a group has not read.",
+        "groups",
+        ("topic", "group"),
+        lambda group: group["lag"],
+    ),
+    "headrace_group_lag_seconds": (
+        "gauge",
+        "How long the oldest record that a group has not read has waited.",
+        "groups",
+        ("topic", "group"),
+        lambda group: group["lag_seconds"],
+    ),
+    "headrace_group_members": (
+        "gauge",
+        "Live members of a group.",
+        "groups",
+        ("topic", "group"),
+        lambda group: group["members"],
+    ),
+    "headrace_group_time_to_loss_seconds": (
+        "gauge",
+        "How long until retention deletes what a group has not read; absent: never, at its pace.",
+        "groups",
+        ("topic", "group"),
+        lambda group: group["time_to_loss_seconds"],
+    ),
+    "headrace_queue_ready": (
+        "gauge",
+        "Messages not handed out yet.",
+        "queues",
+        ("topic", "queue"),
+        lambda queue: queue["ready"],
+    ),
+    "headrace_queue_in_flight": (
+        "gauge",
+        "Messages with a consumer.",
+        "queues",
+        ("topic", "queue"),
+        lambda queue: queue["in_flight"],
+    ),
+    "headrace_queue_redelivered_total": (
+        "counter",
+        "Deliveries that were not the first.",
+        "queues",
+        ("topic", "queue"),
+        lambda queue: queue["redelivered"],
+    ),
+    "headrace_queue_dead": (
+        "gauge",
+        "Messages that are dead letters now.",
+        "queues",
+        ("topic", "queue"),
+        lambda queue: queue["dead"],
+    ),
+    "headrace_view_rows": ("gauge", "Rows of a view.", "views", ("name",), lambda view: view["rows"]),
+    "headrace_view_commits_total": (
+        "counter",
+        "Batches that made a view or a flow's topic.",
+        "flows",
+        ("name",),
+        lambda flow: flow["commits"],
+    ),
+    "headrace_view_lag_records": (
+        "gauge",
+        "Records in the log that a view does not have yet.",
+        "flows",
+        ("name",),
+        lambda flow: flow["lag"],
+    ),
+    "headrace_view_frontier_seconds": (
+        "gauge",
+        "Event time up to which a view is complete, in seconds since 1970.",
+        "flows",
+        ("name",),
+        lambda flow: _epoch(flow["frontier"]),
+    ),
+    "headrace_dead_letters": (
+        "gauge",
+        "Dead letters that wait for a decision.",
+        "dead_letters",
+        (),
+        lambda letters: letters["count"],
+    ),
+}
+
+
+def exposition(overview: Facts, statuses: list[FlowStatus] | None) -> str:
+    """In Prometheus's text format. Names have no quotes: names.py."""
+    lines: list[str] = []
+    for name, (kind, text, where, labels, value) in METRICS.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        found = overview[where]
+        for each in found if isinstance(found, list) else [found]:
+            lines += _sample(name, ((label, each[label]) for label in labels), value(each))
+    return "\n".join(lines) + "\n" + ("" if statuses is None else metrics.exposition(statuses))
+
+
+def _sample(name: str, labels: Iterable[tuple[str, str]], value: float | None) -> list[str]:
+    if value is None:
+        return []
+    said = ",".join(f'{label}="{text}"' for label, text in labels)
+    return [f"{name}{f'{{{said}}}' if said else ''} {value:.16g}"]
+
+
+def _epoch(when: datetime | None) -> float | None:
+    return None if when is None else when.timestamp()

@@ -1,0 +1,102 @@
+"""The home that is served: its log and its views. Owns the handle on the log, which is opened when there is one, and
+the threads in which it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio.to_thread
+
+from headrace.errors import HeadraceError, LogMissing
+from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.views.reading import Bounds, Views, open_views
+
+if TYPE_CHECKING:
+    from headrace.flows.running import FlowStatus
+
+Result = TypeVar("Result")
+
+READERS, READERS_WAITING_MAX = 8, 200
+QUERIES = 4
+SNAPSHOTS = 2
+
+
+class Home:
+    """`flows`: how the flows do that run in this process; None if none do."""
+
+    def __init__(self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None) -> None:
+        self.path, self.flows = path, flows
+        self.views: Views = open_views(path)
+        self.closing = threading.Event()
+        self._log: EmbeddedLog | None = None
+        self._lock = threading.Lock()
+        self._readers = anyio.CapacityLimiter(READERS)
+        self._queries, self._querying = anyio.CapacityLimiter(QUERIES), 0
+        self.snapshots = anyio.CapacityLimiter(SNAPSHOTS)
+
+    def bounds(self, **less: Any) -> Bounds:
+        """What a query may take; it ends when the server does."""
+        return Bounds(stop=self.closing.is_set, **less)
+
+    # -- the log -----------------------------------------------------------------------------------
+
+    def log(self) -> EmbeddedLog:
+        """LogMissing while there is none."""
+        with self._lock:
+            if self._log is not None:
+                try:
+                    self._log.topics()
+                    return self._log
+                except LogMissing:  # removed, or replaced by another
+                    self._forget()
+            self._log = open_log(self.path, create=False)
+            return self._log
+
+    def log_if_any(self) -> EmbeddedLog | None:
+        try:
+            return self.log()
+        except LogMissing:
+            return None
+
+    def _forget(self) -> None:
+        if self._log is not None:
+            with contextlib.suppress(HeadraceError):
+                self._log.close()
+            self._log = None
+
+    def close(self) -> None:
+        self.closing.set()
+        with self._lock:
+            self._forget()
+
+    # -- threads -----------------------------------------------------------------------------------
+
+    async def read(self, work: Callable[[], Result]) -> Result:
+        """In a thread, soon: for what takes milliseconds."""
+        if self._readers.statistics().tasks_waiting >= READERS_WAITING_MAX:
+            raise Busy(what="readers", limit=READERS_WAITING_MAX)
+        return await anyio.to_thread.run_sync(work, limiter=self._readers)
+
+    async def query(self, work: Callable[[], Result]) -> Result:
+        """In a thread, now or not at all: for what may take seconds."""
+        if self._querying >= QUERIES:
+            raise Busy(what="queries", limit=QUERIES)
+        self._querying += 1
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self._queries)
+        finally:
+            self._querying -= 1
+
+
+class Busy(HeadraceError):
+    """The server has as much to do as it takes on; nothing was done."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what, self.limit = what, limit
+
+    def __str__(self) -> str:
+        return f"the server is at its limit of {self.limit} {self.what}. Try again in a moment."

@@ -1,0 +1,258 @@
+"""What is asked over HTTP is what the log and the views say."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.serve.server import Server
+from headrace.views.contract import LedgerRow, Place
+from tests.serve.conftest import VIEW, Served
+from tests.views.committing import START
+
+CLICK = {"user": "ann", "page": "/", "ms": 5, "at": "2026-01-01T09:00:05Z"}
+
+
+# -- topics --------------------------------------------------------------------------------------------
+
+
+def test_produce_and_consume(served: Served) -> None:
+    one = served.post("/api/topics/clicks/records", json=CLICK)
+    many = served.client.post("/api/topics/clicks/records", json=[{**CLICK, "user": user} for user in ("bob", "cat")])
+    lines = b'{"user": "dan", "ms": 9007199254740993}\n\n{"user": "eve"}\n'
+    refused = served.post(
+        "/api/topics/clicks/records", 422, content=lines, headers={"Content-Type": "application/x-ndjson"}
+    )
+    assert (refused["error"]["type"], refused["error"]["facts"]["column"]) == ("RecordRejected", "ms")
+    assert many.headers["Headrace-Position"] == many.json()["position"]
+    assert sum(stop - start for start, stop in many.json()["ranges"].values()) == 2
+    assert one["position"] != many.json()["position"] and one["quarantined"] == 0
+
+    first = served.get("/api/topics/clicks/records", params={"limit": 1})
+    start = ",".join(f"{number}:{offset}" for number, offset in first["next"].items())
+    rest = served.get("/api/topics/clicks/records", params={"start": start})
+    values = [record["value"] for record in first["records"] + rest["records"]]
+    assert sorted(value["user"] for value in values) == ["ann", "bob", "cat"]
+    assert values[0]["at"] == "2026-01-01T09:00:05Z"
+    assert {int(number): offset for number, offset in rest["next"].items()} == {
+        number: at.next for number, at in served.clicks.offsets().items()
+    }
+
+
+def test_a_list_is_as_exact_as_lines(served: Served) -> None:
+    served.log.create_topic("exact", "n bigint, d decimal(20, 2)")
+    body = b'[{"n": 9007199254740993, "d": 0.10},\n {"n": 1, "d": "2.50"}]'
+    headers = {"Content-Type": "application/json"}
+    served.post("/api/topics/exact/records", content=body, headers=headers)
+    found = served.client.get("/api/topics/exact/records").text
+    assert '{"n":9007199254740993,"d":"0.10"}' in found
+    twice = served.post("/api/topics/exact/records", 400, content=b'[{"n": 1, "n": 2}]', headers=headers)
+    assert "twice" in twice["error"]["message"] or "repeat" in twice["error"]["message"]
+    for wrong in (b"[", b"[1]", b"[{}", b"[{},]", b"[{}] x", b"\xff", b"", b"[" * 100_000):
+        served.post("/api/topics/exact/records", 400, content=wrong, headers=headers)
+    assert served.post("/api/topics/exact/records", content=b"[]", headers=headers)["ranges"] == {}
+    assert served.log.topic("exact").describe().records == 2
+
+
+def test_consume_waits_for_a_record(served: Served) -> None:
+    start = {"start": "latest", "wait": "10 seconds"}
+    threading.Timer(0.2, served.clicks.append, ([CLICK],)).start()
+    began = time.monotonic()
+    found = served.get("/api/topics/clicks/records", params=start)
+    assert [record["value"]["user"] for record in found["records"]] == ["ann"]
+    assert 0.1 < time.monotonic() - began < 5
+    nothing = served.get("/api/topics/clicks/records", params={"start": "latest", "wait": "50 milliseconds"})
+    assert nothing["records"] == []
+
+
+def test_consume_by_offset_and_time(served: Served) -> None:
+    served.clicks.append([{**CLICK, "ms": ms} for ms in range(5)])
+    ((number, at),) = [(number, at) for number, at in served.clicks.offsets().items() if at.next]
+    one = served.get("/api/topics/clicks/records", params={"partition": number, "offset": 3})
+    assert [record["offset"] for record in one["records"]] == [3, 4]
+    later = served.get("/api/topics/clicks/records", params={"start": "2200-01-01T00:00:00Z"})
+    assert later["records"] == []
+    gone = served.get("/api/topics/clicks/records", 400, params={"partition": number, "offset": 99})
+    assert gone["error"]["type"] == "OffsetOutOfRange" and gone["error"]["facts"]["next"] == at.next
+    for wrong in ({"start": "soon"}, {"partition": 7}, {"offset": 3}, {"start": "7:1"}, {"wait": "1 year"}):
+        served.get("/api/topics/clicks/records", 400, params=wrong)
+
+
+def test_topics_groups_and_queues(served: Served) -> None:
+    served.clicks.append([{**CLICK, "user": str(user)} for user in range(10)])
+    with served.clicks.group("billing").join() as member:
+        member.poll()
+        member.commit()
+        groups = served.get("/api/groups")
+    served.clicks.append(CLICK)
+    messages = served.clicks.queue("mailer").receive(2)
+    listed = {topic["name"]: topic for topic in served.get("/api/topics")}
+    assert (listed["clicks"]["records"], listed["clicks"]["schema"]) == (11, served.clicks.describe().schema)
+    shown = served.get("/api/topics/clicks")
+    assert sum(part["next"] - part["earliest"] for part in shown["partitions"]) == 11
+    assert [(group["group"], group["members"]) for group in groups] == [("billing", 1)]
+    assert shown["groups"][0]["lag_records"] >= 1
+    (queue,) = served.get("/api/queues")
+    assert (queue["queue"], queue["in_flight"], queue["topic"]) == ("mailer", len(messages), "clicks")
+    assert served.get("/api/topics/clcks", 404)["error"]["facts"]["known"] == ["clicks"]
+    assert served.get("/api/topics/no%2Fname", 404)["error"]["type"] == "NotFound"
+    assert served.get("/api/topics/no name", 400)["error"]["type"] == "InvalidName"
+
+
+def test_dead_letters_are_replayed_and_dropped(served: Served) -> None:
+    served.log.create_topic("timed", "at timestamp", event_time="at")
+    ahead = [{"at": (START + timedelta(days=days)).isoformat()} for days in (300_000, 300_001)]
+    done = served.post("/api/topics/timed/records", json=ahead)
+    assert done["quarantined"] == 2
+    found = served.get("/api/dead-letters", params={"limit": 1})
+    (newest,) = found["dead_letters"]
+    assert (found["count"], newest["reason"], newest["topic"], newest["kind"]) == (2, "max_ahead", "timed", "row")
+    again = served.post(f"/api/dead-letters/{newest['id']}/replay", 400)
+    assert "quarantined again" in again["error"]["message"]
+    served.post(f"/api/dead-letters/{newest['id']}/drop")
+    assert served.post(f"/api/dead-letters/{newest['id']}/drop", 400)["error"]["type"] == "InvalidArgument"
+    served.log.topic("timed").alter(max_ahead="1000000 days")
+    (other,) = served.get("/api/dead-letters")["dead_letters"]
+    assert served.get("/api/overview")["dead_letters"]["latest"][0]["id"] == other["id"]
+    served.post(f"/api/dead-letters/{other['id']}/replay")
+    assert served.log.topic("timed").describe().records == 1
+    assert served.get("/api/dead-letters") == {"count": 0, "dead_letters": []}
+
+
+# -- views ---------------------------------------------------------------------------------------------
+
+
+def test_views(shared: Served) -> None:
+    (view,) = shared.get("/api/views")
+    assert view == shared.get(f"/api/views/{VIEW}")
+    assert (view["rows"], view["commits"], view["groups"], view["running"]) == (3, 1, ["page"], True)
+    assert view["frontier"] == "2026-01-01T09:01:00Z"
+    assert shared.get("/api/views/clicks_per_pag", 404)["error"]["facts"]["known"] == [VIEW]
+
+
+def rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    names = [column["name"] for column in answer["columns"]]
+    return [dict(zip(names, row, strict=True)) for row in answer["rows"]]
+
+
+def test_rows_in_pages(served: Served) -> None:
+    pages = [None, "", "/", "/a", "é", "'\"<img onerror>"]
+    served.committing.commit([(minute, page, 1) for minute in range(4) for page in pages], closed=2)
+    for limit in (1, 5, 24, 100):
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            more = {} if after is None else {"after": after}
+            answer = served.get(f"/api/views/{VIEW}/rows", params={"limit": limit, **more})
+            found += rows_of(answer)
+            after = answer["after"]
+            if after is None:
+                break
+        places = [(row["window_start"], row["page"]) for row in found]
+        assert len(set(places)) == len(places) == 24, limit
+        assert [start for start, _ in places] == sorted((start for start, _ in places), reverse=True)
+    served.get(f"/api/views/{VIEW}/rows", 400, params={"after": "bm9uc2Vuc2U"})
+
+
+def test_rows_of_a_group_and_a_time(shared: Served) -> None:
+    path = f"/api/views/{VIEW}/rows"
+    assert [row["ms"] for row in rows_of(shared.get(path, params={"page": "/"}))] == [5.0]
+    late = shared.get(path, params={"from": "2026-01-01T09:01:00Z"})
+    assert [row["page"] for row in rows_of(late)] == ["/b"]
+    early = shared.get(path, params={"to": "2026-01-01T09:01:00Z"})
+    assert {row["page"] for row in rows_of(early)} == {"/", None}
+    assert "grouped by" in shared.get(path, 400, params={"pge": "/"})["error"]["message"]
+    shared.get(path, 400, params={"from": "yesterday"})
+    shared.get(path, 422, params={"limit": "many"})
+
+
+def test_the_ledger(served: Served) -> None:
+    minute = int(START.timestamp() * 1e6)
+    served.committing.commit(
+        [(0, "/", 1)],
+        ledger=[LedgerRow(minute, minute + 60_000_000, on_time=3, dropped=1), LedgerRow(None, None, untimed=2)],
+    )
+    answer = served.get(f"/api/views/{VIEW}/ledger")
+    assert answer["totals"] == {"rows_in": 6, "on_time": 3, "corrected": 0, "dropped": 1, "untimed": 2}
+    assert [(row["window_start"], row["untimed"]) for row in rows_of(answer)] == [
+        ("2026-01-01T09:00:00Z", 0),
+        (None, 2),
+    ]
+
+
+def test_a_query(shared: Served) -> None:
+    found = shared.query(f"select page, sum(clicks) n from {VIEW} where page is ? group by page", params=["/"])
+    assert found == {
+        "columns": [{"name": "page", "type": "string"}, {"name": "n", "type": "bigint"}],
+        "rows": [["/", 1]],
+        "truncated": False,
+    }
+    assert shared.query("select :n + 0 as n", params={"n": 4})["rows"] == [[4]]
+    assert shared.query("select 9007199254740993 as n")["rows"] == [["9007199254740993"]]
+    assert shared.query(f"select window_start from {VIEW} limit 1")["columns"][0]["type"] == "timestamp"
+    many = "with recursive n(i) as (select 1 union all select i + 1 from n limit 20000) select i from n"
+    cut = shared.query(many)
+    assert (len(cut["rows"]), cut["truncated"]) == (10_000, True)
+    assert shared.query("select nothing from nowhere", 400)["error"]["type"] == "InvalidQuery"
+    assert shared.query("select ?", 400, params=[[1]])["error"]["type"] == "InvalidQuery"
+
+
+def test_a_query_reads_what_was_written(served: Served) -> None:
+    """The position of a produce is waited for; the app, here, is this test."""
+    done = served.post("/api/topics/clicks/records", json=CLICK)
+    ask = {"sql": f"select sum(clicks) from {VIEW}", "wait_for": done["position"], "timeout": "100 milliseconds"}
+    late = served.post("/api/query", 504, json=ask)
+    assert late["error"]["type"] == "WaitTimeout"
+    ((number, given),) = done["ranges"].items()
+    places = {"clicks": {int(number): Place(given[1], None)}}
+    threading.Timer(0.2, lambda: served.committing.commit([(0, "/", 5)], places=places)).start()
+    assert served.post("/api/query", json={**ask, "timeout": "10 seconds"})["rows"] == [[1]]
+    header = {"Headrace-Position": done["position"]}
+    assert len(served.get(f"/api/views/{VIEW}/rows", headers=header)["rows"]) == 1
+    served.post("/api/query", 400, json={**ask, "wait_for": "not a position"})
+
+
+# -- everything ----------------------------------------------------------------------------------------
+
+
+def test_the_overview(served: Served) -> None:
+    served.committing.commit([(0, "/", 5), (1, "/", 5)], closed=1, ledger=[LedgerRow(None, None, untimed=2)])
+    first = served.get("/api/overview")
+    (flow,) = first["flows"]
+    assert (flow["state"], flow["commits"], flow["ledger"]["untimed"]) == ("running", 1, 2)
+    assert flow["closes_at"] == "2026-01-01T09:02:10Z"  # the minute that is open ends at 09:02, and 10 s of grace
+    assert first["views"][0]["rows"] == 2
+    assert (first["topics"][0]["rate"], first["problems"]) == (None, [])
+    served.clicks.append([CLICK] * 10)
+    time.sleep(1.1)  # gathered once a second
+    second = served.get("/api/overview")
+    assert 2 < second["topics"][0]["rate"] < 10
+    assert second["runner"]["app"] == "shop"
+
+
+def test_the_overview_of_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Server(tmp_path_factory.mktemp("empty") / "home", port=0) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        with httpx.Client(base_url=server.url, headers=headers) as client:
+            overview = client.get("/api/overview").json()
+            assert (overview["topics"], overview["views"], overview["runner"]["state"]) == ([], [], "stopped")
+            assert client.get("/api/topics").json() == client.get("/api/views").json() == []
+            assert client.get("/api/topics/clicks").json()["error"]["type"] == "LogMissing"
+            assert client.get("/api/views/v/changes").json()["error"]["type"] == "UnknownView"
+            assert client.post("/api/query", json={"sql": "select 1"}).status_code == 404
+
+
+def test_metrics(served: Served) -> None:
+    served.clicks.append([CLICK] * 3)
+    served.committing.commit([(0, "/", 5)], closed=1)
+    lines = served.client.get("/metrics").text.splitlines()
+    assert 'headrace_topic_appended_total{name="clicks"} 3' in lines
+    assert f'headrace_view_rows{{name="{VIEW}"}} 1' in lines
+    assert f'headrace_view_frontier_seconds{{name="{VIEW}"}} 1767258060' in lines
+    assert "headrace_dead_letters 0" in lines
+    assert all(line.startswith(("#", "headrace_")) for line in lines)
