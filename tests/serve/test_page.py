@@ -1,0 +1,471 @@
+# ruff: noqa: RUF001 (the page writes minus signs and dashes as they are)
+"""The page in a real Chromium, against a real `headrace serve`: what it shows is what a query says, a correction is
+seen as one, a restart is survived, nothing in the data runs, and eyes, keyboards and screen readers can all use it.
+
+No Spark: commits are made by hand (`tests.views.committing`). One browser and one home for all; every test that ends
+with an error in the console, a dialog or a request to elsewhere fails."""
+
+import dataclasses
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.views.contract import LedgerRow, Result
+from tests.views.committing import SPEC, VIEW, Committing, partials
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: scripts/setup dev")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: scripts/setup dev")
+expect = sync_api.expect
+expect.set_options(timeout=15_000)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: scripts/browser installs Debian's")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PAGE = Path(hr.__file__).parent / "serve" / "page"
+NASTY = """<img src=x onerror="fetch('/stolen');alert(1)"><script>alert(2)</script>"""
+BEYOND_DOUBLES = 2**53 + 1
+MANY = 1_500
+ROUTES = {  # and what is there when all has come
+    "": ".graph",
+    "flows": "tbody tr",
+    f"flows/{VIEW}": ".lane, .sentence",
+    "topics": "tbody tr",
+    "topics/clicks": "tbody tr",
+    "views": "tbody tr",
+    f"views/{VIEW}": ".chart canvas",
+    "queues": "tbody tr",
+    "dead": ".letter",
+    "query": "textarea",
+}
+
+
+# -- a home, and who serves it ---------------------------------------------------------------------------
+
+
+class Served:
+    """`headrace serve` as a process, on one port and with one token, however often it starts."""
+
+    def __init__(self, home: Path, token_file: Path | None) -> None:
+        self.home, self.token_file = home, token_file
+        self.port, self.link, self.process = 0, "", None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "headrace", "serve", "--home", str(self.home), "--port", str(self.port)]
+        if self.token_file is not None:
+            command += ["--token-file", str(self.token_file)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for line in self.process.stderr:
+            if found := re.search(r"page: (http://127\.0\.0\.1:(\d+)/\S+)", line):
+                self.link, self.port = found[1], int(found[2])
+                return
+        raise AssertionError(f"headrace serve ended with {self.process.wait()} and printed no link")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.communicate(timeout=20)
+            self.process = None
+
+    def url(self, route: str) -> str:
+        return f"http://127.0.0.1:{self.port}/#/{route}"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("page") / "home"
+    with hr.open_log(where) as log:
+        clicks = log.create_topic("clicks", "user string, page string, at timestamp", key="user", event_time="at")
+        at = datetime(2026, 1, 1, 9, tzinfo=UTC)
+        clicks.append([{"user": f"u{n}", "page": "/", "at": at + timedelta(seconds=n)} for n in range(40)])
+        with clicks.group("billing").join() as member:
+            list(member.poll(timeout="1 second"))
+            member.commit()
+        queue = clicks.queue("mailer", max_deliveries=1)
+        for number, message in enumerate(queue.receive(3, wait="5 seconds")):
+            message.nack(error=NASTY) if number < 2 else message.ack()
+        clicks.append({"user": NASTY, "page": NASTY, "at": datetime.now(UTC) + timedelta(days=1)})  # quarantined
+        nasty = log.create_topic("nasty", f"who string, big bigint, `{NASTY}` string", key="who")
+        nasty.append({"who": NASTY, "big": BEYOND_DOUBLES, NASTY: NASTY})
+    return where
+
+
+@pytest.fixture(scope="module")
+def flow(home: Path) -> Iterator[Committing]:
+    view = dataclasses.replace(
+        SPEC.view, name="nasty", results=(*SPEC.view.results, Result(NASTY, "bigint", ("clicks",)))
+    )
+    bad = dataclasses.replace(SPEC, name="nasty", app=NASTY, view=view, aggregates={"clicks": NASTY, NASTY: NASTY})
+    with Committing(home, bad) as nasty:
+        nasty.commit([(0, NASTY, 7)], ledger=[LedgerRow(None, None, on_time=1)])
+    many = dataclasses.replace(SPEC, name="many", view=dataclasses.replace(SPEC.view, name="many"))
+    with Committing(home, many) as large:
+        large.commit([(0, f"/{number}", 7) for number in range(MANY)])
+    with Committing(home) as committing:
+        committing.commit([(0, "/", 120), (0, "/", 81), (0, "/cart", 33), (1, "/", 5), (1, None, 61)])
+        ledger = [LedgerRow(0, 60_000_000, on_time=5)]
+        committing.commit([(2, "/", 5)], closed=2, ledger=ledger)
+        yield committing
+
+
+@pytest.fixture(scope="module")
+def server(home: Path, flow: Committing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    del flow
+    served = Served(home, tmp_path_factory.mktemp("token") / "token")
+    served.start()
+    yield served
+    served.stop()
+
+
+# -- a browser ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages; at the end nothing must have gone wrong in any, but what `but` allows."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_(link: str, but: str = r"(?!)", **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        origin = re.match(r"http://[^/]+", link)[0]
+
+        def note(what: str) -> None:
+            if not re.search(but, what):
+                wrong.append(what)
+
+        page.on("console", lambda said: note(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: note(f"page error: {error}"))
+        page.on("dialog", lambda dialog: (note(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda asked: asked.url.startswith(origin) or note(f"asked {asked.url}"))
+        page.on("request", lambda asked: note("the data ran") if "/stolen" in asked.url else None)
+        page.goto(link)
+        expect(page.locator(".pulse")).to_have_text("live")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def page(opened: Callable[..., Any], server: Served) -> Any:
+    return opened(server.link)
+
+
+def go(page: Any, route: str) -> None:
+    page.evaluate("route => { location.hash = `#/${route}` }", route)
+    expect(page.locator("main h1").first).to_be_visible()
+
+
+def watch(page: Any, view: str) -> None:
+    """Opens a view; its changes are listened to from here on."""
+    with page.expect_response(re.compile(rf"/api/views/{view}/changes")):
+        go(page, f"views/{view}")
+
+
+def check(page: Any, where: str, *rules: str) -> None:
+    """That axe finds no fault; with `rules`, by these alone."""
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = axe.Axe().run(page, options=options)
+    assert found.violations_count == 0, f"{where}:\n{found.generate_report()}"
+
+
+def row_of(page: Any, text: str) -> Any:
+    """The row of a view's table that begins with the text."""
+    return page.locator("tbody tr").filter(has_text=re.compile(rf"^{text}"))
+
+
+def cells(page: Any, caption: str) -> list[list[str]]:
+    """The texts of a table's rows."""
+    table = page.get_by_role("table", name=caption, exact=True)
+    expect(table.locator("tbody tr").first).to_be_visible()
+    return table.evaluate("table => [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText))")
+
+
+# -- what it shows -------------------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_numbers_are_those_of_the_query(
+    opened: Callable[..., Any], server: Served, flow: Committing, home: Path
+) -> None:
+    page = opened(server.link, but="status of 400")
+    go(page, f"views/{VIEW}")
+    numbers = ["clicks", "ms", "slowest"]
+    asked = f"select window_start, page, {', '.join(numbers)}, _status from {VIEW} order by window_start desc"
+
+    def written(number: float) -> str:
+        return f"{number:,.6f}".rstrip("0").rstrip(".")
+
+    expected = [
+        [
+            f"{row['window_start']:%H:%M}",
+            row["page"] or "null",
+            *(written(row[name]) for name in numbers),
+            row["_status"],
+        ]
+        for row in flow.views.query(asked).to_pylist()
+    ]
+    shown = [[row[0][6:11], *row[1:5], row[5].split()[0]] for row in cells(page, f"Rows of {VIEW}")]
+    assert sorted(shown) == sorted(expected) and [row[0] for row in shown] == [row[0] for row in expected]
+
+    go(page, "query")
+    page.get_by_label("SQL").fill(f"select page, sum(clicks) as clicks from {VIEW} group by page order by 2 desc, 1")
+    page.get_by_role("button", name="Run").click()
+    answer = flow.views.query(f"select page, sum(clicks) as clicks from {VIEW} group by page order by 2 desc, 1")
+    assert cells(page, "Result of the query") == [[r["page"] or "null", str(r["clicks"])] for r in answer.to_pylist()]
+    page.get_by_label("SQL").fill("delete from _flows")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".outcome .error")).to_contain_text("only reading")
+
+    go(page, "topics")
+    records = {topic.name: topic.describe().records for topic in hr.open_log(home).topics()}
+    assert {row[0]: row[3] for row in cells(page, "All topics")} == {
+        name: str(number) for name, number in records.items() if not name.startswith("__")
+    }
+
+
+@needs_browser
+def test_a_correction_is_seen_as_one(page: Any, flow: Committing) -> None:
+    watch(page, VIEW)
+    expect(page.get_by_text("No result was corrected")).to_be_visible()
+    (before,) = [row["clicks"] for row in flow.rows() if row["page"] == "/cart"]
+    flow.commit([(9, "/new", 5)])  # a window that fills is none
+    flow.commit(partials=partials([(0, "/cart", 44)], corrections=1))
+    listed = page.locator(".corrections li")
+    expect(listed).to_have_count(1)
+    expect(listed.locator(".which")).to_have_text("09:00 /cart")
+    expect(listed.locator(".minus")).to_have_text(f"− old clicks {before}")
+    expect(listed.locator(".plus")).to_have_text(f"+ new clicks {before + 1}")
+    expect(page.locator(".chart")).to_have_attribute("aria-label", re.compile(r"1 correction since"))
+    row = row_of(page, r"1 Jan 09:00–09:01/cart\d")
+    expect(row).to_contain_text("corrected")
+    expect(row.locator("td").nth(1)).to_have_text(str(before + 1))
+    expect(page.locator(".changes li").first).to_contain_text("correction")
+    assert page.locator(".chart canvas").count() == 1
+
+
+@needs_browser
+def test_a_restart_is_survived(opened: Callable[..., Any], server: Served, flow: Committing) -> None:
+    page = opened(server.link, but="ERR_|Failed to load")
+    watch(page, VIEW)
+    before = cells(page, f"Rows of {VIEW}")
+    server.stop()
+    expect(page.locator("#notice")).to_contain_text("The server does not answer")
+    expect(page.locator("main")).to_have_class("stale")
+    assert cells(page, f"Rows of {VIEW}") == before, "what was known stays"
+    flow.commit(partials=partials([(0, "/", 44)], corrections=1))
+    (now,) = [row["clicks"] for row in flow.rows() if row["page"] == "/" and row["window_start"].minute == 0]
+    server.start()
+    page.get_by_role("button", name="Try now").click()
+    expect(page.locator(".pulse")).to_have_text("live")
+    expect(page.locator("main")).not_to_have_class("stale")
+    row = row_of(page, r"1 Jan 09:00–09:01/\d")
+    expect(row.locator("td").nth(1)).to_have_text(str(now))
+
+
+@needs_browser
+def test_nothing_in_the_data_runs(page: Any, server: Served) -> None:
+    for route in [*ROUTES, "topics/nasty", "views/nasty", "flows/nasty", f"topics/{NASTY}", f"{NASTY}/x"]:
+        page.goto(server.url(re.sub(r"[^\w/-]", lambda found: f"%{ord(found[0]):02x}", route)))
+        expect(page.locator("main h1").first).to_be_visible()
+        if route in ("topics/nasty", "views/nasty", "flows/nasty", "dead"):
+            expect(page.locator("main").get_by_text(NASTY).locator("visible=true").first).to_be_visible()
+    go(page, "query")
+    page.get_by_label("SQL").fill("select * from nasty")
+    page.get_by_role("button", name="Run").click()
+    assert NASTY in cells(page, "Result of the query")[0]
+    go(page, "topics/nasty")
+    expect(page.get_by_text(str(BEYOND_DOUBLES))).to_be_visible()  # digit for digit
+    assert page.locator("img, main script, [onerror]").count() == 0
+
+
+@needs_browser
+def test_much_is_bounded(page: Any) -> None:
+    go(page, "views/many")
+    expect(page.get_by_text(f"Showing 200 of {MANY:,} rows.")).to_be_visible()
+    assert len(cells(page, "Rows of many")) == 200
+
+
+@needs_browser
+def test_dead_letters_are_replayed_and_dropped(opened: Callable[..., Any], server: Served, home: Path) -> None:
+    page = opened(server.link, but="status of 400")
+    go(page, "dead")
+    letters = page.locator(".letter")
+    expect(letters).to_have_count(3)
+    letters.filter(has_text="deliveries").first.get_by_role("button", name="Replay").click()
+    expect(letters).to_have_count(2)
+    expect(page.locator(".done")).to_contain_text("was replayed")
+    letters.filter(has_text="max_ahead").get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("alert")).to_contain_text("quarantined again")
+    drop = letters.filter(has_text="max_ahead").get_by_role("button", name="Drop")
+    drop.click()
+    page.keyboard.press("Escape")
+    expect(drop).to_be_focused()
+    drop.click()
+    page.get_by_role("dialog").get_by_role("button", name="Drop it").click()
+    expect(letters).to_have_count(1)
+    with hr.open_log(home) as log:
+        assert [letter.reason for letter in log.dead_letters()] == ["deliveries"]
+
+
+@needs_browser
+def test_an_empty_home_and_a_link_that_is_over(opened: Callable[..., Any], tmp_path: Path) -> None:
+    served = Served(tmp_path / "home", None)
+    served.start()
+    try:
+        page = opened(served.link, but="401|ERR_|Failed to load")
+        expect(page.locator(".commands")).to_contain_text("headrace topics create clicks")
+        check(page, "an empty home")
+        with hr.open_log(tmp_path / "home") as log:
+            log.create_topic("first", "a int").append({"a": 1})
+        expect(page.locator(".graph").get_by_role("link", name="topic first")).to_be_visible()
+        go(page, "topics/first")
+        served.stop()
+        served.start()  # with a token of its own
+        expect(page.locator(".banner.bad")).to_contain_text("look for the line")
+        check(page, "a link that is over")
+        page.get_by_label("Link or token").fill(served.link)
+        page.keyboard.press("Enter")
+        expect(page.locator(".pulse")).to_have_text("live")
+        expect(page.locator("h1")).to_have_text("first")  # where one was
+    finally:
+        served.stop()
+
+
+# -- who uses it -----------------------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_by_keyboard(page: Any, flow: Committing) -> None:
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+    page.get_by_role("link", name="Views", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Views")
+    expect(page.locator("main")).to_be_focused()
+    page.get_by_role("link", name=VIEW, exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(VIEW)
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Views")
+    expect(page).to_have_title("Views · headrace")
+
+    watch(page, VIEW)  # what changes takes neither focus nor selected text away
+    summary = page.locator("summary")
+    summary.focus()
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+    flow.commit([(7, "/later", 5)])
+    expect(row_of(page, "1 Jan 09:07–09:08/later")).to_be_visible()
+    expect(summary).to_be_focused()
+    assert page.evaluate("String(getSelection())") == VIEW
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible(opened: Callable[..., Any], server: Served, scheme: str) -> None:
+    page = opened(server.link, color_scheme=scheme, reduced_motion="reduce")
+    for route, there in ROUTES.items():
+        go(page, route)
+        expect(page.locator(there).first).to_be_visible()
+        check(page, f"{route or 'overview'}, {scheme}", *(["color-contrast"] if scheme == "dark" else []))
+
+
+@needs_browser
+def test_on_a_phone(opened: Callable[..., Any], server: Served) -> None:
+    page = opened(server.link, viewport={"width": 390, "height": 844})
+    for route in [*ROUTES, "views/nasty", "topics/nasty"]:
+        go(page, route)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, route
+
+
+@needs_browser
+def test_why_a_window_is_open(page: Any) -> None:
+    said = page.evaluate(
+        """async () => {
+            const { waiting } = await import("/page/progress.js");
+            const at = (time) => `2026-01-01T${time}Z`;
+            const flow = (places, more) => waiting({
+                window: "tumbling('1 minute')", grace_seconds: 10, closes_at: at("09:02:10"), frontier: at("09:01:40"),
+                state: "running", places: { clicks: places }, ...more,
+            }).sentence;
+            return [
+                flow({ 0: { progress: at("09:02:30") }, 2: { progress: at("09:01:40") } }),
+                flow({ 0: { progress: at("09:01:50") }, 1: { progress: null } }, { grace_seconds: 0 }),
+                flow({ 0: { progress: at("09:02:30") } }),
+                flow({ 0: { progress: at("09:01:40"), idle: true } }),
+                flow({}, { state: "stopped" }),
+                flow({}, { closes_at: null }),
+            ];
+        }"""
+    )
+    until = "stays open until every partition has passed 09:02:10"
+    assert said == [
+        f"Window 09:01–09:02 {until} (its end and 10 s of grace); partition 2 is at 09:01:40.",
+        f"Window 09:01:10–09:02:10 {until}; partition 1 has no event with a time yet, and 1 other is not there either.",
+        f"Window 09:01–09:02 {until} (its end and 10 s of grace); all have, so it closes with the next commit.",
+        f"Window 09:01–09:02 {until} (its end and 10 s of grace); "
+        "1 quiet partition moves with the clock, so it closes shortly.",
+        f"Window 09:01–09:02 {until} (its end and 10 s of grace); its app does not run, so nothing moves.",
+        "No window is open.",
+    ]
+
+
+# -- what it is made of ------------------------------------------------------------------------------------------
+
+
+def test_no_markup_is_made_of_data() -> None:
+    ways = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|eval\("
+    )
+    own = [path for path in PAGE.rglob("*.*") if path.suffix in (".js", ".html") and "vendor" not in path.parts]
+    assert len(own) > 10
+    assert [f"{path.name}: {found[0]}" for path in own if (found := ways.search(path.read_text("utf-8")))] == []
+    text = (PAGE / "index.html").read_text("utf-8")
+    assert re.findall(r"<script(?![^>]*src=)|\sstyle=|\son\w+=|https?://", text) == []
+
+
+def test_what_it_carries_is_small_and_licensed() -> None:
+    carried = {path.name for path in (PAGE / "vendor").iterdir()}
+    assert carried == {
+        "README.md",
+        "LICENSE.uplot",
+        "LICENSE.dagre",
+        "uplot.iife.min.js",
+        "uplot.min.css",
+        "dagre.esm.js",
+    }
+    assert sum(path.stat().st_size for path in PAGE.rglob("*") if path.is_file()) < 250_000
