@@ -13,7 +13,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ import pyarrow as pa
 from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
+from headrace.rendering import html_table
 from headrace.schema import type_ddl
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
@@ -84,6 +85,10 @@ class ViewStatus:
         if self.host != socket.gethostname():
             return None
         return _alive(self.pid, self.started_at.timestamp())
+
+    def _repr_html_(self) -> str:
+        facts = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return html_table(f"view {self.view}", ("", "status"), [*facts, ("running", self.running)])
 
 
 def open_views(home: str | Path = ".headrace") -> Views:

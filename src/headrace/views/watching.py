@@ -128,13 +128,18 @@ class Watch:
                 batch = found.combine_chunks().to_batches()[0]
             self._rows = iter(to_rows(batch))
 
-    def _next_commit(self) -> pa.Table | None:
+    def next_commit(self, seconds: float) -> pa.Table | None:
+        """The next commit's changes; None when there was none for so long."""
+        return self._next_commit(seconds)
+
+    def _next_commit(self, patience: float | None = None) -> pa.Table | None:
         """The next commit that changed anything; None when there was none for as long as it is waited."""
         if os.getpid() != self._pid:
             raise ForkedProcess(what=f"the watch of view {self.view!r}")
         if self._closed:
             raise Closed(what=f"the watch of view {self.view!r}")
-        limit = None if self._patience is None else time.monotonic() + self._patience
+        patience = self._patience if patience is None else patience
+        limit = None if patience is None else time.monotonic() + patience
         try:
             while True:
                 version = self._version()
