@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "verify": ("checks", "Read and check everything the log holds."),
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),
+    "new": ("new", "Make a starter project, with its test."),
     "demo": ("story", "Streams into views in half a minute: close, correct, kill, audit."),
 }
 
