@@ -68,7 +68,7 @@ class Kernel:
         return str(self._cells[cell]["source"])
 
     def html(self, cell: str) -> str:
-        (found,) = [each["data"]["text/html"] for each in self._cells[cell].outputs]
+        (found,) = [each["data"]["text/html"] for each in self._cells[cell].outputs if "data" in each]
         return str(found)
 
     def rows(self, cell: str) -> list[list[str]]:
