@@ -49,11 +49,10 @@ class Live:
     def __init__(self, view: str, table: Callable[[str], str], watch: Callable[[], Watch]) -> None:
         display = _display(view)
         self.view, self._table, self._watch_again = view, table, watch
-        self._over = threading.Event()
+        self._over, self._ended = threading.Event(), threading.Event()  # a join that is interrupted forgets its thread
         self._watch = watch()
         self._output = display(self._bundle("live"), raw=True, display_id=True)
-        self._thread = threading.Thread(target=self._follow, name=f"headrace-live-{view}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name=f"headrace-live-{view}", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"<live view {self.view!r}, {'running' if self.running else 'stopped'}>"
@@ -63,22 +62,28 @@ class Live:
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive()
+        return not self._ended.is_set()
 
     def stop(self) -> None:
         """Draws the table for the last time."""
         self._over.set()
-        self._thread.join()
+        self._ended.wait()
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Until it is stopped, or for `timeout`; the kernel's interrupt stops it. True: it has stopped."""
         try:
-            self._thread.join(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
+            self._ended.wait(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
         except KeyboardInterrupt:
             self.stop()
         return not self.running
 
     # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        finally:
+            self._ended.set()
 
     def _follow(self) -> None:
         note = "stopped"
