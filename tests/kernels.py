@@ -84,10 +84,23 @@ def kernel_of(notebook: str | None, folder: Path) -> Iterator[Kernel]:
     """A kernel that has run nothing yet of the notebook; whatever it leaves is in the folder."""
     import nbformat
     from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionComplete
+
+    class Client(NotebookClient):  # type: ignore[misc]
+        async def _async_poll_output_msg(self, parent_msg_id: str, cell: Any, cell_index: int) -> None:
+            """As front ends do it: an output is updated by its id, whichever cell was run last when that was sent."""
+            while True:
+                message = await self.kc.iopub_channel.get_msg(timeout=None)
+                of_cell = message["parent_header"].get("msg_id") == parent_msg_id
+                if of_cell or message["msg_type"] == "update_display_data":
+                    try:
+                        self.process_message(message, cell, cell_index)
+                    except CellExecutionComplete:
+                        return
 
     read = nbformat.v4.new_notebook() if notebook is None else nbformat.reads(notebook, as_version=4)
     place = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(read, timeout=CELL_SECONDS_MAX, kernel_name="python3", resources=place)
+    client = Client(read, timeout=CELL_SECONDS_MAX, kernel_name="python3", resources=place)
     own = {name: str(folder) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TMPDIR")}
     with client.setup_kernel(env={**os.environ, **own}):
         yield Kernel(client)
