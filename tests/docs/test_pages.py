@@ -9,7 +9,6 @@ import importlib.util
 import os
 import queue
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.process import QUICK_START
+from headrace.flows import java
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,7 +34,7 @@ def named_blocks(page: Path, kind: str) -> list[tuple[str, str]]:
     return pattern.findall(page.read_text(encoding="utf-8"))
 
 
-JAVA = os.environ.get("JAVA_HOME") or shutil.which("java")
+JAVA = java.home()
 SPARK = bool(JAVA) and importlib.util.find_spec("pyspark") is not None
 
 

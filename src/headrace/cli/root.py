@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
+    "new": ("new", "Make a starter project, with its test."),
     "demo": ("story", "Streams into views in half a minute: close, correct, kill, audit."),
 }
 

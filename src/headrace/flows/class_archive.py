@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
+
+from headrace.flows import java
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """What cannot be archived is nobody's business."""
@@ -39,9 +40,11 @@ def java_options(folder: Path | None = None) -> str:
 
 
 def archive_path(folder: Path | None = None) -> Path | None:
-    """Where the archive is, or will be; None without Java."""
-    java = _java_home()
-    return None if java is None else (folder or _folder()) / f"spark-{_fingerprint(java)}.jsa"
+    """Where the archive is, or will be; None without Java, or where it has no archive of its own to build upon."""
+    home = java.home()
+    if home is None or not (home / "lib" / "server" / "classes.jsa").exists():
+        return None
+    return (folder or cache_folder()) / f"spark-{_fingerprint(home)}.jsa"
 
 
 def made_beside(archive: Path) -> list[Path]:
@@ -49,7 +52,8 @@ def made_beside(archive: Path) -> list[Path]:
     return sorted(archive.parent.glob(f"{archive.stem}.*.new"))
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """What is made once and used by all later starts."""
     if given := os.environ.get("HEADRACE_CACHE"):
         return Path(given)
     if sys.prefix != sys.base_prefix:  # a virtual environment: the archive goes with it
@@ -69,18 +73,11 @@ def _adopt(archive: Path) -> None:
                     made.rename(archive)
 
 
-def _java_home() -> Path | None:
-    """Where `bin/java` is, as Spark finds it."""
-    given = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(given, "bin"))) if given else shutil.which("java")
-    return None if found is None else Path(found).resolve().parent.parent
-
-
-def _fingerprint(java: Path) -> str:
+def _fingerprint(home: Path) -> str:
     """Changes with Spark, with Java and with where they are."""
     import pyspark
 
-    said = [pyspark.__version__, str(Path(pyspark.__file__).parent), str(java)]
+    said = [pyspark.__version__, str(Path(pyspark.__file__).parent), str(home)]
     with contextlib.suppress(OSError):
-        said.append((java / "release").read_text("utf-8", errors="replace"))
+        said.append((home / "release").read_text("utf-8", errors="replace"))
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]

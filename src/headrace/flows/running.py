@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import InvalidArgument, UnknownTopic
+from headrace.errors import FlowChanged, InvalidArgument, UnknownTopic, ViewInUse
 from headrace.flows import session
 from headrace.flows.flow import Flow
+from headrace.rendering import html_table
 from headrace.views.owner import FlowLock
+from headrace.views.reading import open_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +54,14 @@ class FlowStatus:
     error: str
 
 
+class AppStatus(list[FlowStatus]):
+    """One for each flow; a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        names = [field.name for field in fields(FlowStatus)]
+        return html_table("status", names, [[getattr(each, name) for name in names] for each in self])
+
+
 class Running:
     def __init__(
         self,
@@ -61,7 +72,11 @@ class Running:
         batch_rows: int,
         checked: dict[str, FlowQuery],
         clock_us: Callable[[], int] | None = None,
+        *,
+        throwaway: bool = False,
     ) -> None:
+        self._throwaway = throwaway
+        """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
         self._checked, self._clock_us = checked, clock_us or (lambda: time.time_ns() // 1000)
         self._session: SparkSession | None = None
@@ -77,9 +92,13 @@ class Running:
     def flows(self) -> list[Flow]:
         return list(self._flows.values())
 
-    def forget(self, flow: str) -> None:
-        """The flow was described anew."""
-        self._loops.pop(flow, None)
+    def replaced(self, flow: Flow) -> None:
+        """The flow was described anew: if it runs, the new one runs in its place, from the last commit on."""
+        with self._lock:
+            self._loops.pop(flow.name, None)
+            if flow.name in self._supervisors:
+                self._end([self._supervisors.pop(flow.name)])
+                self.start()
 
     @property
     def spark(self) -> SparkSession:
@@ -145,7 +164,12 @@ class Running:
             batch_rows=self._batch_rows,
             clock_us=self._clock_us,
         )
-        loop.begin()
+        try:
+            loop.begin()
+        except FlowChanged:
+            if not self._throwaway or flow.target is not None:
+                raise
+            loop.begin(replace=True)
         return loop
 
     def loop(self, flow: Flow) -> FlowLoop:
@@ -155,6 +179,16 @@ class Running:
                 self.take(flow)
                 self._loops[flow.name] = self.begun(flow)
             return self._loops[flow.name]
+
+    def drop(self, view: str) -> None:
+        """Forgets what the view's flow has made; ViewInUse while it runs, here or elsewhere."""
+        with self._lock:
+            status = open_views(self._log.home).status(view)
+            if view in self._supervisors or (status.running and status.pid != os.getpid()):
+                raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
+            self._loops.pop(view, None)
+            self.store.drop(view)
+            self._log.forget_flow(view)
 
     def target(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
         """The topic a flow writes to; made with the columns it writes if there is none: these only Spark can tell."""
@@ -188,27 +222,39 @@ class Running:
     # -- for as long as it goes ----------------------------------------------------------------------
 
     def start(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
-        """Runs all flows, each in a thread of its own, until `stop`."""
+        """Runs all flows that do not run yet, each in a thread of its own, until `stop`."""
         from headrace.flows.supervise import Supervisor
 
         with self._lock:
-            if self._supervisors:
-                return
             if not self.flows:
                 raise InvalidArgument("app", self._app, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
-            self._loops.clear()
-            for flow in self.flows:
+            idle = [flow for flow in self.flows if not self._runs(flow)]
+            for flow in idle:
+                self._loops.pop(flow.name, None)
                 self.take(flow, wait=wait, take_over=take_over)
-            self.check()
-            begun = [self.begun(flow) for flow in self.flows]  # what cannot begin is said here, not by a thread
+            for flow in idle:
+                self.query(flow)
+            begun = [self.begun(flow) for flow in idle]  # what cannot begin is said here, not by a thread
             for loop in begun:
                 supervisor = Supervisor(loop, self.begun)
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 
+    def _runs(self, flow: Flow) -> bool:
+        """One that has failed does not."""
+        return flow.name in self._supervisors and not self._supervisors[flow.name].join(0)
+
     def stop(self) -> None:
+        """Stops all flows; another process may run them then."""
+        stopped = list(self._supervisors)
+        self._end([self._supervisors[flow] for flow in stopped])
+        self._supervisors.clear()
+        for flow in stopped:
+            if (lock := self._locks.pop(flow, None)) is not None:
+                lock.release()
+
+    def _end(self, supervisors: list[Supervisor]) -> None:
         """Lets the batches that run finish, for a while; then gives them up: they are read again by the next start."""
-        supervisors = list(self._supervisors.values())
         for supervisor in supervisors:
             supervisor.ask_to_stop()
         limit = time.monotonic() + STOP_SECONDS
@@ -217,7 +263,6 @@ class Running:
                 session.cancel(self.spark)
             for supervisor in supervisors:
                 supervisor.join(STOP_SECONDS)
-        self._supervisors.clear()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended."""
@@ -234,8 +279,8 @@ class Running:
                 return False
             next(each for each in supervisors if not each.join(0)).join(left)
 
-    def status(self) -> list[FlowStatus]:
-        return [self._status(flow) for flow in self.flows]
+    def status(self) -> AppStatus:
+        return AppStatus(map(self._status, self.flows))
 
     def _status(self, flow: Flow) -> FlowStatus:
         from headrace.errors import TopicReplaced, UnknownView
@@ -266,7 +311,7 @@ class Running:
             pulse.error,
         )
 
-    def close(self) -> None:
+    def close(self, *, keep_session: bool = False) -> None:
         self.stop()
         with self._lock:
             self.stop()  # flows that a start in another thread began meanwhile
@@ -275,5 +320,5 @@ class Running:
             self._locks.clear()
             if self._store is not None:
                 self._store.close()
-            if self._session is not None and self._owned:
+            if self._session is not None and self._owned and not keep_session:
                 self._session.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidArgument, JavaMissing
-from headrace.flows import class_archive
+from headrace.flows import class_archive, java
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -54,23 +54,24 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
         settings |= {str(key): str(value) for key, value in spark.items()}
     settings[JAVA_OPTIONS] = f"{settings.get(JAVA_OPTIONS, '')} {class_archive.java_options()}".strip()
     builder = SparkSession.builder.appName(f"headrace {app}")
+    running = active() is not None
+    java_of_ours = contextlib.nullcontext() if running else java.chosen(class_archive.cache_folder())
     if isinstance(spark, str) and spark.startswith("sc://"):
         builder = builder.remote(spark)
-        settings = {}
+        settings, java_of_ours = {}, contextlib.nullcontext()
     else:
         builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
     for key, value in settings.items():
         builder = builder.config(key, value)
-    running = active() is not None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with _quiet(home / "spark.log"):
+    with java_of_ours, _quiet(home / "spark.log"):
         try:
             session = builder.getOrCreate()
         except ImportError as error:
             raise InvalidArgument("spark", spark, f"needs pip install 'headrace[connect]' ({error})") from error
         except Exception as error:
             if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
-                raise JavaMissing(why=str(error).splitlines()[0]) from error
+                raise JavaMissing(why=java.missing() or str(error).splitlines()[0]) from error
             raise
     if (context := _context(session)) is not None:
         context.setLogLevel("ERROR")

@@ -94,7 +94,7 @@ class Supervisor:
         self._loop: FlowLoop | None = loop
         self.pulse = Pulse(loop.flow.name)
         self.error: BaseException | None = None
-        self._stop = threading.Event()
+        self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit: int | None = None
         self._since_first_dead = 0
@@ -106,12 +106,18 @@ class Supervisor:
         self._stop.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Whether it has ended. Not by the thread's own join: one that Ctrl-C interrupts takes the thread for ended."""
+        return self._ended.wait(timeout)
 
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._keep_running()
+        finally:
+            self._ended.set()
+
+    def _keep_running(self) -> None:
         pause = PAUSE_SECONDS
         while not self._stop.is_set():
             began = time.monotonic()

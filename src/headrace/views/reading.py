@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ import pyarrow as pa
 from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout, UnknownView, WaitTimeout, nearest
 from headrace.position import Position
+from headrace.rendering import html_table
 from headrace.schema import type_ddl
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
@@ -131,6 +132,10 @@ class ViewStatus:
     def running(self) -> bool | None:
         """Whether the process that took the view last is alive; None: it is of another host."""
         return _runs(self.pid, self.host, self.started_at)
+
+    def _repr_html_(self) -> str:
+        facts = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return html_table(f"view {self.view}", ("", "status"), [*facts, ("running", self.running)])
 
 
 def open_views(home: str | Path = ".headrace") -> Views:

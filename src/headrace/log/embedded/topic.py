@@ -3,6 +3,7 @@ when records are touched, not before: describing a topic stays cheap."""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
-from headrace.errors import InvalidArgument, WaitTimeout
+from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
@@ -51,6 +52,28 @@ class EmbeddedTopic:
 
     def __repr__(self) -> str:
         return f"<topic {self.name!r} of {self._engine.home}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: its columns, and its latest records."""
+        from headrace.rendering import ROWS_MAX, html_table
+        from headrace.schema import type_ddl
+
+        try:
+            settings, schema, ends = self.settings, self.schema, self.offsets()
+            first = {number: max(end.earliest, end.next - ROWS_MAX) for number, end in ends.items()}
+            latest = collections.deque(self.records(first), maxlen=ROWS_MAX)
+            count = self.describe().records
+        except HeadraceError as error:  # deleted, closed: a notebook shows that, not a traceback
+            return html_table(f"topic {self.name}", (), (), str(error))
+        parts = dict.fromkeys(settings.key, ", key")
+        if settings.event_time is not None:
+            parts[settings.event_time] = ", event time"
+        columns = [f"{field.name}\n{type_ddl(field.type)}{parts.get(field.name, '')}" for field in schema]
+        rows = [(each.partition, each.offset, *(each.value.get(name) for name in schema.names)) for each in latest]
+        held = f"{settings.partitions} {'partition' if settings.partitions == 1 else 'partitions'}"
+        caption = f"topic {self.name}: {count:,} {'record' if count == 1 else 'records'} in {held}"
+        note = f"the latest {len(rows)} records" if count > len(rows) else ""
+        return html_table(caption, ["_partition", "_offset", *columns], rows, note)
 
     @property
     def home(self) -> Path:
