@@ -70,7 +70,7 @@ export function noFlows() {
   return empty(
     "No flows yet",
     "A flow is a few lines of Python: a stream, a window, an aggregate, a view. This makes a project with one and runs it.",
-    commands("headrace new shop", "headrace run shop/shop.py"),
+    commands("headrace new shop", "headrace run shop/app.py"),
   );
 }
 
