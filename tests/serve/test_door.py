@@ -28,7 +28,7 @@ PAGE = {"X-Headrace": "page"}
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/page/index.html", "/api/overview", "/metrics", "/api/openapi.json", "/nothing"]
+    "path", ["/api/overview", "/api/topics/clicks/records", "/metrics", "/api/openapi.json", "/nothing", "/page"]
 )
 def test_nothing_without_a_token(shared: Served, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {shared.server.token}"}):
@@ -36,6 +36,12 @@ def test_nothing_without_a_token(shared: Served, path: str) -> None:
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert shared.anonymous.get(f"{path}?token={shared.server.token}x").status_code == 401
+
+
+def test_the_pages_frame_is_for_everybody_and_holds_nothing(shared: Served) -> None:
+    for path in ("/", "/page/app.js"):
+        assert shared.anonymous.get(path).content == shared.client.get(path).content
+    assert shared.anonymous.post("/").status_code == 401
 
 
 def test_health_says_nothing_else(shared: Served) -> None:
@@ -57,7 +63,7 @@ def test_the_link_becomes_a_cookie(shared: Served) -> None:
         page = client.get("/")
         assert page.status_code == 200 and page.headers["Content-Type"].startswith("text/html")
         assert client.get("/api/overview").status_code == 200
-        assert client.get("/?token=wrong").status_code == 401
+        assert "Set-Cookie" not in client.get("/?token=wrong").headers
         ours = {"Cookie": f'theirs={{"a": "b;c"}}; headrace_{shared.server.port}={shared.server.token}; =;"'}
         assert shared.anonymous.get("/api/overview", headers=ours).status_code == 200  # cookies of all ports come
 
@@ -128,7 +134,7 @@ def test_headers(shared: Served) -> None:
         shared.anonymous.get("/api/topics", headers={"Host": "evil"}),
         shared.client.get("/page/nothing.js"),
     ]
-    assert [answer.status_code for answer in answers] == [200, 200, 404, 405, 401, 403, 404]
+    assert [answer.status_code for answer in answers] == [200, 200, 404, 405, 200, 403, 404]
     for answer in answers:
         assert answer.headers["Content-Security-Policy"] == guard.CSP
         assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -350,6 +350,9 @@ def test_an_empty_home_and_a_link_that_is_over(opened: Callable[..., Any], tmp_p
             log.create_topic("first", "a int").append({"a": 1})
         expect(page.locator(".graph").get_by_role("link", name="topic first")).to_be_visible()
         go(page, "topics/first")
+        stranger = page.context.browser.new_context().new_page()
+        stranger.goto(f"http://127.0.0.1:{served.port}/")
+        expect(stranger.locator(".banner.bad")).to_contain_text("look for the line")
         served.stop()
         served.start()  # with a token of its own
         expect(page.locator(".banner.bad")).to_contain_text("look for the line")

@@ -33,6 +33,7 @@ BODY_SECONDS = 30.0
 REQUESTS_MAX = 600
 """At a time, those who listen too."""
 HEALTH = "/api/health"
+FRAME = "/page/"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CSP = (
@@ -132,9 +133,9 @@ class Guard:
             return refusal(403, "UnknownHost", why)
         if scope["path"] == HEALTH:
             return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token") if scope["path"] == "/" else None
-        if given is not None and scope["method"] == "GET":
-            return self._enter(given[0]) if len(given) == 1 and door.opens_to(given[0]) else self._unknown(scope)
+        if scope["method"] in SAFE_METHODS and (scope["path"] == "/" or scope["path"].startswith(FRAME)):
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token") if scope["path"] == "/" else None
+            return None if given is None else self._enter(given[0])
         authorization = headers.get("authorization", "")
         if authorization:
             scheme, _, token = authorization.partition(" ")
@@ -152,9 +153,11 @@ class Guard:
         return None
 
     def _enter(self, token: str) -> Response:
-        """The printed link: the token becomes a cookie, and leaves the address."""
+        """The printed link: the token becomes a cookie, and leaves the address. With another one, the page asks for
+        it."""
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(self._door.cookie, token, httponly=True, samesite="strict", path="/")
+        if self._door.opens_to(token):
+            answer.set_cookie(self._door.cookie, token, httponly=True, samesite="strict", path="/")
         return answer
 
     def _unknown(self, scope: Scope) -> Response:
