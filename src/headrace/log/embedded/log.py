@@ -42,6 +42,7 @@ class EmbeddedLog:
 
     @property
     def home(self) -> Path:
+        """The directory."""
         return self._engine.home
 
     @property
@@ -222,6 +223,7 @@ class EmbeddedLog:
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Lets go of the directory; what others have open stays open."""
         if not self._catalog.closed:
             self._catalog.closed = True
             engines.release(self._engine)

@@ -43,6 +43,8 @@ ATTEMPTS = 100
 
 
 class EmbeddedTopic:
+    """A topic: appending, reading, groups and queues. `name` and `topic_id` say which it is."""
+
     def __init__(self, engine: Engine, catalog: Catalog, state: TopicState) -> None:
         self._engine, self._catalog = engine, catalog
         self._id = state.id
@@ -65,6 +67,7 @@ class EmbeddedTopic:
 
     @property
     def settings(self) -> TopicSettings:
+        """What the topic is, apart from its schema."""
         return self._state().settings
 
     @property
@@ -73,6 +76,7 @@ class EmbeddedTopic:
         return self._catalog.schema(self._state())
 
     def describe(self) -> TopicDescription:
+        """Name, id, schema as DDL, settings, and how many records and bytes it holds."""
         state = self._state()
         with self._engine.index.reading() as db:
             rows = PARTITIONS.select(db, "WHERE topic = ?", state.id)
