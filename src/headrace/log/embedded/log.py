@@ -193,6 +193,7 @@ class EmbeddedLog:
         raise InvalidArgument("id", id, "there is no such dead letter (any more). See headrace dead list")
 
     def dead_letters_count(self) -> int:
+        """How many wait for a decision."""
         from headrace.log.embedded import dead_letters
 
         self._check()
