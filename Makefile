@@ -36,7 +36,7 @@ bench:
 
 docs:
 	@scripts/setup docs
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "headrace: the documentation is in site/index.html"
 
 clean:

@@ -106,6 +106,7 @@ class App:
 
     @property
     def home(self) -> Path:
+        """The directory of log and views."""
         with self._lock:
             if self._home is None:
                 given = overrides.get("home") or self._given_home or os.environ.get("HEADRACE_HOME") or HOME
@@ -119,6 +120,7 @@ class App:
 
     @property
     def log(self) -> EmbeddedLog:
+        """The log in the home; opened when first used."""
         with self._lock:
             if self._closed:
                 raise Closed(what=f"the app {self.name!r}")
@@ -157,6 +159,7 @@ class App:
         return view and name not in {topic.name for topic in self.log.topics()}
 
     def view(self, name: str) -> View:
+        """The view of that name, made by this app or by another one of the home."""
         return View(self, check_name(name, argument="name"))
 
     def _add(self, flow: Flow) -> None:
@@ -193,7 +196,7 @@ class App:
                     self.name,
                     self.flows,
                     self.log,
-                    overrides.get("spark", self._spark),
+                    overrides.get("spark", self._spark) or os.environ.get("HEADRACE_SPARK"),
                     self.batch_rows,
                     self._checked,
                     self._clock_us,
@@ -278,6 +281,7 @@ class App:
 
     @property
     def views(self) -> Views:
+        """The views of the home, for reading: as `hr.open_views(app.home)`."""
         from headrace.views.reading import open_views
 
         return open_views(self.home)
@@ -355,9 +359,11 @@ class Stream:
         return Windowed(self, shape)
 
     def group_by(self, *columns: str) -> Grouped:
+        """One result for each value of these columns, for all time."""
         return Windowed(self, _Shape()).group_by(*columns)
 
     def agg(self, **aggregates: Aggregate) -> Aggregated:
+        """One result for all records."""
         return self.group_by().agg(**aggregates)
 
     def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
@@ -386,6 +392,7 @@ class Windowed:
     shape: _Shape
 
     def group_by(self, *columns: str) -> Grouped:
+        """One result for each window and value of these columns."""
         for column in columns:
             if not isinstance(column, str) or not column:
                 raise InvalidArgument("columns", column, "must be names of columns; make others with .transform(…)")
@@ -394,6 +401,7 @@ class Windowed:
         return Grouped(self.stream, self.shape, columns)
 
     def agg(self, **aggregates: Aggregate) -> Aggregated:
+        """One result for each window."""
         return self.group_by().agg(**aggregates)
 
 
@@ -487,17 +495,21 @@ class View:
             return html_table(f"view {self.name}", (), (), str(error))
 
     def to_arrow(self) -> pa.Table:
+        """All rows, typed, sorted by window and group."""
         return self._rows()
 
     def to_pandas(self) -> pd.DataFrame:
+        """All rows, for pandas."""
         return self._rows().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
+        """All rows, for polars, which must be installed."""
         import polars
 
         return polars.DataFrame(self._rows())
 
     def to_spark(self) -> DataFrame:
+        """All rows, as a DataFrame of the app's session."""
         return self.app.running.spark.createDataFrame(self._rows())
 
     def arrow(self) -> pa.Table:
@@ -580,6 +592,7 @@ class View:
             return self.app.views.ledger(self.name)
 
     def status(self) -> ViewStatus:
+        """Where the view is: rows, commits, frontier, position, and who makes it."""
         with self._known():
             return self.app.views.status(self.name)
 

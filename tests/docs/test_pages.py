@@ -1,6 +1,7 @@
-"""The documentation is executed: every ```python run block of a page, in order, in one namespace and a fresh directory;
-every ```console run session by a shell that is typed at, its output compared line by line (`…` stands for anything). A
-```python run NAME.py block is also the file of that name where the session is."""
+"""The documentation is executed. Every ```python run block of a page, in order, in one namespace and a fresh directory,
+in a process of its own; pages that only run apps share the Spark session of the tests, because starting one takes
+seconds. Every ```console run session by a shell that is typed at, its output compared line by line (`…` stands for
+anything). A ```python run NAME.py block is also the file of that name where the session is."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace import app as apps
 from headrace.demo.process import QUICK_START
 from headrace.flows import java
 
@@ -49,10 +51,18 @@ def having(kind: str) -> list[object]:
     ]
 
 
+SHARING = {ROOT / "docs" / name for name in ("howto.md", "time.md", "tutorial.md")}
+
+
 @pytest.mark.timeout(300)  # a page on Spark starts a JVM, on a machine that may be busy
 @pytest.mark.parametrize("page", having("python run"))
-def test_python_of(page: Path, tmp_path: Path) -> None:
+def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "\n".join(blocks(page, "python run"))
+    if page in SHARING:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setitem(apps.overrides, "spark", request.getfixturevalue("headrace_spark"))
+        exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
+        return
     environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}  # a JVM that lives for seconds
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280

@@ -81,3 +81,14 @@ def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest
     with hr.App("shop", home=":temp:") as app:
         app.topic("clicks", "user string")
     assert (tmp_path / "said" / "log.db").exists()
+
+
+def test_the_environment_says_where_spark_is_unless_the_program_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SPARK", "local[1]")
+    monkeypatch.delitem(apps.overrides, "spark", raising=False)
+    with hr.App("shop", home=tmp_path) as app:
+        assert app.running._given == "local[1]"
+    with hr.App("shop", home=tmp_path, spark="local[2]") as app:
+        assert app.running._given == "local[2]"

@@ -80,6 +80,7 @@ class Audited:
 
     @property
     def ok(self) -> bool:
+        """Whether no row differs."""
         return self.found == 0
 
 

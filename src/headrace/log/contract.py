@@ -72,6 +72,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """One record as it was read."""
+
     topic: str
     partition: int
     offset: int
@@ -94,6 +96,8 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
+    """A member of a group, and which partitions it has."""
+
     member: str
     host: str
     pid: int
@@ -289,6 +293,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is damaged."""
         return not self.problems
 
 

@@ -144,6 +144,8 @@ def open_views(home: str | Path = ".headrace") -> Views:
 
 
 class Views:
+    """The views of a home, to be read: SQL, whole views, changes, ledgers. Holds nothing open."""
+
     def __init__(self, home: Path) -> None:
         self.path = home / FILE
 
@@ -307,6 +309,7 @@ class Views:
     # -- what there is -----------------------------------------------------------------------------
 
     def names(self) -> list[str]:
+        """The views there are."""
         return [spec.name for spec in self.specs() if spec.view is not None and spec.view.public]
 
     def specs(self) -> list[FlowSpec]:

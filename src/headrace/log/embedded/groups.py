@@ -52,6 +52,8 @@ def _now() -> int:
 
 
 class EmbeddedGroup:
+    """A consumer group of a topic. `name` is its name."""
+
     def __init__(self, engine: Engine, catalog: Catalog, topic: TopicState, name: str) -> None:
         self._engine, self._catalog, self._topic = engine, catalog, topic
         self.name = name
@@ -102,6 +104,7 @@ class EmbeddedGroup:
         return time_to_loss(self._engine, topic, name, kind=kind)
 
     def members(self) -> list[MemberInfo]:
+        """Who has joined, with which partitions, and who of them is alive."""
         self._catalog.check()
         with self._engine.index.snapshot() as db:
             rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
@@ -222,6 +225,8 @@ Claims = dict[int, tuple[str, int, int]]
 
 
 class EmbeddedMember:
+    """One consumer of a group: polls records of its partitions, and commits what is dealt with. `id` names it."""
+
     def __init__(
         self, engine: Engine, catalog: Catalog, topic: TopicState, group: str, *, lease: Duration, start: Start
     ) -> None:

@@ -42,6 +42,7 @@ class EmbeddedLog:
 
     @property
     def home(self) -> Path:
+        """The directory."""
         return self._engine.home
 
     @property
@@ -192,6 +193,7 @@ class EmbeddedLog:
         raise InvalidArgument("id", id, "there is no such dead letter (any more). See headrace dead list")
 
     def dead_letters_count(self) -> int:
+        """How many wait for a decision."""
         from headrace.log.embedded import dead_letters
 
         self._check()
@@ -222,6 +224,7 @@ class EmbeddedLog:
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Lets go of the directory; what others have open stays open."""
         if not self._catalog.closed:
             self._catalog.closed = True
             engines.release(self._engine)

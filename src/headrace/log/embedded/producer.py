@@ -54,6 +54,8 @@ def begin(engine: Engine, topic: TopicState, producer: str) -> tuple[int, int]:
 
 
 class EmbeddedProducer:
+    """Sends rows one by one, and appends them in batches. `sequence`: how many records of its id were dealt with."""
+
     def __init__(
         self,
         engine: Engine,
@@ -89,6 +91,7 @@ class EmbeddedProducer:
 
     @property
     def stats(self) -> ProducerStats:
+        """Its counters, as they are now."""
         with self._changed:
             return replace(self._stats)
 
@@ -291,9 +294,11 @@ class AsyncProducer:
 
     @property
     def stats(self) -> ProducerStats:
+        """Its counters, as they are now."""
         return self._opened().stats
 
     async def send(self, row: Mapping[str, Any]) -> Position:
+        """Returns when the row is committed."""
         return await asyncio.wrap_future(await self.enqueue(row))
 
     async def enqueue(self, row: Mapping[str, Any]) -> Future[Position]:
@@ -317,9 +322,11 @@ class AsyncProducer:
         return future
 
     async def flush(self) -> None:
+        """Until everything sent before is committed, or has failed."""
         await asyncio.get_running_loop().run_in_executor(None, self._opened().flush)
 
     async def close(self) -> None:
+        """Flushes, then stops."""
         if self._producer is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._producer.close)
 

@@ -62,6 +62,7 @@ class Message:
 
     @property
     def queue(self) -> str:
+        """The queue's name."""
         return self._queue.name
 
     @property
@@ -111,6 +112,8 @@ def mark_answered(messages: Iterable[Message]) -> None:
 
 
 class EmbeddedQueue:
+    """A queue on a topic: hands messages out one by one, and again until they are answered."""
+
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._receiver = Receiver(core)
@@ -135,6 +138,7 @@ class EmbeddedQueue:
 
     @property
     def order(self) -> Order:
+        """`none`, or `key`: one message of a key at a time, in their order."""
         return "key" if self._core.row().by_key else "none"
 
     def stats(self) -> QueueStats:

@@ -44,6 +44,8 @@ ATTEMPTS = 100
 
 
 class EmbeddedTopic:
+    """A topic: appending, reading, groups and queues. `name` and `topic_id` say which it is."""
+
     def __init__(self, engine: Engine, catalog: Catalog, state: TopicState) -> None:
         self._engine, self._catalog = engine, catalog
         self._id = state.id
@@ -88,6 +90,7 @@ class EmbeddedTopic:
 
     @property
     def settings(self) -> TopicSettings:
+        """What the topic is, apart from its schema."""
         return self._state().settings
 
     @property
@@ -96,6 +99,7 @@ class EmbeddedTopic:
         return self._catalog.schema(self._state())
 
     def describe(self) -> TopicDescription:
+        """Name, id, schema as DDL, settings, and how many records and bytes it holds."""
         state = self._state()
         with self._engine.index.reading() as db:
             rows = PARTITIONS.select(db, "WHERE topic = ?", state.id)

@@ -21,6 +21,8 @@ from headrace.position import Position
 
 
 class EmbeddedTransaction:
+    """What `with log.transaction() as tx` gives: all of it is written when the block ends, or nothing."""
+
     def __init__(self, engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> None:
         self._engine, self._topic = engine, topic
         self._prepare: list[Callable[[], Append]] = []

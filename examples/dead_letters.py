@@ -1,0 +1,34 @@
+"""A record that a program cannot take stops nothing: it becomes a dead letter, with the reason, and can be replayed
+when the program, or the record, has been put right.
+
+Prints:
+    5 readings, average 20.0
+    dead: 'n/a' of device 0, because CAST_INVALID_INPUT
+    put right and appended again: 6 readings, average 20.0"""
+
+import re
+
+import headrace as hr
+
+with hr.App("sensors", home=":temp:") as app:
+    readings = app.topic("readings", "device int, celsius string", key="device")
+    (
+        app.stream(readings)
+        .transform(lambda df: df.selectExpr("cast(celsius as double) as celsius", *hr.META))
+        .agg(readings=hr.count(), average=hr.avg("celsius"))
+        .to_view("temperature")
+    )
+    app.start()  # as `headrace run` does; `app.drain()` would raise what the record raises
+
+    def told(position: hr.Position) -> str:
+        found = app.query("select readings, average from temperature", wait_for=position, timeout="2 minutes")
+        return "{readings} readings, average {average}".format(**found.to_pylist()[0])
+
+    rows = [{"device": n, "celsius": "20.0" if n else "n/a"} for n in range(6)]
+    print(told(readings.append(rows).position))
+    for letter in app.log.dead_letters():
+        why = re.search(r"\[(\w+)", letter.error)
+        print(f"dead: {letter.value['celsius']!r} of device {letter.value['device']}, because {why and why[1]}")
+        done = readings.append({**letter.value, "celsius": "20.0"})  # letter.replay() appends it as it is
+        letter.drop()
+    print(f"put right and appended again: {told(done.position)}")
