@@ -23,6 +23,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "headrace.flows.daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.driver.host": "127.0.0.1",

@@ -1,0 +1,14 @@
+"""Where Spark's Python workers are forked from: a process that has imported what they need, so that each is there at
+once, also the one that follows a failed task. Spark starts it: `python -m headrace.flows.daemon`. Owns nothing."""
+
+from __future__ import annotations
+
+import pandas  # noqa: F401
+from pyspark.daemon import manager
+from pyspark.sql.pandas import serializers  # noqa: F401
+
+from headrace.flows import arrow_partials, ranges  # noqa: F401
+from headrace.log.embedded import log  # noqa: F401
+
+if __name__ == "__main__":
+    manager()
