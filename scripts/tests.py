@@ -1,5 +1,6 @@
-"""All tests, in the time of half of them: those that judge how long something takes run first and alone; then those
-that need Spark, and beside them, on the other core, those that do not. Arguments go to pytest.
+"""All tests, in a third of the time they take one after the other: those that judge how long something takes run first
+and alone; then, beside each other, those in a Spark session, those of programs that start a Spark of their own, which
+are mostly waited for, and the rest. Arguments go to pytest.
 
 Not a shell script: a shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt."""
 
@@ -8,11 +9,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ALONE = ["tests/faults/test_beside.py", "tests/faults/test_upkeep_beside.py"]
-SPARK = ["tests/flows", "tests/testing", "tests/docs", "tests/test_demo.py", "tests/test_bench.py"]
+PROGRAMS = [
+    *(f"tests/flows/test_{name}.py" for name in ("class_archive", "cluster", "commands", "connect", "java")),
+    *(f"tests/flows/test_{name}.py" for name in ("kills", "starter", "tutorial")),
+    "tests/docs",
+    "tests/serve/test_command.py",
+    "tests/test_bench.py",
+    "tests/test_demo.py",
+]
+SESSION = ["tests/flows", "tests/testing"]
+
+
+def but(paths: list[str]) -> list[str]:
+    return [f"--ignore={path}" for path in paths]
 
 
 def pytest(*arguments: str) -> list[str]:
@@ -22,17 +36,24 @@ def pytest(*arguments: str) -> list[str]:
 def main() -> int:
     print("headrace: what must not be disturbed", flush=True)
     codes = [subprocess.run(pytest(*ALONE), cwd=ROOT, check=False).returncode]
-    print("headrace: on Spark; the rest runs beside it, and is shown afterwards", flush=True)
-    rest = pytest(*(f"--ignore={path}" for path in (*ALONE, *SPARK)))
-    with (
-        tempfile.TemporaryFile("w+") as said,
-        subprocess.Popen(rest, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside,
-    ):
-        codes.append(subprocess.run(pytest(*SPARK), cwd=ROOT, check=False).returncode)
-        print("headrace: the rest", flush=True)
-        codes.append(beside.wait())
-        said.seek(0)
-        sys.stdout.write(said.read())
+    beside = {
+        "programs that start a Spark of their own": pytest(*PROGRAMS),
+        "the rest": pytest(*but([*ALONE, *PROGRAMS, *SESSION])),
+    }
+    print("headrace: in a Spark session; the others run beside it, and are shown afterwards", flush=True)
+    with ExitStack() as stack:
+        started = []
+        for name, command in beside.items():
+            said = stack.enter_context(tempfile.TemporaryFile("w+"))
+            process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
+            started.append((name, stack.enter_context(process), said))
+        codes.append(subprocess.run(pytest(*SESSION, *but(PROGRAMS)), cwd=ROOT, check=False).returncode)
+        for name, process, said in started:
+            print(f"headrace: {name}", flush=True)
+            codes.append(process.wait())
+            said.seek(0)
+            sys.stdout.write(said.read())
+            sys.stdout.flush()
     return max(codes)
 
 
