@@ -72,7 +72,7 @@ class Kernel:
         return str(found)
 
     def rows(self, cell: str) -> list[list[str]]:
-        return Shown(self.html(cell)).rows[1:]
+        return [[text.strip() for text in row] for row in Shown(self.html(cell)).rows[1:]]
 
     def text(self, cell: str) -> str:
         outputs = self._cells[cell].outputs
