@@ -174,7 +174,8 @@ class App:
                 self._running.replaced(flow)
 
     def _replace_earlier(self) -> None:
-        """The app that an earlier run of the same cell made lets go of its flows; its Spark session stays, for us."""
+        """The app that an earlier run of the same cell made lets go of its flows, and of a temporary home; its Spark
+        session stays, for us."""
         earlier = _of_cells.get((self.name, str(self._given_home)))
         _of_cells[self.name, str(self._given_home)] = self
         if earlier is not None and earlier is not self:
@@ -182,6 +183,8 @@ class App:
             if earlier._running is not None:
                 earlier._running.close(keep_session=True)
                 earlier._running = None
+            if earlier._remove_home is not None:
+                earlier.close()
 
     # -- running -----------------------------------------------------------------------------------
 
