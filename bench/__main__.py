@@ -19,6 +19,7 @@ import pyarrow as pa
 from bench import (
     flow_growth,
     flow_latency,
+    flow_merge,
     flow_window,
     log_append,
     log_queue,
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "windows": flow_window.windows,
     "latency": flow_latency.latency,
     "growth": flow_growth.growth,
+    "merge": flow_merge.merge,
 }
 
 

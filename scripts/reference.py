@@ -39,11 +39,12 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "Flows": (
-        "What a program is made of. [Views](views.md) and [time](time.md) explain.",
+        "What a program is made of. [Views](views.md), [time](time.md) and [aggregates](aggregates.md) explain.",
         [
             *("App", "Stream", apps.Windowed, apps.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *("tumbling", "hopping", "correct", "drop"),
-            *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"),
+            *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
+            *("approx_quantile", "top_k", "histogram", "collect", "Aggregate"),
             *("corrected_time", "clock_quality"),
         ],
     ),
@@ -67,7 +68,7 @@ BETWEEN_LAYERS = {
     *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),
-    *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim"),
+    *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim", "Aggregate.kind", "Aggregate.slots"),
 }
 """Public for the modules above, not for programs."""
 STAGES = (apps.Stream, apps.Windowed, apps.Grouped, apps.Aggregated)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
-FLOWS = ("windows", "growth")
+FLOWS = ("windows", "growth", "merge")
 
 
 def bench(*arguments: str, timeout: float = 110) -> str:
@@ -89,10 +89,11 @@ def test_the_rows_of_flows(tmp_path: Path) -> None:
         "rows merged into a view of 10 k rows",
         "a commit into 0.04 M rows against one into 10 k",
         "rows merged at random keys",
+        "processor time per touched row: top_k, 10 k values a row",
     ):
         assert f"| {row}" in printed
     found = json.loads((results / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 9 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 18 and all(row["ours"]["median"] is not None for row in found["rows"])
 
 
 def test_a_section_can_be_asked_for(tmp_path: Path) -> None:

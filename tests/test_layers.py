@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "time",
         "windows",
         "aggregates",
+        "sketches",
         "position",
         "failpoints",
         "rendering",

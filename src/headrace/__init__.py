@@ -10,14 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.aggregates import Aggregate as Aggregate
+    from headrace.aggregates import approx_count_distinct as approx_count_distinct
+    from headrace.aggregates import approx_quantile as approx_quantile
     from headrace.aggregates import avg as avg
+    from headrace.aggregates import collect as collect
     from headrace.aggregates import count as count
     from headrace.aggregates import count_distinct as count_distinct
     from headrace.aggregates import first as first
+    from headrace.aggregates import histogram as histogram
     from headrace.aggregates import last as last
     from headrace.aggregates import max as max
     from headrace.aggregates import min as min
     from headrace.aggregates import sum as sum
+    from headrace.aggregates import top_k as top_k
     from headrace.app import Aggregated as Aggregated
     from headrace.app import App as App
     from headrace.app import Stream as Stream
@@ -62,6 +68,8 @@ _HOMES = {
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(("tumbling", "hopping", "drop", "correct"), "headrace.windows"),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
+    **dict.fromkeys(("approx_count_distinct", "approx_quantile", "top_k", "histogram"), "headrace.aggregates"),
+    **dict.fromkeys(("collect", "Aggregate"), "headrace.aggregates"),
 }
 
 

@@ -28,6 +28,7 @@
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
+    ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
     ├── UnknownColumn                            a flow's function names a column there is not
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle is of no use any more
@@ -49,6 +50,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 __all__ = [
+    "AggregateFailed",
     "AlreadyRunning",
     "BatchDiffers",
     "Closed",
@@ -492,6 +494,23 @@ class TransformFailed(HeadraceError):
         return (
             f"flow {self.flow!r}, the transform behind agg failed: {self.why}. Nothing of the batch was committed: let "
             f"it answer for every result (try_divide, coalesce, when), and run the app again."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class AggregateFailed(HeadraceError):
+    """A function of a user's own aggregate, `step`, raised, or returned what cannot be. No record is to blame, so none
+    becomes a dead letter: the batch is not committed."""
+
+    flow: str
+    aggregate: str
+    step: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}, aggregate {self.aggregate!r}: its {self.step} failed: {self.why}. Nothing of the "
+            f"batch was committed: mend the function, and run the app again."
         )
 
 

@@ -3,13 +3,16 @@ and stores; only the meaning of the words."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+
+import pytest
 
 Row = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,6 +91,9 @@ def aggregates(records: list[Row]) -> Row:
     def by_time(record: Row) -> tuple[Any, ...]:
         return record["at"] or EPOCH, record["_partition"], record["_offset"]
 
+    def place(record: Row) -> tuple[Any, ...]:
+        return record["at"], record["_partition"], record["_offset"]
+
     timed = sorted((r for r in records if r["word"] is not None and r["at"] is not None), key=by_time)
     numbers, moneys, doubles = values("n"), values("money"), values("x")
     return {
@@ -102,4 +108,26 @@ def aggregates(records: list[Row]) -> Row:
         "first": timed[0]["word"] if timed else None,
         "last": timed[-1]["word"] if timed else None,
         "words": len(set(values("word"))),
+        "about": len(set(numbers)),
+        "p90": near_quantile(doubles, Fraction(9, 10)),
+        "top": [
+            {"value": word, "count": count}
+            for word, count in sorted(Counter(values("word")).items(), key=lambda each: (-each[1], each[0]))[:2]
+        ],
+        "spread": [sum(n < 10 for n in numbers), sum(10 <= n < 50 for n in numbers), sum(n >= 50 for n in numbers)],
+        "some": [r["n"] for r in sorted((r for r in records if None not in (r["n"], r["at"])), key=place)][:3],
+        "own": sum(n * n for n in numbers) / len(numbers) if numbers else None,
     }
+
+
+def near_quantile(values: list[float], share: Fraction) -> Any:
+    """Of the 64 buckets between two powers of two, the one with the value; of it, what is least far from its ends."""
+    if not values:
+        return None
+    value = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+    mantissa, exponent = math.frexp(abs(value))
+    lower = Fraction(math.floor(mantissa * 128), 128) * Fraction(2) ** exponent
+    upper = lower + Fraction(2) ** exponent / 128
+    near = float(2 * lower * upper / (lower + upper)) if value else 0.0
+    assert abs(near - abs(value)) <= 0.0078 * abs(value)
+    return pytest.approx(math.copysign(near, value), rel=1e-12)

@@ -14,14 +14,18 @@ from tests.flows.oracle import Query, expected, records_of
 SCHEMA = "word string, n int, x double, money decimal(12,2), at timestamp"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-FOR_SPARK = frozenset({"large", "exact"})
+FOR_SPARK = frozenset({"large", "exact", "own"})
 """Aggregates that only Spark computes. Without them, and without a transform, a flow is folded where it is read."""
+MERGED = frozenset({"about", "p90", "top", "spread", "some", "own"})
+"""Aggregates that no SQL merges: in one flow for Spark, and two for Arrow."""
 QUERIES = {
-    "tumbling_drop": Query(10, 10, 2, 0, ("word",)),
-    "tumbling_correct": Query(10, 10, 0, 30, ()),
+    "tumbling_drop": Query(10, 10, 2, 0, ("word",), without=MERGED),
+    "tumbling_correct": Query(10, 10, 0, 30, (), without=MERGED),
     "hopping_correct": Query(10, 4, 1, 15, ("word",)),
-    "all_time": Query(None, None, 0, 0, ("word",), lambda record: record["n"] is None or record["n"] % 7 != 3),
-    "arrow_drop": Query(10, 10, 2, 0, ("word",), without=FOR_SPARK),
+    "all_time": Query(
+        None, None, 0, 0, ("word",), lambda record: record["n"] is None or record["n"] % 7 != 3, MERGED - {"some"}
+    ),
+    "arrow_drop": Query(10, 10, 2, 0, ("word",), without=FOR_SPARK | MERGED),
     "arrow_hopping": Query(10, 4, 1, 15, (), without=FOR_SPARK),
     "arrow_all_time": Query(None, None, 0, 0, ("word",), without=FOR_SPARK),
 }
@@ -48,6 +52,16 @@ def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple
             "first": hr.first("word"),
             "last": hr.last("word"),
             "words": hr.count_distinct("word"),
+            "about": hr.approx_count_distinct("n"),
+            "p90": hr.approx_quantile("x", 0.9),
+            "top": hr.top_k("word", 2),
+            "spread": hr.histogram("n", [10, 50]),
+            "some": hr.collect("n", limit=3),
+            "own": hr.Aggregate(
+                partial="named_struct('n', count(n), 'sum', sum(n * n))",
+                merge=lambda a, b: {"n": a["n"] + b["n"], "sum": (a["sum"] or 0) + (b["sum"] or 0)},
+                finish=lambda kept: kept["sum"] / kept["n"] if kept["n"] else None,
+            ),
         }
         aggregates = {each: aggregates[each] for each in aggregates if each not in query.without}
         if query.size is None:

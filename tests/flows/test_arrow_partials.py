@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 import headrace as hr
 from headrace.flows import ranges
 from headrace.flows.flow import Flow
+from headrace.flows.packing import from_lists
 from headrace.flows.partials import partial_rows
 from headrace.flows.query import FlowQuery
 
@@ -58,6 +60,13 @@ def aggregates() -> dict[str, Any]:
         out |= {f"first_{column}": hr.first(column), f"last_{column}": hr.last(column)}
         if column not in ("f32", "f64"):
             out[f"distinct_{column}"] = hr.count_distinct(column)
+        out[f"some_{column}"] = hr.collect(column, limit=2)
+        if column not in ("f32", "f64"):
+            out[f"top_{column}"] = hr.top_k(column, 2)
+        if column not in ("f32", "f64", "d"):
+            out[f"about_{column}"] = hr.approx_count_distinct(column)
+    for column in ("i8", "i32", "i64", "f32", "f64"):
+        out |= {f"half_{column}": hr.approx_quantile(column, 0.5), f"spread_{column}": hr.histogram(column, [-1, 0.5])}
     for column in ("i8", "i32", "i64", "d"):
         out |= {f"sum_{column}": hr.sum(column), f"avg_{column}": hr.avg(column)}
     return out
@@ -94,7 +103,7 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
                 patch.setattr(FlowQuery, "small_rows", limit)
                 by_arrow = query.rows(planned)
             assert by_arrow.schema.names == by_spark.schema.names
-            assert comparable(merged(by_arrow, flow)) == comparable(merged(by_spark, flow))
+            assert comparable(merged(by_arrow, flow)) == comparable(merged(from_lists(by_spark, aggregates()), flow))
 
 
 def merged(partials: pa.Table, flow: Flow) -> list[dict[str, Any]]:
@@ -107,16 +116,23 @@ def merged(partials: pa.Table, flow: Flow) -> list[dict[str, Any]]:
             row
             if key not in out
             else {
-                **{n: both(n, out[key][n], row[n]) for n in row if n not in keys},
+                **{n: both(n, out[key][n], row[n], flow) for n in row if n not in keys},
                 **dict(zip(keys, key, strict=True)),
             }
         )
     return list(out.values())
 
 
-def both(name: str, a: Any, b: Any) -> Any:
+def both(name: str, a: Any, b: Any, flow: Flow) -> Any:
     if a is None or b is None:
         return b if a is None else a
+    own = (flow.aggregates or {}).get(name.removesuffix("__state"))
+    if own is not None and own.merge is not None:
+        return own.merge(a, b)
+    if name.startswith("top_"):
+        times = Counter({each["value"]: each["count"] for each in a})
+        times.update({each["value"]: each["count"] for each in b})
+        return [{"value": value, "count": count} for value, count in times.items()]
     if isinstance(a, list):
         return list({*a, *b})
     if name.startswith(("min_", "first_")):

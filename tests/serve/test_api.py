@@ -11,7 +11,9 @@ import httpx
 import pytest
 
 from headrace.serve.server import Server
+from headrace.testing.view_contract import all_rules, commit, partial_rows
 from headrace.views.contract import LedgerRow, Place
+from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import START
 
@@ -200,6 +202,18 @@ def test_a_query(shared: Served) -> None:
     assert (len(cut["rows"]), cut["truncated"]) == (10_000, True)
     assert shared.query("select nothing from nowhere", 400)["error"]["type"] == "InvalidQuery"
     assert shared.query("select ?", 400, params=[[1]])["error"]["type"] == "InvalidQuery"
+
+
+def test_lists_are_lists(served: Served) -> None:
+    with SqliteViews(served.home) as store:
+        spec = all_rules("listed", "string")
+        state = store.begin(spec)
+        store.commit(state, commit(state, partial_rows(spec, [[("g", "a", 0, 0, 0), ("g", "a", 1, 0, 1)]])))
+    (row,) = rows_of(served.get("/api/views/listed/rows"))
+    assert (row["top"], row["some"]) == ([{"value": "a", "count": 2}], ["a", "a"])
+    found = served.query("select top, e.value as one from listed, json_each(some) e limit 1")
+    assert found["rows"] == [[[{"value": "a", "count": 2}], "a"]]
+    assert found["columns"][0]["type"] == "array<struct<value: string, count: bigint>>"
 
 
 def test_a_query_reads_what_was_written(served: Served) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import failpoints
+from headrace.aggregates import Aggregate, top_k
 from headrace.errors import (
     DiskFull,
     FlowFenced,
@@ -546,8 +547,10 @@ def test_no_part_of_a_commit_reads_the_whole_view(
     tmp_path: Path, shaped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing, forgetting, keeping, changes, null keys, a watcher: every statement finds its rows by an index."""
+    top = "array<struct<value:string,count:bigint>>"
     slots = (SlotColumn("n", "bigint", "add"), SlotColumn("kinds", "string", "distinct"))
-    results = (Result("n", "bigint", ("n",)), Result("kinds", "bigint", ("kinds",)))
+    slots += (SlotColumn("top", top, "counted"), SlotColumn("own", "bigint", "merged"))
+    results = (Result("n", "bigint", ("n",)), Result("kinds", "bigint", ("kinds",)), Result("top", top, ("top",)))
     view = ViewSpec("v", (Column("page", "string"),), slots, results, (SIZE, SIZE), SIZE, public=shaped)
     spec = FlowSpec("v", "shop", ("clicks",), view, emit="final", target="out")
     if shaped:
@@ -560,13 +563,21 @@ def test_no_part_of_a_commit_reads_the_whole_view(
         run: set[str] = set()
         table = counted(counting(), [(n, page, 1) for n in range(150) for page in ("/", None)])
         table = table.append_column("kinds", pa.array([["a"]] * table.num_rows))
+        table = table.append_column("top", pa.array([[{"value": "a", "count": 1}]] * table.num_rows))
+        table = table.append_column("own", table["n"])
+        own = {"top": top_k("x", 2), "own": Aggregate("sum(x)", merge=lambda a, b: a + b)}
         for turn in range(3):
             us = T0 + turn * SIZE
             if turn == 2:
                 monkeypatch.setattr(watchers.Record, "_end", lambda _: None)  # its tables are asked about below
                 store._db.set_trace_callback(run.add)
-            more = {"frontier_us": us + SIZE, "closed_us": us, "reachable_us": us, "shape": lambda table: table}
-            state = store.commit(state, commit(state, table, **more))
+            more: dict[str, Any] = {
+                "frontier_us": us + SIZE,
+                "closed_us": us,
+                "reachable_us": us,
+                "shape": lambda table: table,
+            }
+            state = store.commit(state, commit(state, table, aggregates=own, **more))
         assert store.closes("v", T0 + 9 * SIZE) and store.last_window_end("v")
         store._db.set_trace_callback(None)
         ours = [sql for sql in run if '"v/' in sql and not sql.startswith(("--", "CREATE"))]

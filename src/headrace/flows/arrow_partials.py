@@ -18,15 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.errors import DoesNotFit
 from headrace.flows.flow import Flow
+from headrace.flows.hashes import can_hash, hashes
+from headrace.flows.packing import packed
 from headrace.flows.partials import DROPPED, LATE, PANE, RECORDS, UPDATED
 from headrace.schema import type_ddl
 from headrace.windows import Fixed
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
+OF = "_of"
+PACKED = ("approx_count_distinct", "approx_quantile", "top_k", "histogram", "collect")
 _I64 = npt.NDArray[np.int64]
 _LARGEST = 2**63 - 1
 
@@ -58,6 +62,7 @@ class ArrowPartials:
 
     def _rows(self, records: pa.Table) -> pa.Table:
         ordered = any(each.kind in ("first", "last") for each in self.aggregates.values())
+        lists = {name: each for name, each in self.aggregates.items() if each.kind in PACKED}
         if ordered:
             records = _in_order(records, self.time)
         grouping = _Grouping()
@@ -69,6 +74,8 @@ class ArrowPartials:
                 grouping.key(name, values)
         for name, aggregate in self.aggregates.items():
             self._ask(grouping, name, aggregate, records)
+        if lists:
+            grouping.value(OF, pa.array(np.arange(records.num_rows)), "list")
         grouping.value(RECORDS, [], "count_all")
         grouping.value(UPDATED, records["_arrived_at"], "max")
         found = grouping.done()
@@ -78,23 +85,42 @@ class ArrowPartials:
                 for name, aggregate in self.aggregates.items()
                 if aggregate.kind in ("first", "last")
             }
+        if lists:
+            of = _rows_of(found.pop(OF), records.num_rows)
+            count = len(found[RECORDS])
+            for name, aggregate in lists.items():
+                values = self._values(records, aggregate.partial)
+                found[aggregate.slots(name)[0].name] = packed(aggregate.partial, of, values, count)
         return pa.table([_as(found[field.name], field.type) for field in self.schema], schema=self.schema)
 
+    def _values(self, records: pa.Table, partial: Partial) -> pa.Array:
+        """The column that is packed, as `packing` takes it."""
+        column = records[partial.argument].combine_chunks()
+        if partial.kind == "approx_count_distinct":
+            return pa.array(hashes(records[partial.argument]), mask=np.asarray(column.is_null()))
+        if partial.kind != "collect":
+            return column
+        when = "_arrived_at" if self.time is None else self.time
+        parts = [records[name].combine_chunks() for name in (when, "_partition", "_offset")]
+        unknown = pc.or_(column.is_null(), parts[0].is_null())
+        return pa.StructArray.from_arrays([*parts, column], names=[*ORDER, "value"], mask=unknown)
+
     def _ask(self, grouping: _Grouping, name: str, aggregate: Aggregate, records: pa.Table) -> None:
-        match aggregate.kind:
-            case "count" if aggregate.where is None:
+        partial = aggregate.partial
+        match partial.kind:
+            case "count" if partial.where is None:
                 return grouping.value(name, [], "count_all")
             case "count":
-                return grouping.value(name, records[aggregate.where].fill_null(False).cast(pa.int64()), "sum")
-        column = records[aggregate.argument]
-        match aggregate.kind:
+                return grouping.value(name, records[partial.where].fill_null(False).cast(pa.int64()), "sum")
+        column = records[partial.argument]
+        match partial.kind:
             case "sum":
                 grouping.value(name, _summable(column), "sum")
             case "avg":
                 grouping.value(f"{name}__sum", _summable(column), "sum")
                 grouping.value(f"{name}__count", column, "count")
             case "min" | "max":
-                grouping.value(name, column, aggregate.kind)
+                grouping.value(name, column, partial.kind)
             case "count_distinct":
                 grouping.value(name, column, "distinct")
             case "first" | "last":
@@ -102,12 +128,12 @@ class ArrowPartials:
                 if self.time is not None:
                     known = pc.and_(known, records[self.time].is_valid().combine_chunks())
                 number = pa.array(np.arange(records.num_rows))
-                grouping.value(name, pc.if_else(known, number, None), aggregate.kind)
+                grouping.value(name, pc.if_else(known, number, None), partial.kind)
 
     def _best(self, records: pa.Table, numbers: pa.Array, aggregate: Aggregate) -> pa.Array:
         """The records of these numbers, as `first` and `last` are kept."""
         when = "_arrived_at" if self.time is None else self.time
-        parts = [records[name].take(numbers) for name in (when, "_partition", "_offset", aggregate.argument)]
+        parts = [records[name].take(numbers) for name in (when, "_partition", "_offset", aggregate.partial.argument)]
         arrays = [part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part for part in parts]
         return pa.StructArray.from_arrays(arrays, names=["at", "partition", "offset", "value"], mask=numbers.is_null())
 
@@ -177,14 +203,15 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
     if any(source.transforms for source in flow.sources):
         return None
     wanted = [*flow.groups, *([time] if time else [])]
-    for aggregate in flow.aggregates.values():
-        wanted += [name for name in (aggregate.argument, aggregate.where) if name is not None]
-        if not all(_is_a_name(given) for given in (aggregate.argument, aggregate.where)):
+    partials = [aggregate.partial for aggregate in flow.aggregates.values()]
+    for partial in partials:
+        wanted += [name for name in (partial.argument, partial.where) if name is not None]
+        if not all(_is_a_name(given) for given in (partial.argument, partial.where)):
             return None
     known = _common(flow, wanted)
     if known is None or not all(_same_in_arrow(known[name]) for name in flow.groups):
         return None
-    if not all(_possible(aggregate, known) for aggregate in flow.aggregates.values()):
+    if not all(_possible(partial, known) for partial in partials):
         return None
     return ArrowPartials(
         schema, flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, dict(flow.aggregates)
@@ -208,16 +235,22 @@ def _common(flow: Flow, wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
     return known
 
 
-def _possible(aggregate: Aggregate, known: Mapping[str, pa.DataType]) -> bool:
-    if aggregate.kind == "count":
-        return aggregate.where is None or types.is_boolean(known[aggregate.where])
-    kind = known[aggregate.argument]
-    match aggregate.kind:
+def _possible(partial: Partial, known: Mapping[str, pa.DataType]) -> bool:
+    if partial.kind == "count":
+        return partial.where is None or types.is_boolean(known[partial.where])
+    if partial.kind == "own":
+        return False
+    kind = known[partial.argument]
+    match partial.kind:
         case "sum" | "avg":
             fits = types.is_decimal(kind) and kind.precision <= 28  # of wider ones Spark keeps fewer digits
-            return not aggregate.exact and (types.is_integer(kind) or types.is_floating(kind) or fits)
-        case "count_distinct":
+            return not partial.exact and (types.is_integer(kind) or types.is_floating(kind) or fits)
+        case "count_distinct" | "top_k":
             return _same_in_arrow(kind)
+        case "approx_count_distinct":
+            return can_hash(kind)
+        case "approx_quantile" | "histogram":
+            return bool(types.is_integer(kind) or types.is_floating(kind))
         case _:
             return _same_in_arrow(kind) or types.is_floating(kind)
 
@@ -233,6 +266,13 @@ def _same_in_arrow(kind: pa.DataType) -> bool:
         or types.is_decimal128(kind)
         or types.is_binary(kind)
     )
+
+
+def _rows_of(lists: pa.Array, records: int) -> _I64:
+    """For each record, which row it belongs to; `lists` has the numbers of each row's records."""
+    of = np.empty(records, np.int64)
+    of[lists.flatten().to_numpy()] = np.repeat(np.arange(len(lists)), lists.value_lengths().to_numpy())
+    return of
 
 
 def _in_order(records: pa.Table, time: str | None) -> pa.Table:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.durations import from_us
 from headrace.errors import TopicReplaced
 from headrace.flows.loop import FlowLoop
+from headrace.flows.own_check import same
 from headrace.flows.query import FlowQuery
 from headrace.views.contract import FlowState, Place, ViewSpec
 from headrace.views.reading import LEDGER_COLUMNS, Views, open_views
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 SHOWN = 100
 """So many differences of a view are told, the rest counted."""
-UNROUNDED = 1e-9
-"""Sums of doubles depend on their order this much, of the larger of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ def _differ(out: Audited, view: str, what: str, stored: Rows, expected: Rows, co
             _note(out, Difference(view, name, "", left and "there", right and "there"))
             continue
         for column in columns:
-            if not _same(left[column], right[column]):
+            if not same(left[column], right[column]):
                 _note(out, Difference(view, name, column, left[column], right[column]))
 
 
@@ -253,12 +252,6 @@ def _note(out: Audited, difference: Difference) -> None:
     out.found += 1
     if len(out.differences) < SHOWN:
         out.differences.append(difference)
-
-
-def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, float) and isinstance(right, float):
-        return math.isclose(left, right, rel_tol=UNROUNDED, abs_tol=0.0) or (math.isnan(left) and math.isnan(right))
-    return bool(left == right)
 
 
 __all__ = ["Audited", "Compared", "Difference", "Gone", "audit", "compare"]

@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, NumericType, StringType, StructField, StructType
 
 from headrace.aggregates import Aggregate
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
+from headrace.flows.own_check import check_own
+from headrace.flows.packing import packed_type
 from headrace.flows.partials import SOURCE, column_of, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
-from headrace.views.values import arrow_type, declared
+from headrace.views.values import arrow_type, check_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +67,17 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     checks.of_records()
     df = empty(flow, spark)
     spec = _spec(flow, app, df)
-    if flow.after and spec.view is not None:
-        checks.of_results(spec.view)
+    if spec.view is not None:
+        checks.notes += check_own(flow, spec.view, spark)
+        if flow.after:
+            checks.of_results(spec.view)
     arrow, then = None, None
     if flow.aggregates is not None:
         time = time_column(flow)
         schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
-        arrow = arrow_partials.plan(flow, time, _in_arrow(schema))
-        then = None if arrow is None else ranges.Then(schema, arrow.of)
+        packed = _packed(flow, _in_arrow(schema))
+        arrow = arrow_partials.plan(flow, time, packed)
+        then = None if arrow is None else ranges.Then(_struct(packed), arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
     return Compiled(flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
 
@@ -92,6 +100,19 @@ def _in_arrow(schema: StructType) -> pa.Schema:
     """Partial rows' columns, whose names no topic may use."""
     plain = StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(schema)])
     return pa.schema(list(zip(schema.names, schema_from(plain).types, strict=True)))
+
+
+def _struct(schema: pa.Schema) -> StructType:
+    return ranges.struct(", ".join(f"{quoted_name(field.name)} {type_ddl(field.type)}" for field in schema))
+
+
+def _packed(flow: Flow, schema: pa.Schema) -> pa.Schema:
+    """The columns of partial rows, when what is kept of values is made where the records are read."""
+    for name, aggregate in (flow.aggregates or {}).items():
+        at = schema.get_field_index(aggregate.slots(name)[0].name)
+        if at >= 0 and (kind := packed_type(aggregate.partial, schema.field(at).type)) is not None:
+            schema = schema.set(at, pa.field(schema.field(at).name, kind))
+    return schema
 
 
 class _Checks:
@@ -165,7 +186,8 @@ def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ..
     """What the transforms make of results, besides window and groups."""
     schema = through(flow.after, spark.createDataFrame([], _shape_type(view))).schema
     places = {column.name for column in view.places}
-    return tuple(Column(each.name, _ddl(each.dataType, each.name)) for each in schema if each.name not in places)
+    made = [each for each in schema if each.name not in places]
+    return tuple(Column(each.name, _ddl(each.dataType, each.name, lists=True)) for each in made)
 
 
 def empty(flow: Flow, spark: SparkSession) -> DataFrame:
@@ -186,7 +208,7 @@ def time_column(flow: Flow) -> str | None:
         return flow.time
     names = {source.topic.settings.event_time for source in flow.sources}
     if len(names) > 1:
-        if flow.window is None and not any(each.kind in ("first", "last") for each in (flow.aggregates or {}).values()):
+        if flow.window is None and not any(each.partial.ordered for each in (flow.aggregates or {}).values()):
             return None  # nobody asks
         raise InvalidArgument(
             "time",
@@ -225,13 +247,13 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
             )
     column = None if time is None else F.col(quoted_name(time))
     try:
+        _check_arguments(flow, df)
         schema = partial_rows(flow, df, column).schema
     except PySparkException as error:
         if unknown := unknown_column(error, flow.name, known):
             raise unknown from None
         error.add_note(f"in agg of flow {flow.name!r}")
         raise
-    _refuse_texts(flow, df)
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []
@@ -247,20 +269,43 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     return ViewSpec(flow.name, groups, tuple(slots), tuple(results), size, flow.keep_us, flow.target is None)
 
 
-def _refuse_texts(flow: Flow, df: DataFrame) -> None:
+def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
-    for name, aggregate in (flow.aggregates or {}).items():
-        if aggregate.kind in ("sum", "avg"):
-            kind = df.select(column_of(aggregate.argument)).schema[0].dataType
-            if isinstance(kind, StringType):
-                why = f"flow {flow.name!r}: {aggregate} is of texts. Make numbers of them first, in .transform(…)"
-                raise InvalidArgument("agg", name, why)
+    of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own")}
+    columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
+    for field, aggregate in zip(df.select(*columns).schema if columns else (), of.values(), strict=True):
+        said = f"flow {flow.name!r}: {aggregate} is of"
+        if aggregate.kind in OF_NUMBERS and isinstance(field.dataType, StringType):
+            why = f"{said} texts. Make numbers of them first, in .transform(…)"
+            raise InvalidArgument("agg", field.name, why)
+        if aggregate.kind in ("approx_quantile", "histogram") and not isinstance(field.dataType, NumericType):
+            raise InvalidArgument("agg", field.name, f"{said} {field.dataType.simpleString()}, not of numbers")
+        _ddl(field.dataType, field.name)
 
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
     """The aggregate's slots with the types Spark gives them."""
     types: dict[str, str]
+    kept = aggregate.slots(name)[0].name
     match aggregate.kind:
+        case "approx_count_distinct" | "approx_quantile":
+            types = {kept: "binary", name: aggregate.type or ""}
+        case "top_k":
+            array = schema[name].dataType
+            assert isinstance(array, ArrayType)
+            types = {name: f"array<struct<value:{_ddl(array.elementType, name)},count:bigint>>"}
+        case "collect":
+            array = schema[kept].dataType
+            assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
+            value = _ddl(array.elementType["value"].dataType, name)
+            order = "at:timestamp,partition:int,offset:bigint"
+            types = {kept: f"array<struct<{order},value:{value}>>", name: f"array<{value}>"}
+        case "histogram":
+            types = {name: "array<bigint>"}
+        case "own":
+            types = {kept: _state_ddl(schema[kept].dataType, name)}
+            check_column(arrow_type(aggregate.type or types[kept]), column=name, lists=True)
+            types.setdefault(name, aggregate.type or types[kept])
         case "first" | "last":
             struct = schema[name].dataType
             assert isinstance(struct, StructType)
@@ -270,17 +315,22 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
             array = schema[name].dataType
             assert isinstance(array, ArrayType)
             types = {name: _ddl(array.elementType, name)}
-        case "sum" if aggregate.exact:
+        case "sum" if aggregate.partial.exact:
             types = {name: "double", f"{name}__exact": "string"}
         case _:
             types = {slot.name: _ddl(schema[slot.name].dataType, name) for slot in aggregate.slots(name)}
     return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
 
 
-def _ddl(kind: DataType, name: str) -> str:
-    text = kind.simpleString()
-    declared(arrow_type(text), column=name)  # what a view cannot hold is said now
+def _ddl(kind: DataType, name: str, *, lists: bool = False) -> str:
+    text = _state_ddl(kind, name) if lists else kind.simpleString()
+    check_column(arrow_type(text), column=name, lists=lists)  # what a view cannot hold is said now
     return text
+
+
+def _state_ddl(kind: DataType, name: str) -> str:
+    """Of any type: with the names in it as they are written."""
+    return type_ddl(schema_from(StructType([StructField(name, kind)])).field(0).type)
 
 
 def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:

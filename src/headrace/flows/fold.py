@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate
+from headrace.flows.packing import from_lists
 from headrace.flows.partials import DROPPED, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
 from headrace.views.contract import WINDOW, LedgerRow, ViewSpec
 from headrace.views.exact import exact_sum, rounded
@@ -24,6 +25,7 @@ def folded(
     partials: pa.Table, window: Fixed | None, groups: tuple[str, ...], aggregates: Mapping[str, Aggregate]
 ) -> tuple[pa.Table, list[LedgerRow]]:
     """The rows to merge, and what became of the records."""
+    partials = from_lists(partials, aggregates)
     own = {*groups, PANE, DROPPED, LATE, RECORDS, SOURCE, "_partition", REACHED}
     values = [*groups, *(name for name in partials.column_names if name not in own)]
     if window is None:
@@ -94,7 +96,7 @@ def _slots(rows: pa.Table, aggregates: Mapping[str, Aggregate]) -> pa.Table:
             for part in ("at", "partition", "offset"):
                 rows = rows.append_column(f"{name}__{part}", pc.struct_field(best, part))
             rows = rows.set_column(at, name, pc.struct_field(best, "value"))
-        elif aggregate.kind == "sum" and aggregate.exact:
+        elif aggregate.kind == "sum" and aggregate.partial.exact:
             texts = [exact_sum(values) for values in rows[f"{name}__exact"].to_pylist()]
             rows = rows.set_column(
                 rows.column_names.index(f"{name}__exact"), f"{name}__exact", pa.array(texts, pa.string())
@@ -145,4 +147,5 @@ def _zeros(count: int) -> pa.Array:
 def needed(spec: ViewSpec) -> list[str]:
     """The columns that `folded` has to bring for the view."""
     window = WINDOW if spec.window_us else ()
-    return [*window, *(each.name for each in spec.groups), *(slot.name for slot in spec.slots), "_corrections", UPDATED]
+    slots = [slot.name for slot in spec.slots if slot.rule != "finished"]
+    return [*window, *(each.name for each in spec.groups), *slots, "_corrections", UPDATED]

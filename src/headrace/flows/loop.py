@@ -292,6 +292,7 @@ class FlowLoop:
                 buried=batch.buried,
                 relayed=self._relay.done,
                 shape=self._shape,
+                aggregates=self.flow.aggregates or {},
             ),
         )
 

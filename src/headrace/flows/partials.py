@@ -15,6 +15,7 @@ from headrace.aggregates import ORDER, Aggregate
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import Flow
 from headrace.schema import quoted_name
+from headrace.sketches import HASHES_MAX
 from headrace.windows import Fixed
 
 if TYPE_CHECKING:
@@ -94,15 +95,16 @@ def _floor_div(number: Column, by: int) -> Column:
 
 def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Column]:
     """The columns that hold an aggregate's slots over some records; `fold` makes slots of them."""
-    column = None if aggregate.argument is None else column_of(aggregate.argument)
-    match aggregate.kind:
-        case "count" if aggregate.where is None:
+    partial, slot = aggregate.partial, aggregate.slots(name)[0].name
+    column = None if partial.argument is None else column_of(partial.argument)
+    match partial.kind:
+        case "count" if partial.where is None:
             return [F.count(F.lit(1)).alias(name)]
         case "count":
-            return [F.count(F.when(column_of(aggregate.where), F.lit(1))).alias(name)]
+            return [F.count(F.when(column_of(partial.where), F.lit(1))).alias(name)]
     assert column is not None
-    match aggregate.kind:
-        case "sum" if aggregate.exact:
+    match partial.kind:
+        case "sum" if partial.exact:
             return [F.collect_list(column.cast("double")).alias(f"{name}__exact")]
         case "sum":
             return [F.sum(column).alias(name)]
@@ -113,14 +115,34 @@ def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Col
         case "max":
             return [F.max(column).alias(name)]
         case "first" | "last":
-            when = F.col("_arrived_at") if time is None else time
-            parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
-            order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
-            best = F.min if aggregate.kind == "first" else F.max
-            return [best(F.when(column.isNotNull() & when.isNotNull(), order)).alias(name)]
+            best = F.min if partial.kind == "first" else F.max
+            return [best(_in_order(column, time)).alias(name)]
         case "count_distinct":
             return [F.collect_set(column).alias(name)]
-    raise AssertionError(aggregate.kind)
+        case "approx_count_distinct":
+            hashes = F.collect_set(F.when(column.isNotNull(), F.xxhash64(column)))
+            return [F.slice(F.array_sort(hashes), 1, HASHES_MAX).alias(slot)]
+        case "approx_quantile":
+            return [F.collect_list(column.cast("double")).alias(slot)]
+        case "top_k":
+            return [F.collect_list(column).alias(name)]
+        case "histogram":
+            above = [F.lit(True), *(column >= F.lit(bound) for bound in partial.bounds)]
+            below = [*(column < F.lit(bound) for bound in partial.bounds), column.isNotNull()]
+            return [F.array(*(F.count(F.when(a & b, 1)) for a, b in zip(above, below, strict=True))).alias(slot)]
+        case "collect":
+            return [F.slice(F.array_sort(F.collect_list(_in_order(column, time))), 1, partial.limit).alias(slot)]
+        case "own":
+            return [column.alias(slot)]
+    raise AssertionError(partial.kind)
+
+
+def _in_order(column: Column, time: Column | None) -> Column:
+    """The value with what orders it; null if it, or its time, is."""
+    when = F.col("_arrived_at") if time is None else time
+    parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
+    order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
+    return F.when(column.isNotNull() & when.isNotNull(), order)
 
 
 def column_of(given: Any) -> Column:

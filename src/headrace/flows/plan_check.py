@@ -41,7 +41,7 @@ from headrace.flows.probe_rows import edge_rows, plain_rows
 from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
 
-__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange"]
+__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange", "sample_rows"]
 
 Transform = Callable[[DataFrame], DataFrame]
 Row = tuple[str, ...]
@@ -374,12 +374,17 @@ def _trials(schema: StructType, sample: pa.Table | None) -> list[pa.Table]:
             raise InvalidArgument("sample", sample.schema.names, f"has no column {missing[0]!r}")
         if sample.num_rows >= 2:
             return [sample.select(schema.names).slice(0, SAMPLE_ROWS_MAX)]
+    return sample_rows(schema)
+
+
+def sample_rows(schema: StructType) -> list[pa.Table]:
+    """Rows that are made up: of edges, and plain ones; none if the log has no such types."""
     try:
         # By number: metadata columns are part of a batch, though no topic may name a column so.
         numbered = [StructField(f"c{i}", field.dataType, field.nullable) for i, field in enumerate(schema)]
         arrow = schema_from(StructType(numbered))
     except InvalidSchema:
-        return []  # a type that an earlier transform made, which no log has
+        return []  # a type that an earlier transform made
     renamed = pa.schema([arrow.field(i).with_name(name) for i, name in enumerate(schema.names)])
     return [edge_rows(renamed), plain_rows(renamed)]
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import (
+    AggregateFailed,
     AlreadyRunning,
     DoesNotFit,
     FlowChanged,
@@ -45,6 +46,7 @@ FATAL = (
     TopicReplaced,
     OffsetOutOfRange,
     TransformFailed,
+    AggregateFailed,
     TransformRefused,
     InvalidArgument,
     DoesNotFit,

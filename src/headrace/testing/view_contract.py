@@ -27,7 +27,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.aggregates import ORDER, Aggregate, collect, top_k
 from headrace.errors import (
+    AggregateFailed,
     Closed,
     CommitConflict,
     DoesNotFit,
@@ -184,7 +186,8 @@ def busy(table: pa.Table) -> pa.Table:
 
 
 def commit(state: FlowState, partials: pa.Table | None = None, **more: Any) -> Commit:
-    return Commit(**{"sequence": state.sequence, "places": {}, "topic_ids": {}, "partials": partials, **more})
+    usual = {"sequence": state.sequence, "places": {}, "topic_ids": {}, "partials": partials, "aggregates": FUNCTIONS}
+    return Commit(**{**usual, **more})
 
 
 # -- every rule at once, and its model -------------------------------------------------------------------
@@ -194,19 +197,29 @@ Record = tuple[Any, Any, int, int, int]
 
 
 def all_rules(name: str, ddl: str) -> FlowSpec:
-    """Least, greatest, first, last and the number of different values of a column of that type."""
+    """Least, greatest, first, last, the number of different values, the most frequent and the earliest ones of a
+    column of that type."""
     order = [("at", "timestamp"), ("partition", "int"), ("offset", "bigint")]
     slots = [SlotColumn("lo", ddl, "least"), SlotColumn("hi", ddl, "greatest")]
     for slot, rule in ("one", "earliest"), ("end", "latest"):
         slots.append(SlotColumn(slot, ddl, rule, slot))  # type: ignore[arg-type]
         slots += [SlotColumn(f"{slot}__{part}", kind, rule, slot) for part, kind in order]  # type: ignore[arg-type]
     slots.append(SlotColumn("kinds", ddl, "distinct"))
+    slots.append(SlotColumn("top", f"array<struct<value:{ddl},count:bigint>>", "counted"))
+    kept = ",".join(f"{part}:{kind}" for part, kind in [*order, ("value", ddl)])
+    slots.append(SlotColumn("some__state", f"array<struct<{kept}>>", "merged"))
+    slots.append(SlotColumn("some", f"array<{ddl}>", "finished", "some__state"))
     results = [
         *(Result(each, ddl, (each,)) for each in ("lo", "hi", "one", "end")),
         Result("kinds", "bigint", ("kinds",)),
+        *(Result(slot.name, slot.type, (slot.name,)) for slot in slots if slot.name in ("top", "some")),
     ]
     view = ViewSpec(name, (Column("g", "string"),), tuple(slots), tuple(results))
     return FlowSpec(name, "shop", ("clicks",), view)
+
+
+FUNCTIONS = {"top": top_k("x", 2), "some": collect("x", 3)}
+"""Of `all_rules`, what no SQL merges."""
 
 
 def partial(records: Sequence[Record]) -> dict[str, Any]:
@@ -221,6 +234,9 @@ def partial(records: Sequence[Record]) -> dict[str, Any]:
         out[f"{slot}__at"] = None if found is None else moment(T0 + found[2] * SECOND)
         out[f"{slot}__partition"], out[f"{slot}__offset"] = (None, None) if found is None else found[3:]
     out["kinds"] = values
+    out["top"] = [{"value": value, "count": 1} for value in values]
+    earliest = [(moment(T0 + record[2] * SECOND), *record[3:], record[1]) for record in sorted(known, key=place)]
+    out["some__state"] = [dict(zip((*ORDER, "value"), each, strict=True)) for each in earliest[:3]]
     return out
 
 
@@ -232,7 +248,8 @@ def partial_rows(spec: FlowSpec, pieces: Sequence[Sequence[Record]]) -> pa.Table
     for slot in spec.view.slots:
         kind = arrow_type(slot.type)
         kind = pa.list_(kind) if slot.rule == "distinct" else kind
-        columns[slot.name] = pa.array([row[slot.name] for row in rows], kind)
+        if slot.rule != "finished":
+            columns[slot.name] = pa.array([row[slot.name] for row in rows], kind)
     columns["_corrections"] = pa.array([0] * len(rows), pa.int64())
     columns["_updated_at"] = pa.array([moment(T0)] * len(rows), INSTANT)
     return pa.table(columns)
@@ -241,8 +258,17 @@ def partial_rows(spec: FlowSpec, pieces: Sequence[Sequence[Record]]) -> pa.Table
 def seen(records: Sequence[Record]) -> tuple[Any, ...]:
     """What a reader must see of them."""
     all_of_them = partial(records)
-    different = len({plain(value) for value in all_of_them["kinds"]})
-    return (*(plain(all_of_them[name]) for name in ("lo", "hi", "one", "end")), different)
+    times = Counter(plain(value) for value in all_of_them["kinds"])
+    known = {plain(value): ranked(value) for value in all_of_them["kinds"]}
+    top = sorted(times.items(), key=lambda each: (-each[1], known[each[0]]))[:2]
+    some = [plain(each["value"]) for each in all_of_them["some__state"]]
+    return (*(plain(all_of_them[name]) for name in ("lo", "hi", "one", "end")), len(times), top, some)
+
+
+def found_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a reader does see."""
+    top, some = [(plain(each["value"]), each["count"]) for each in row["top"]], [plain(value) for value in row["some"]]
+    return (*(plain(row[name]) for name in ("lo", "hi", "one", "end")), row["kinds"], top, some)
 
 
 def cuts(count: int) -> st.SearchStrategy[list[int]]:
@@ -713,16 +739,13 @@ class MergeContract(Setting):
                 mine = [record for record in records[start:stop] if record[0] == group]
                 middle = data.draw(st.integers(0, len(mine)))  # two partial rows of one key, perhaps
                 pieces += [piece for piece in (mine[:middle], mine[middle:]) if piece]
-            state = store.commit(state, commit(state, partial_rows(spec, data.draw(st.permutations(pieces)))))
+            partials = partial_rows(spec, data.draw(st.permutations(pieces)))
+            state = store.commit(state, commit(state, partials))
         expected = {
             group: seen([record for record in records if record[0] == group])
             for group in {record[0] for record in records}
         }
-        found = {
-            row["g"]: tuple(plain(row[name]) for name in ("lo", "hi", "one", "end", "kinds"))
-            for row in rows(views, "v")
-        }
-        assert found == expected
+        assert {row["g"]: found_of(row) for row in rows(views, "v")} == expected
 
     @examples
     @given(data=st.data())
@@ -941,6 +964,62 @@ class MergeContract(Setting):
                 expected.setdefault((moment(T0 + n * SIZE), page), set()).update(users or ())
         found = {(row["window_start"], row["page"]): row["users"] for row in rows(views, "v")}
         assert found == {key: len(users) for key, users in expected.items()}
+
+    # -- functions of aggregates ----------------------------------------------------------------------
+
+    def test_lists_are_typed_for_readers_and_json_for_sqlite(self, store: Any, views: Any) -> None:
+        spec = all_rules("v", "timestamp")
+        state = store.begin(spec)
+        records = [("a", moment(T0 + n), n, 0, n) for n in (0, 1, 1)]
+        store.commit(state, commit(state, partial_rows(spec, [records])))
+        (row,) = rows(views, "v")
+        assert row["top"] == [{"value": moment(T0 + 1), "count": 2}, {"value": moment(T0), "count": 1}]
+        assert views.query("select top, some from v").to_pylist() == [{"top": row["top"], "some": row["some"]}]
+        sql = "select e.value ->> 'count' as n from v, json_each(v.top) e"
+        assert views.query(sql)["n"].to_pylist() == [2, 1]
+        assert views.to_arrow("v", {"top": row["top"]}).num_rows == 1
+
+    @pytest.mark.parametrize(
+        ("step", "change", "why"),
+        [
+            ("merge", {"merge": lambda a, b: 1 // (a - b)}, "ZeroDivisionError"),
+            ("merge", {"merge": lambda a, b: str(a + b)}, "something else than bigint"),
+            ("finish", {"finish": lambda value: value.nothing}, "AttributeError"),
+            ("finish", {"finish": lambda _: "x"}, "something else than double"),
+        ],
+    )
+    def test_a_function_that_fails_is_named_and_changes_nothing_else(
+        self, store: Any, views: Any, step: str, change: Any, why: str
+    ) -> None:
+        slots = (SlotColumn("own__state", "bigint", "merged"), SlotColumn("own", "double", "finished", "own__state"))
+        view = ViewSpec("v", (Column("g", "string"),), slots, (Result("own", "double", ("own",)),))
+        state = store.begin(FlowSpec("v", "shop", ("clicks",), view))
+        good: dict[str, Any] = {"partial": "sum(x)", "merge": lambda a, b: a + b, "finish": lambda value: value / 2}
+
+        def batch(*values: int | None) -> pa.Table:
+            columns = {"g": pa.array(["a"] * len(values)), "own__state": pa.array(values, pa.int64())}
+            return _tailed(columns, len(values))
+
+        state = store.commit(state, commit(state, batch(3, None, 3), aggregates={"own": Aggregate(**good)}))
+        assert rows(views, "v")[0]["own"] == 3.0
+        with pytest.raises(AggregateFailed, match=why) as failed:
+            store.commit(state, commit(state, batch(6), aggregates={"own": Aggregate(**{**good, **change})}))
+        assert (failed.value.flow, failed.value.aggregate, failed.value.step) == ("v", "own", step)
+        state = store.commit(state, commit(state, batch(4), aggregates={"own": Aggregate(**good)}))
+        assert rows(views, "v")[0]["own"] == 5.0
+
+    def test_functions_are_asked_for_many_rows(self, store: Any, views: Any) -> None:
+        """More than are asked for at once, several of a key among them, however they fall."""
+        slots = (SlotColumn("own", "bigint", "merged"),)
+        view = ViewSpec("v", (Column("g", "int"),), slots, (Result("own", "bigint", ("own",)),))
+        state = store.begin(FlowSpec("v", "shop", ("clicks",), view))
+        keys = [n % 1_700 for n in range(5_100)]
+        for _ in range(2):
+            columns = {"g": pa.array(keys, pa.int32()), "own": pa.array(range(5_100), pa.int64())}
+            own = {"own": Aggregate("sum(x)", merge=lambda a, b: a + b)}
+            state = store.commit(state, commit(state, _tailed(columns, 5_100), aggregates=own))
+        expected = {key: 2 * (3 * key + 1_700 + 3_400) for key in range(1_700)}
+        assert {row["g"]: row["own"] for row in rows(views, "v")} == expected
 
     # -- keeping ------------------------------------------------------------------------------------
 

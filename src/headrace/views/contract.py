@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from headrace.aggregates import Rule
+from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
 from headrace.errors import InvalidArgument
 
@@ -43,7 +43,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class SlotColumn:
-    """A column of the state: see `aggregates.Slot`. The type of a `distinct` slot is that of its values."""
+    """A column of the state: see `aggregates.Slot`. The type of a `distinct` slot is that of its values, the type of a
+    `counted` one a list of structs of value and count."""
 
     name: str
     type: str
@@ -245,7 +246,8 @@ class Waiting:
 class Commit:
     """One micro-batch's worth of change. `sequence` is the flow's before it. `partials`: rows of the view's key columns
     and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. `reachable_us`: no record to
-    come can change a window that ended by then: what is kept for changing it may go."""
+    come can change a window that ended by then: what is kept for changing it may go. A `finished` slot does not come:
+    it is made."""
 
     sequence: int
     places: Places
@@ -266,6 +268,8 @@ class Commit:
     shape: Callable[[pa.Table], pa.Table] | None = None
     """What makes of the view's changes what goes out; of a view with `shaped`: of its results, `result_columns`, what
     readers see, `places` and `shaped`. Called in the transaction, with the rows that changed."""
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    """Whose functions merge, and finish, what SQL cannot; by their names. Called in the transaction."""
 
 
 class ViewStore(Protocol):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import TransformRefused
-from headrace.views.contract import Column, Emit, ViewSpec, change_columns
-from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import arrow_type, decode, encode, text_of_us, us_of
+from headrace.aggregates import Aggregate
+from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
+from headrace.rows import python_values
+from headrace.schema import type_ddl
+from headrace.views.contract import Column, Emit, SlotColumn, ViewSpec, change_columns
+from headrace.views.tables import ViewTables, quoted, value_type
+from headrace.views.values import NAN, arrow_type, as_column, decode, encode, text_of_us, us_of
 
 __all__ = ["Changes", "ending", "expire", "forget", "in_order", "merge", "reshape"]
 
@@ -27,6 +32,8 @@ Row = tuple[Any, ...]
 Shape = Callable[[pa.Table], pa.Table]
 ROWS_PER_STATEMENT = 100
 FEW = 1_000
+TOGETHER = 2_000
+"""Rows whose functions are asked at once: what is kept of each may be large."""
 
 
 def in_order(spec: ViewSpec, partials: pa.Table) -> pa.Table:
@@ -49,8 +56,19 @@ def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return ranks
 
 
-def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
-    """Merges rows of key columns and slots; a `distinct` slot comes as a list of values."""
+def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
+    """Merges rows of key columns and slots; a `distinct` slot comes as a list of values, a `counted` one as a list of
+    values with their counts."""
+    if tables.merged:
+        for at in range(0, partials.num_rows, TOGETHER):
+            _upsert(db, tables, _with_merged(db, tables, partials.slice(at, TOGETHER), aggregates))
+    else:
+        _upsert(db, tables, partials)
+    if tables.with_values:
+        _merge_values(db, tables, partials, aggregates)
+
+
+def _upsert(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
     whole = pa.array(np.ones(partials.num_rows, np.bool_)) if tables.key else pa.array(np.zeros(partials.num_rows) > 0)
     for name in tables.spec.key:
         if partials[name].null_count:
@@ -60,13 +78,11 @@ def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> Non
     if keyed is not partials:
         for row in zip(*_columns(tables, partials.filter(pc.invert(whole))), strict=True):
             _put(db, tables, row)
-    if tables.distinct:
-        _merge_distinct(db, tables, partials)
 
 
 def _columns(tables: ViewTables, partials: pa.Table) -> list[list[Any]]:
-    counted = {slot.name for slot in tables.distinct}
-    return [[0] * partials.num_rows if name in counted else encode(partials[name]) for name in tables.names]
+    begin: dict[str, Any] = {slot.name: 0 if slot.rule == "distinct" else "[]" for slot in tables.with_values}
+    return [[begin[name]] * partials.num_rows if name in begin else encode(partials[name]) for name in tables.names]
 
 
 def _many(db: sqlite3.Connection, statement: Any, columns: list[list[Any]]) -> None:
@@ -90,25 +106,154 @@ def _put(db: sqlite3.Connection, tables: ViewTables, row: Row) -> None:
         db.execute(tables.insert(), row)
 
 
-def _merge_distinct(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
-    """Values are kept under their row's number; what was new of them is added to the row's count."""
+def _with_merged(
+    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+) -> pa.Table:
+    """The rows with what their aggregates' functions make of them, of others of the same key and of what is stored: to
+    be put in the place of that. All rows of a key bring the same."""
     _stage(db, tables, partials)
-    numbers = np.array(
-        [row for (row,) in db.execute(f"SELECT s.{tables.row} FROM {_staged(tables)} ORDER BY t.number")], np.int64
-    )
+    names = ", ".join(f"s.{quoted(slot.name)}" for slot in tables.merged)
+    found = {row[0]: row[1:] for row in db.execute(f"SELECT t.number, {names} FROM {_staged(tables)}")}
+    key_columns = [encode(partials[name]) for name in tables.spec.key]
+    groups: dict[Row, list[int]] = {}
+    for number, key in enumerate(zip(*key_columns, strict=True) if key_columns else [()] * partials.num_rows):
+        groups.setdefault(key, []).append(number)
+    place = np.empty(partials.num_rows, np.int64)
+    for number, numbers in enumerate(groups.values()):
+        place[numbers] = number
+    finished = {slot.of: slot for slot in tables.spec.slots if slot.rule == "finished"}
+    made: dict[str, pa.Array] = {}
+    for at, slot in enumerate(tables.merged):
+        result = finished.get(slot.name, slot)
+        own = _Functions(tables.spec.name, result.name, aggregates[result.name])
+        arrow = arrow_type(slot.type)
+        olds = [found[numbers[0]][at] if numbers[0] in found else None for numbers in groups.values()]
+        news = python_values(partials[slot.name].combine_chunks())
+        kept = [
+            own.merged([old, *(news[number] for number in numbers)])
+            for old, numbers in zip(python_values(decode(olds, arrow)), groups.values(), strict=True)
+        ]
+        made[slot.name] = own.typed(kept, arrow, "merge")
+        if result is not slot:
+            made[result.name] = own.typed([own.finished(one) for one in kept], arrow_type(result.type), "finish")
+    partials = partials.drop_columns([slot.name for slot in tables.merged])
+    for name, values in made.items():
+        partials = partials.append_column(name, values.take(pa.array(place)))
+    return partials
+
+
+class _Functions:
+    """An aggregate's own functions; what they raise says whose they are."""
+
+    def __init__(self, flow: str, name: str, aggregate: Aggregate) -> None:
+        assert aggregate.merge is not None
+        self._flow, self._name, self._merge, self._finish = flow, name, aggregate.merge, aggregate.finish
+
+    def merged(self, values: Iterable[Any]) -> Any:
+        some = [value for value in values if value is not None]
+        try:
+            return reduce(self._merge, some) if some else None
+        except Exception as error:
+            raise self._failed("merge", f"{type(error).__name__}: {error}") from error
+
+    def finished(self, value: Any) -> Any:
+        assert self._finish is not None
+        try:
+            return None if value is None else self._finish(value)
+        except Exception as error:
+            raise self._failed("finish", f"{type(error).__name__}: {error}") from error
+
+    def typed(self, values: list[Any], arrow: pa.DataType, step: str) -> pa.Array:
+        try:
+            return as_column(values, arrow)
+        except (HeadraceError, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise self._failed(step, f"it returned something else than {type_ddl(arrow)}: {error}") from error
+
+    def _failed(self, step: str, why: str) -> AggregateFailed:
+        return AggregateFailed(flow=self._flow, aggregate=self._name, step=step, why=why)
+
+
+def _merge_values(
+    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+) -> None:
+    """Values are kept under their row's number."""
+    _stage(db, tables, partials)
+    wanted = ", ".join(f"s.{name}" for name in (tables.row, *(quoted(slot.name) for slot in tables.counted)))
+    found = db.execute(f"SELECT {wanted} FROM {_staged(tables)} ORDER BY t.number").fetchall()
+    numbers = np.array([row[0] for row in found], np.int64)
     assert len(numbers) == partials.num_rows, "each partial row has its row"
-    for slot in tables.distinct:
+    for slot in tables.with_values:
         lists = partials[slot.name].combine_chunks()
         rows = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy()).tolist()
-        fresh: Counter[int] = Counter()
-        pairs = list(zip(rows, encode(lists.flatten()), strict=True))
-        for at in range(0, len(pairs), ROWS_PER_STATEMENT):
-            some = pairs[at : at + ROWS_PER_STATEMENT]
-            add = f"INSERT OR IGNORE INTO {tables.values_of(slot)} VALUES {', '.join(['(?, ?)'] * len(some))}"
-            fresh.update(row for (row,) in db.execute(f"{add} RETURNING row", [each for pair in some for each in pair]))
-        name = quoted(slot.name)
-        counts = [(count, row) for row, count in fresh.items()]
-        db.executemany(f"UPDATE {tables.state} SET {name} = {name} + ? WHERE {tables.row} = ?", counts)
+        if slot.rule == "distinct":
+            _merge_distinct(db, tables, slot, rows, encode(lists.flatten()))
+        else:
+            at = tables.counted.index(slot) + 1
+            tops = {row[0]: row[at] for row in found}
+            _merge_counted(db, tables, slot, rows, lists.flatten(), tops, aggregates[slot.name].partial.limit)
+
+
+def _merge_distinct(
+    db: sqlite3.Connection, tables: ViewTables, slot: SlotColumn, rows: list[int], values: list[Any]
+) -> None:
+    """What was new of the values is added to the row's count."""
+    fresh: Counter[int] = Counter()
+    pairs = list(zip(rows, values, strict=True))
+    for at in range(0, len(pairs), ROWS_PER_STATEMENT):
+        some = pairs[at : at + ROWS_PER_STATEMENT]
+        add = f"INSERT OR IGNORE INTO {tables.values_of(slot)} VALUES {', '.join(['(?, ?)'] * len(some))}"
+        fresh.update(row for (row,) in db.execute(f"{add} RETURNING row", [each for pair in some for each in pair]))
+    name = quoted(slot.name)
+    counts = [(count, row) for row, count in fresh.items()]
+    db.executemany(f"UPDATE {tables.state} SET {name} = {name} + ? WHERE {tables.row} = ?", counts)
+
+
+def _merge_counted(
+    db: sqlite3.Connection,
+    tables: ViewTables,
+    slot: SlotColumn,
+    rows: list[int],
+    counts: pa.Array,
+    tops: dict[int, str],
+    limit: int,
+) -> None:
+    """Counts only grow: so the most frequent values are among those that were, `tops`, and those that just came."""
+    value, arrow, name = value_type(slot), arrow_type(slot.type), quoted(slot.name)
+    given = list(zip(rows, encode(counts.field("value")), encode(counts.field("count")), strict=True))
+    now: dict[int, dict[Any, int]] = {row: {} for row in tops}
+    for at in range(0, len(given), ROWS_PER_STATEMENT):
+        some = given[at : at + ROWS_PER_STATEMENT]
+        found = db.execute(
+            f"INSERT INTO {tables.values_of(slot)} VALUES {', '.join(['(?, ?, ?)'] * len(some))} "
+            f"ON CONFLICT (row, value) DO UPDATE SET count = count + excluded.count RETURNING row, value, count",
+            [each for one in some for each in one],
+        )
+        for row, each, count in found:
+            now[row][each] = max(count, now[row].get(each, 0))
+    before = decode(list(tops.values()), arrow)
+    of = np.repeat(list(tops), before.value_lengths().to_numpy()).tolist()
+    were = before.flatten()
+    for row, each, count in zip(of, encode(were.field("value")), encode(were.field("count")), strict=True):
+        now[row].setdefault(each, count)
+    order = _order_of(value)
+    best = [sorted(each.items(), key=lambda one: (-one[1], order(one[0])))[:limit] for each in now.values()]
+    flat = [one for top in best for one in top]
+    structs = pa.StructArray.from_arrays(
+        [decode([each for each, _ in flat], value), pa.array([count for _, count in flat], pa.int64())],
+        fields=list(arrow.value_type),
+    )
+    ends = pa.array(np.cumsum([0, *map(len, best)]), pa.int32())
+    made = encode(pa.ListArray.from_arrays(ends, structs, type=arrow))
+    db.executemany(f"UPDATE {tables.state} SET {name} = ? WHERE {tables.row} = ?", zip(made, now, strict=True))
+
+
+def _order_of(arrow: pa.DataType) -> Callable[[Any], Any]:
+    """What orders values as they are in the tables."""
+    if pa.types.is_decimal(arrow):
+        return Decimal
+    if pa.types.is_floating(arrow):
+        return lambda value: (value == NAN, 0.0 if value == NAN else value)
+    return lambda value: value
 
 
 def _stage(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
@@ -169,10 +314,10 @@ def reshape(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, shap
 
 def forget(db: sqlite3.Connection, tables: ViewTables, before: str | None, now_us: int | None) -> None:
     """Drops the values kept for windows that can no longer change: that end by `now_us`, and did not by `before`."""
-    if now_us is None or not tables.spec.window_us or not tables.distinct:
+    if now_us is None or not tables.spec.window_us:
         return
     where, values = ending(tables.spec, before, now_us)
-    for slot in tables.distinct:
+    for slot in tables.with_values:
         rows = f"SELECT {tables.row} FROM {tables.state} WHERE {where}"
         db.execute(f"DELETE FROM {tables.values_of(slot)} WHERE row IN ({rows})", values)
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout, UnknownView, WaitTimeout, nearest
+from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
@@ -38,6 +39,7 @@ from headrace.views.values import (
     declared_type,
     decode,
     encode,
+    nested,
     order_decimals,
     register_converters,
     text_of_us,
@@ -65,8 +67,8 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a query of somebody else may take. `result_bytes` counts texts and blobs; `value_bytes` is the most that
-    any value may have on the way, too. `stop()`: it is not wanted any more."""
+    """What a query of somebody else may take. `result_bytes` counts texts, blobs and lists; `value_bytes` is the most
+    that any value may have on the way, too. `stop()`: it is not wanted any more."""
 
     seconds: float = 10.0
     rows: int = 10_000
@@ -193,8 +195,9 @@ class Views:
     def _table(self, sql: str, names: list[str], rows: list[tuple[Any, ...]], read: set[tuple[str, str]]) -> pa.Table:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
-        if any(pa.types.is_null(array.type) for array in arrays):
-            arrays = [_typed_null(array, kind) for array, kind in zip(arrays, self._kinds(sql, names), strict=True)]
+        if any(pa.types.is_null(array.type) for array in arrays) or any(list in map(type, each) for each in columns):
+            kinds = self._kinds(sql, names)
+            arrays = [_typed(*each) for each in zip(arrays, columns, kinds, strict=True)]
         return pa.Table.from_arrays(arrays, names=names)
 
     def _kinds(self, sql: str, names: list[str]) -> list[str]:
@@ -250,6 +253,7 @@ class Views:
             else tuple(bound(value) for value in params)
         )
         db = opened.enter_context(self._reading(typed=True))
+        db.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # SQLite makes these when they are first used
         db.set_authorizer(allowed)
         opened.enter_context(self._explaining(sql, bounds))
         _limit(db, bounds)
@@ -604,9 +608,11 @@ def _as_null(found: re.Match[str]) -> str:
     return "NULL" if found.group(1) else found.group()
 
 
-def _typed_null(array: pa.Array, kind: str) -> pa.Array:
-    """A column without values as what it is declared as."""
+def _typed(array: pa.Array, values: Sequence[Any], kind: str) -> pa.Array:
+    """A column without values, or of lists, as what it is declared as."""
     arrow = declared_type(kind)
+    if arrow is not None and pa.types.is_nested(arrow):
+        return nested(list(values), arrow)
     return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
 
 
@@ -651,6 +657,7 @@ def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]
     size_bytes = 0
     for row in cursor:
         size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+        size_bytes += sum(len(encode_value(value)) for value in row if isinstance(value, list | dict))
         if len(rows) == bounds.rows or (rows and size_bytes > bounds.result_bytes):
             return rows, True
         rows.append(row)
@@ -719,6 +726,10 @@ def _column(values: list[Any], doubles: Callable[[], bool]) -> pa.Array:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if kinds == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if kinds and kinds <= {list, dict}:
+        with contextlib.suppress(pa.ArrowException):
+            return pa.array(values)  # what it is declared as says more, where that is known: `_typed`
+        return pa.array([None if value is None else encode_value(value) for value in values])
     if len(kinds) > 1:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
     if kinds == {datetime}:

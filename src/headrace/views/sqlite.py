@@ -317,7 +317,7 @@ class SqliteViews:
         if spec.emit is not None:
             changes = merging.Changes(db, tables, spec.emit, partials, was_closed)
         if partials is not None and partials.num_rows:
-            merging.merge(db, tables, partials)
+            merging.merge(db, tables, partials, commit.aggregates)
             if spec.view.shaped is not None:
                 assert commit.shape is not None, "a shaped view's commits say how"
                 merging.reshape(db, tables, partials, commit.shape)

@@ -2,8 +2,8 @@
 
 The state is one plain table, a row per window and group, with the slots of the aggregates as columns. What readers see
 is an SQL view over it under the view's own name; whether a window is final is computed there from the flow's frontier,
-so that closing a million windows changes one row. Values of `count_distinct` lie in a table of their own, and so do the
-rows that a transform made of the results: readers see these, joined with the state's row for what is common to them.
+so that closing a million windows changes one row. Values of `count_distinct` and `top_k` lie in tables of their own, as
+do the rows that a transform made of the results: readers see these, joined with the state's row for what is common.
 
 A group's name is a user's column and may be anything, so it is quoted. Names with a '/' are ours: no view has one."""
 
@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import pyarrow as pa
+
 from headrace.aggregates import ORDER
 from headrace.errors import InvalidArgument, InvalidName
 from headrace.names import check_name
 from headrace.views.contract import TAIL, WINDOW, Column, SlotColumn, ViewSpec
 from headrace.views.values import arrow_type, declared
 
-__all__ = ["ViewTables", "quoted", "tables_of"]
+__all__ = ["ViewTables", "quoted", "tables_of", "value_type"]
 
 
 def quoted(name: str) -> str:
@@ -48,11 +50,16 @@ class ViewTables:
         self.row = quoted(ROW)
         self.key = [quoted(name) for name in spec.key]
         self.distinct = [slot for slot in spec.slots if slot.rule == "distinct"]
+        self.counted = [slot for slot in spec.slots if slot.rule == "counted"]
+        self.merged = [slot for slot in spec.slots if slot.rule == "merged"]
         window = [f"{quoted(name)} UTC_TIMESTAMP" for name in WINDOW] if spec.window_us else []
         groups = [f"{quoted(each.name)} {declared(arrow_type(each.type), column=each.name)}" for each in spec.groups]
-        slots = [f"{quoted(slot.name)} {_slot_type(slot)}" for slot in spec.slots]
+        finished = {slot.of for slot in spec.slots if slot.rule == "finished"}
+        slots = [f"{quoted(slot.name)} {_slot_type(slot)}" for slot in spec.slots if slot.name not in finished]
         tail = ["_corrections INTEGER NOT NULL", "_updated_at UTC_TIMESTAMP"]
-        self._columns = [f"{self.row} INTEGER PRIMARY KEY", *window, *groups, *slots, *tail]
+        # Large, and of no interest to readers: behind what they read, so that SQLite need not read past it.
+        kept = [f"{quoted(slot.name)} {_slot_type(slot)}" for slot in spec.slots if slot.name in finished]
+        self._columns = [f"{self.row} INTEGER PRIMARY KEY", *window, *groups, *slots, *tail, *kept]
         self.names = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
         self.names += [*(slot.name for slot in spec.slots), "_corrections", "_updated_at"]
         self._upserts: dict[int, str] = {}
@@ -97,10 +104,11 @@ class ViewTables:
     def create(self) -> list[str]:
         unique = f", UNIQUE ({', '.join(self.key)})" if self.key else ""
         made = [f"CREATE TABLE {self.state} ({', '.join(self._columns)}{unique})"]
-        for slot in self.distinct:
-            value = declared(arrow_type(slot.type), column=slot.name)
+        for slot in self.with_values:
+            value = declared(value_type(slot), column=slot.name)
+            count = ", count INTEGER NOT NULL" if slot.rule == "counted" else ""
             made.append(
-                f"CREATE TABLE {self.values_of(slot)} (row INTEGER NOT NULL, value {value} NOT NULL, "
+                f"CREATE TABLE {self.values_of(slot)} (row INTEGER NOT NULL, value {value} NOT NULL{count}, "
                 f"PRIMARY KEY (row, value)) WITHOUT ROWID"
             )
         if self.shaped is not None:
@@ -124,10 +132,15 @@ class ViewTables:
         return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS SELECT {self.seen()} FROM {self.seen_from}"]
 
     def drop(self) -> list[str]:
-        tables = [self.state, *(self.values_of(slot) for slot in self.distinct)]
+        tables = [self.state, *(self.values_of(slot) for slot in self.with_values)]
         tables += [] if self.shaped is None else [self.shaped]
         views = [f"DROP VIEW IF EXISTS {quoted(self.spec.name)}"] if self.spec.public else []
         return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables)]
+
+    @property
+    def with_values(self) -> list[SlotColumn]:
+        """The slots whose values lie in a table of their own."""
+        return [*self.distinct, *self.counted]
 
     def values_of(self, slot: SlotColumn) -> str:
         return quoted(f"{self.spec.name}/values/{slot.name}")
@@ -191,7 +204,7 @@ class ViewTables:
 
     def _merges(self, incoming: Callable[[str], str]) -> dict[str, str]:
         """Column -> the SQL of its merged value; `incoming` writes the new value of a column."""
-        slots = [slot for slot in self.spec.slots if slot.rule != "distinct"]
+        slots = [slot for slot in self.spec.slots if slot.rule not in ("distinct", "counted")]
         out = {slot.name: _merge(slot, quoted(slot.name), incoming) for slot in slots}
         out["_corrections"] = f"_corrections + {incoming('_corrections')}"
         out["_updated_at"] = _better("_updated_at", incoming("_updated_at"), ">")
@@ -202,6 +215,12 @@ def _ratio(above: str, below: str, *, type_above: str) -> str:
     """NaN is a text, which SQLite would divide as if it were zero."""
     ratio = f"CAST({above} AS REAL) / nullif({below}, 0)"
     return f"CASE {above} WHEN 'NaN' THEN 'NaN' ELSE {ratio} END" if _kind(type_above) == "DOUBLE" else ratio
+
+
+def value_type(slot: SlotColumn) -> pa.DataType:
+    """Of the values in a slot's own table."""
+    arrow = arrow_type(slot.type)
+    return arrow if slot.rule == "distinct" else arrow.value_type.field("value").type
 
 
 def _kind(ddl: str) -> str:
@@ -243,5 +262,7 @@ def _merge(slot: SlotColumn, old: str, incoming: Callable[[str], str]) -> str:
             return f"hr_add_exact({old}, {new})"
         case "rounded":
             return f"hr_round_exact(hr_add_exact({quoted(slot.of)}, {incoming(slot.of)}))"
-        case "distinct":
+        case "merged" | "finished":
+            return new  # merging has asked the functions
+        case "distinct" | "counted":
             raise AssertionError("counted by merging, value by value")

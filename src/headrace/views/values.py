@@ -1,7 +1,8 @@
 """Arrow columns as SQLite has them, and back. Owns which declared type and which text or number stands for a value.
 Times are texts in UTC, and sort as they should. Decimals are texts, compared by value through a collation that only our
 connections have: another program that reads a view with decimals is told so by SQLite, and never shown 9 above 10. A
-double that is not a number is the text 'NaN', which SQLite sorts above all numbers, as Spark does; -0.0 becomes 0.0."""
+double that is not a number is the text 'NaN', which SQLite sorts above all numbers, as Spark does; -0.0 becomes 0.0.
+Lists, and what has fields, are JSON, for SQLite's own functions."""
 
 from __future__ import annotations
 
@@ -12,20 +13,26 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, ViewsDamaged
-from headrace.schema import parse_ddl
+from headrace.jsonrows import decoder, encoder
+from headrace.rows import python_values, to_batch
+from headrace.schema import parse_ddl, type_ddl
 
 __all__ = [
     "arrow_type",
+    "as_column",
     "bound",
+    "check_column",
     "declared",
     "declared_type",
     "decode",
     "encode",
+    "nested",
     "order_decimals",
     "register_converters",
     "text_of_us",
@@ -34,6 +41,7 @@ __all__ = [
 
 NAN = "NaN"
 BY_VALUE = "hr_decimal"
+JSON = "JSON_VALUE"
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -60,13 +68,24 @@ def declared(arrow: pa.DataType, *, column: str = "") -> str:
         return "UTC_TIMESTAMP" if arrow.tz else "LOCAL_TIMESTAMP"
     if pa.types.is_decimal(arrow):
         return f"DECIMAL_TEXT({arrow.precision},{arrow.scale}) COLLATE {BY_VALUE}"
-    raise InvalidArgument(
-        "column", column, f"is of type {arrow}: a view's columns are plain values. Select the field you need from it"
-    )
+    if pa.types.is_nested(arrow):  # a name of several words has quotes, and says what is in the JSON
+        return '"' + f"{JSON} {type_ddl(arrow)}".replace('"', '""') + '"'
+    raise InvalidArgument("column", column, f"is of type {arrow}, which a view cannot hold")
+
+
+def check_column(arrow: pa.DataType, *, column: str, lists: bool = False) -> None:
+    """Refuses what readers of a view could not make much of."""
+    if pa.types.is_nested(arrow) and not (lists and pa.types.is_list(arrow)):
+        plain = "plain values or lists" if lists else "plain values"
+        why = f"is of type {type_ddl(arrow)}, and can only be {plain} here. Select the field you need from it"
+        raise InvalidArgument("column", column, why)
+    declared(arrow, column=column)
 
 
 def declared_type(kind: str) -> pa.DataType | None:
     """The type a query's result has that is a column declared so; None: it is not one of ours."""
+    if kind.startswith(f"{JSON} "):
+        return arrow_type(kind.removeprefix(f"{JSON} "))
     name, _, rest = kind.partition("(")
     if name == "DECIMAL_TEXT":
         precision, scale = (int(part) for part in rest.rstrip(")").split(","))
@@ -97,6 +116,10 @@ def encode(column: pa.ChunkedArray | pa.Array) -> list[Any]:
         return [None if value is None else format(value, "f") for value in column.to_pylist()]
     if pa.types.is_boolean(arrow):
         return list(column.cast(pa.int8()).to_pylist())
+    if pa.types.is_nested(arrow):
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        write = encoder(arrow)
+        return [None if value is None else write(value) for value in python_values(whole)]
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(arrow) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value is not None and math.isnan(value) else value for value in values]
@@ -165,7 +188,27 @@ def _decoded(values: list[Any], arrow: pa.DataType) -> pa.Array:
         return pa.array([None if value is None else bool(value) for value in values], arrow)
     if pa.types.is_floating(arrow):
         return pa.array([math.nan if value == NAN else value for value in values], arrow)
+    if pa.types.is_nested(arrow):
+        return nested([None if value is None else orjson.loads(value) for value in values], arrow)
     return pa.array(values, arrow)
+
+
+def nested(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    """A column of lists, or what else is kept as JSON, parsed."""
+    typed = decoder(arrow)
+    return as_column([value if value is None or typed is None else typed(value) for value in values], arrow)
+
+
+def as_column(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    """Python's values as a column; RecordRejected or one of Arrow's errors if they are of another type."""
+    if not pa.types.is_nested(arrow):
+        return pa.array(values, arrow)
+    return to_batch([{"x": value} for value in values], _column_of(arrow), extra="forbid", topic="views").column(0)
+
+
+@cache
+def _column_of(arrow: pa.DataType) -> pa.Schema:
+    return pa.schema([("x", arrow)])
 
 
 def bound(value: Any) -> Any:
@@ -195,6 +238,7 @@ def register_converters() -> None:
     sqlite3.register_converter("ISO_DATE", lambda raw: date.fromisoformat(raw.decode()))
     sqlite3.register_converter("DECIMAL_TEXT", lambda raw: Decimal(raw.decode()))
     sqlite3.register_converter("BOOL", lambda raw: raw != b"0")
+    sqlite3.register_converter(JSON, orjson.loads)
     # None for DOUBLE: a converter is given 15 digits of it.
 
 

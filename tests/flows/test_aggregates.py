@@ -1,0 +1,173 @@
+"""Sketches, lists and one's own aggregates, from the program to the reader. That they are right under every cut is
+shown by `test_oracle` and `test_cuts`, which have them in their flows."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.sketches import HASHES_MAX
+from tests.cli.conftest import Shell
+
+SCHEMA = "user int, page string, ms double, tags array<string>, at timestamp"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def requests(count: int, seed: int = 20261116) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    return [
+        {
+            "user": n,
+            "page": rng.choice(["/", "/", "/cart", "/pay"]),
+            "ms": rng.lognormvariate(4, 1),
+            "at": START + timedelta(milliseconds=n),
+        }
+        for n in range(count)
+    ]
+
+
+def adding(kept: Any, more: Any) -> Any:
+    return {name: kept[name] + more[name] for name in kept}
+
+
+MEAN = {
+    "partial": "named_struct('n', count(ms), 'sum', sum(ms))",
+    "merge": adding,
+    "finish": lambda k: k["sum"] / k["n"],
+}
+
+
+def aggregates() -> dict[str, Any]:
+    return {
+        "users": hr.approx_count_distinct("user"),
+        "half": hr.approx_quantile("ms", 0.5),
+        "top": hr.top_k("page", 2),
+        "spread": hr.histogram("ms", [10, 100]),
+        "some": hr.collect("user", limit=3),
+    }
+
+
+@pytest.fixture(scope="module")
+def app(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Many requests, folded by Arrow, by Spark, and on to a topic and a shaped view."""
+    with hr.App("shop", home=tmp_path_factory.mktemp("aggregates"), spark=spark) as app:
+        topic = app.topic("requests", SCHEMA, event_time="at", partitions=2, durability="os")
+        stream = app.stream(topic)
+        stream.agg(**aggregates()).to_view("by_arrow")
+        spread = stream.transform(lambda df: df.where("ms > 0"))
+        spread.agg(**aggregates(), mean=hr.Aggregate(**MEAN)).to_view("by_spark")
+        window = spread.window(hr.tumbling("1 hour")).agg(**aggregates())
+        window.to_topic("changes", durability="os")
+        exploded = window.transform(lambda df: df.selectExpr("window_start", "window_end", "inline(top)", "some"))
+        exploded.to_view("exploded")
+        topic.append(requests(10_000))
+        app.drain(batch_rows=6_000)
+        yield app
+
+
+def test_arrow_and_spark_come_to_the_same(app: Any) -> None:
+    rows = requests(10_000)
+    (by_arrow,) = app.view("by_arrow").to_arrow().to_pylist()
+    (by_spark,) = app.view("by_spark").to_arrow().to_pylist()
+    assert by_spark.pop("mean") == pytest.approx(sum(row["ms"] for row in rows) / len(rows))
+    assert by_arrow == by_spark
+    assert by_arrow["users"] == pytest.approx(10_000, rel=5 / HASHES_MAX**0.5)
+    assert by_arrow["half"] == pytest.approx(sorted(row["ms"] for row in rows)[4_999], rel=0.0078)
+    assert by_arrow["some"] == [0, 1, 2]
+    assert [each["value"] for each in by_arrow["top"]] == ["/", "/pay"] or by_arrow["top"][1]["value"] == "/cart"
+    assert sum(by_arrow["spread"]) == 10_000
+
+
+def test_audit_finds_lists_in_order(app: Any) -> None:
+    assert app.audit().ok
+
+
+def test_lists_go_to_topics_typed(app: Any) -> None:
+    topic = app.log.topic("changes")
+    assert "array<struct<value: string, count: bigint>>" in topic.describe().schema
+    *_, last = [record.value for record in topic.records()]
+    (now,) = app.view("by_arrow").to_arrow().to_pylist()
+    assert {name: last[name] for name in aggregates()} == {name: now[name] for name in aggregates()}
+
+
+def test_a_transform_sees_lists_and_makes_them(app: Any) -> None:
+    rows = app.view("exploded").to_arrow().to_pylist()
+    (now,) = app.view("by_arrow").to_arrow().to_pylist()
+    found = [{"value": row["value"], "count": row["count"]} for row in rows]
+    assert sorted(found, key=str) == sorted(now["top"], key=str)
+    assert [row["some"] for row in rows] == [[0, 1, 2]] * 2
+
+
+def test_lists_are_read_by_sql_by_the_command_line_and_by_watchers(app: Any) -> None:
+    (now,) = app.view("by_arrow").to_arrow().to_pylist()
+    assert app.query("select top, some from by_arrow").to_pylist() == [{"top": now["top"], "some": now["some"]}]
+    counts = app.query("select e.value ->> 'count' as n from by_arrow v, json_each(v.top) e where e.key = 0")
+    assert counts["n"].to_pylist() == [now["top"][0]["count"]]
+    assert app.view("by_arrow").get(some=[0, 1, 2]) == now
+    with app.view("by_arrow").changes(timeout="0 seconds") as changes:
+        assert [change["top"] for change in changes] == [now["top"]]
+    for sql in ("by_arrow", "select * from by_arrow"):
+        shell = Shell(app.home)
+        home = ("--home", str(app.home))
+        shown = {kind: shell.ok(*home, "query", sql, "--format", kind).text for kind in ("json", "csv", "table")}
+        assert json.loads(shown["json"])["top"] == now["top"]
+        assert '"[{""value"":""/"",""count"":' in shown["csv"]
+        assert "0, 1, 2" in shown["table"]
+
+
+def test_what_changed_is_told_in_the_words_it_was_written_in(app: Any) -> None:
+    changed = {**aggregates(), "top": hr.top_k("page", 3), "half": hr.approx_quantile("ms", 0.9)}
+    flow = app.stream("requests").agg(**changed)._flow("changed")
+    assert app.views.flow("by_arrow").changes(app.running.query(flow).compiled.spec) == [
+        "aggregate 'half': approx_quantile(ms, 0.5) became approx_quantile(ms, 0.9)",
+        "aggregate 'top': top_k(page, 2) became top_k(page, 3)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "error", "said"),
+    [
+        (hr.approx_quantile("page", 0.5), hr.InvalidArgument, "approx_quantile.page, 0.5. is of texts"),
+        (hr.approx_quantile("at", 0.5), hr.InvalidArgument, "is of timestamp, not of numbers"),
+        (hr.histogram("at", [1]), hr.InvalidArgument, "is of timestamp, not of numbers"),
+        (hr.top_k("tags", 1), hr.InvalidArgument, "plain values"),
+        (hr.collect("tags", limit=1), hr.InvalidArgument, "plain values"),
+        (hr.approx_count_distinct("usr"), hr.UnknownColumn, "usr"),
+        (hr.Aggregate(**{**MEAN, "type": "struct<a:int>"}), hr.InvalidArgument, "plain values or lists"),
+        (hr.Aggregate("avg(ms)", merge=lambda a, b: (a + b) / 2), hr.TransformRefused, "depends on how it is grouped"),
+        (hr.Aggregate("sum(ms)", merge=lambda a, b: a - b), hr.TransformRefused, "depends on its order"),
+        (hr.Aggregate("avg(ms)", merge=max), hr.TransformRefused, "depends on the cut"),
+        (hr.Aggregate("max(ms)", merge=lambda *_: "x"), hr.AggregateFailed, "'x': its merge.*than double"),
+        (hr.Aggregate(**{**MEAN, "finish": str}), hr.AggregateFailed, "'x': its finish.*than double"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_before_it_runs(app: Any, aggregate: Any, error: Any, said: str) -> None:
+    flow = app.stream("requests").agg(x=aggregate)._flow("refused")
+    with pytest.raises(error, match=said):
+        app.running.query(flow)
+
+
+def test_a_function_that_fails_stops_the_flow_and_commits_nothing(spark: Any, tmp_path: Path) -> None:
+    """On made-up rows it did not: these are below its limit."""
+
+    def limited(a: float, b: float) -> float:
+        return a + b if a + b < 10_000 else 1 // 0
+
+    with hr.App("own", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "ms double", durability="os")
+        app.stream(topic).agg(total=hr.Aggregate("sum(ms)", merge=limited)).to_view("v")
+        for ms in 9_000.0, 2_000.0:
+            topic.append({"ms": ms})
+        with pytest.raises(hr.AggregateFailed, match="'v', aggregate 'total': its merge failed: ZeroDivisionError"):
+            app.drain(batch_rows=1)
+        assert app.view("v").to_arrow()["total"].to_pylist() == [9_000.0]
+        app.start()
+        with pytest.raises(hr.AggregateFailed):
+            app.wait(timeout="60 seconds")

@@ -1,0 +1,72 @@
+"""Aggregates as they are written: what makes no sense is refused, and they say what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import headrace as hr
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "said"),
+    [
+        (lambda: hr.approx_quantile("x", 1.5), "q", "from 0 to 1"),
+        (lambda: hr.approx_quantile("x", -0.1), "q", "from 0 to 1"),
+        (lambda: hr.approx_quantile("x", float("nan")), "q", "from 0 to 1"),
+        (lambda: hr.approx_quantile("x", True), "q", "from 0 to 1"),
+        (lambda: hr.approx_quantile("x", "0.5"), "q", "from 0 to 1"),  # type: ignore[arg-type]
+        (lambda: hr.approx_quantile(None, 0.5), "column", "approx_quantile"),
+        (lambda: hr.approx_count_distinct(""), "column", "approx_count_distinct"),
+        (lambda: hr.top_k("x", 0), "k", "1 or more"),
+        (lambda: hr.top_k("x", 2.0), "k", "whole number"),  # type: ignore[arg-type]
+        (lambda: hr.collect("x", limit=-1), "limit", "1 or more"),
+        (lambda: hr.histogram("x", []), "bounds", "each greater"),
+        (lambda: hr.histogram("x", [1, 1]), "bounds", "each greater"),
+        (lambda: hr.histogram("x", [2, 1]), "bounds", "each greater"),
+        (lambda: hr.histogram("x", [1, float("inf")]), "bounds", "each greater"),
+        (lambda: hr.histogram("x", "12"), "bounds", "each greater"),  # type: ignore[arg-type]
+        (lambda: hr.histogram("x", list(range(1_001))), "bounds", "1000 or fewer"),
+        (lambda: hr.Aggregate("sum(x)"), "merge", "of two partial values"),
+        (lambda: hr.Aggregate(None, merge=max), "partial", "an aggregate"),
+        (lambda: hr.Aggregate(hr.sum("x"), merge=max), "partial", "an aggregate"),
+        (lambda: hr.Aggregate("sum(x)", merge=max, finish="x"), "finish", "a function"),  # type: ignore[arg-type]
+        (lambda: hr.Aggregate("sum(x)", merge=max, type="int"), "type", "without finish="),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_made(make: Any, argument: str, said: str) -> None:
+    with pytest.raises(hr.InvalidArgument, match=said) as refused:
+        make()
+    assert refused.value.argument == argument
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "text"),
+    [
+        (hr.count(), "count()"),
+        (hr.count(where="n > 1"), "count(where=n > 1)"),
+        (hr.sum("x", exact=True), "sum(x, exact=True)"),
+        (hr.approx_count_distinct("user"), "approx_count_distinct(user)"),
+        (hr.approx_quantile("ms", 0.95), "approx_quantile(ms, 0.95)"),
+        (hr.top_k("page", 3), "top_k(page, 3)"),
+        (hr.histogram("ms", [1, 10.5]), "histogram(ms, [1, 10.5])"),
+        (hr.collect("page", limit=5), "collect(page, limit=5)"),
+        (hr.Aggregate("sum(x)", merge=add), "Aggregate(partial=sum(x), merge=add)"),
+        (
+            hr.Aggregate("sum(x)", merge=add, finish=str, type="string"),
+            "Aggregate(partial=sum(x), merge=add, finish=str, type=string)",
+        ),
+    ],
+)
+def test_what_is_kept_of_it_for_comparing(aggregate: Any, text: str) -> None:
+    assert str(aggregate) == text
+
+
+def test_equal_ones_are_equal() -> None:
+    assert hr.approx_quantile("ms", 0.95) == hr.approx_quantile("ms", 0.95) != hr.approx_quantile("ms", 0.5)
+    assert hr.collect("x", limit=2) != hr.collect("x", limit=3)
