@@ -85,6 +85,16 @@ def test_consume_by_offset_and_time(served: Served) -> None:
         served.get("/api/topics/clicks/records", 400, params=wrong)
 
 
+@pytest.mark.parametrize("start", ["0:" + "9" * 5000, "9" * 5000 + ":0", "0:" + "9" * 25, "0:1,0:2", "²:1"])
+def test_a_start_that_is_none(shared: Served, start: str) -> None:
+    assert shared.get("/api/topics/clicks/records", 400, params={"start": start})["error"]["facts"]
+
+
+def test_values_that_are_large_are_rows_all_the_same(served: Served) -> None:
+    served.committing.commit([(0, "/" * 300_000, 5), (0, "/b", 3)])
+    assert {len(row[2]) for row in served.get(f"/api/views/{VIEW}/rows")["rows"]} == {2, 300_000}
+
+
 def test_topics_groups_and_queues(served: Served) -> None:
     served.clicks.append([{**CLICK, "user": str(user)} for user in range(10)])
     with served.clicks.group("billing").join() as member:

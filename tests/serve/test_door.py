@@ -19,7 +19,9 @@ from headrace.errors import InvalidArgument
 from headrace.serve import guard
 from headrace.serve.guard import Door
 from headrace.serve.server import Server, kept_token
+from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from tests.serve.conftest import VIEW, Served
+from tests.views.committing import Committing
 
 PAGE = {"X-Headrace": "page"}
 
@@ -254,6 +256,7 @@ def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.M
         "reindex",
         "analyze",
         "select * from pragma_database_list",
+        "select fts3_tokenizer('simple')",
         "",
         "\0",
         "select '\ud800'".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
@@ -289,6 +292,37 @@ def test_values_are_bounded(shared: Served, sql: str) -> None:
     began = time.monotonic()
     assert shared.query(sql, 400)["error"]["type"] == "InvalidQuery"
     assert time.monotonic() - began < 5
+
+
+def test_a_row_of_many_columns_is_bounded(shared: Served) -> None:
+    many = ["hex(zeroblob(50000))"] * 2000
+    assert shared.query(f"select {', '.join(many)}", 400)["error"]["type"] == "InvalidQuery"
+    assert len(shared.query("select hex(zeroblob(50000)), ?", params=[1])["rows"][0][0]) == 100_000
+
+
+@pytest.mark.parametrize("text", ["/* ", "[", "`"])
+def test_a_comment_without_an_end_takes_no_time(shared: Served, text: str) -> None:
+    began = time.monotonic()
+    assert shared.query("select null /* " + text * (60_000 // len(text)))["rows"] == [[None]]
+    assert time.monotonic() - began < 5
+
+
+def test_decimals_that_are_none(served: Served) -> None:
+    spec = ViewSpec(
+        name="sales",
+        groups=(Column("page", "string"),),
+        slots=(SlotColumn("amount", "decimal(10,2)", "greatest"),),
+        results=(Result("amount", "decimal(10,2)", ("amount",)),),
+        window_us=None,
+    )
+    with Committing(served.home, FlowSpec("sales", "shop", ("clicks",), spec)):
+        assert "InvalidOperation" not in served.query("select amount from sales union all select 'x'", 400)["error"]
+        for text in ("Infinity", "NaN", "1e100", "1e60"):
+            assert served.query(f"select amount from sales union all select '{text}'")["rows"]
+
+
+def test_what_is_refused_is_said_once(shared: Served) -> None:
+    assert shared.query("begin", 400)["error"]["message"].count("'begin'") == 1
 
 
 def test_results_are_bounded(shared: Served) -> None:
