@@ -139,6 +139,16 @@ def test_dead_letters_are_replayed_and_dropped(served: Served) -> None:
 # -- views ---------------------------------------------------------------------------------------------
 
 
+def test_dead_letters_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serve.api.RECORDS_BYTES_MAX", 3_000)
+    for number in range(4):
+        served.clicks.append({**CLICK, "page": "x" * 1_000, "ms": number, "at": "2200-01-01T00:00:00Z"})
+    found = served.get("/api/dead-letters")
+    assert found["count"] == 4 and [letter["value"]["ms"] for letter in found["dead_letters"]] == [3, 2]
+    served.clicks.append({**CLICK, "page": "x" * 5_000, "ms": 4, "at": "2200-01-01T00:00:00Z"})
+    assert [letter["value"]["ms"] for letter in served.get("/api/dead-letters")["dead_letters"]] == [4]
+
+
 def test_views(shared: Served) -> None:
     (view,) = shared.get("/api/views")
     assert view == shared.get(f"/api/views/{VIEW}")

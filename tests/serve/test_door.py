@@ -216,6 +216,21 @@ def test_a_request_that_does_not_come_is_not_waited_for(shared: Served, monkeypa
         assert stalled.recv(1000).startswith(b"HTTP/1.1 408")
 
 
+def test_who_only_connects_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serve.server.HEAD_SECONDS", 0.2)
+    with Server(tmp_path / "home", port=0) as server:
+        head = f"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n".encode()
+        for sent, answers in ((b"", 0), (head, 0), (head + b"\r\n" + head, 1), (head + b"\r\n", 1)):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+                connection.sendall(sent)
+                said = b"".join(iter(lambda: connection.recv(10_000), b""))
+                assert said.count(b"200 OK") == answers
+        listening = {"Authorization": f"Bearer {server.token}"}
+        with httpx.stream("GET", f"{server.url}/api/overview/events", headers=listening) as stream:
+            time.sleep(1)  # as long as somebody listens, it is open
+            assert next(stream.iter_lines()) == "event: overview" and not stream.is_closed
+
+
 def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "REQUESTS_MAX", 2)
     with contextlib.ExitStack() as listening:

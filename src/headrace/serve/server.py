@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import InvalidArgument
 from headrace.serve.api import Routes, make_app
@@ -34,6 +35,8 @@ PORTS_TRIED = 100
 TOKEN_BYTES, TOKEN_CHARACTERS_MIN = 32, 16
 CONNECTIONS_MAX = REQUESTS_MAX + 100
 """More are not even looked at."""
+HEAD_SECONDS = 30
+"""A connection on which no request comes for so long, or for twice that, is closed."""
 DEAF_MS = 60_000
 """A connection whose other end takes nothing for so long is closed."""
 STOP_SECONDS = 3
@@ -60,6 +63,23 @@ def checked_token(token: str) -> str:
         why = f"must have {TOKEN_CHARACTERS_MIN} or more letters, digits, '.', '_', '~' and '-'"
         raise InvalidArgument("token", "…", why)
     return token
+
+
+class _Connection(H11Protocol):
+    """Closed when no request comes on it: whoever only connects must not keep others out. Uvicorn sees to that after
+    the first answer, and as long as not a byte has come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look(waited_since=self)
+
+    def _look(self, waited_since: object) -> None:
+        """Waiting for the same request as at the last look: too long."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering and waited_since is self.cycle:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self.loop.call_later(HEAD_SECONDS, self._look, self if answering else self.cycle)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -141,10 +161,10 @@ class Server:
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_Connection,
             loop="asyncio",
             limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=30,
+            timeout_keep_alive=HEAD_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         self._uvicorn = _Uvicorn(config)
