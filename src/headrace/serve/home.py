@@ -47,13 +47,9 @@ class Home:
     def log(self) -> EmbeddedLog:
         """LogMissing while there is none."""
         with self._lock:
-            if self._log is not None:
-                try:
-                    self._log.topics()
-                    return self._log
-                except LogMissing:  # removed, or replaced by another
-                    self._forget()
-            self._log = open_log(self.path, create=False)
+            if self._log is None or not self._log.in_place:  # removed, or replaced by another
+                self._forget()
+                self._log = open_log(self.path, create=False)
             return self._log
 
     def log_if_any(self) -> EmbeddedLog | None:
