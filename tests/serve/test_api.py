@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from headrace.testing.view_contract import all_rules, commit, partial_rows
 from headrace.views.contract import LedgerRow, Place
 from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
-from tests.views.committing import START
+from tests.views.committing import SPEC, START, Committing
 
 CLICK = {"user": "ann", "page": "/", "ms": 5, "at": "2026-01-01T09:00:05Z"}
 
@@ -267,6 +268,16 @@ def test_the_overview(served: Served) -> None:
     second = served.get("/api/overview")
     assert 2 < second["topics"][0]["rate"] < 10
     assert second["runner"]["app"] == "shop"
+
+
+def test_a_window_at_the_end_of_time(served: Served) -> None:
+    view = SPEC.view
+    assert view is not None
+    last = int((datetime(9999, 12, 31, 23, 58, tzinfo=UTC) - START).total_seconds()) // 60
+    with Committing(served.home, replace(SPEC, name="far", view=replace(view, name="far"), grace_us=10**12)) as far:
+        far.commit([(last, "/", 5)])
+    (flow,) = [flow for flow in served.get("/api/overview")["flows"] if flow["name"] == "far"]
+    assert flow["closes_at"] is None and served.get("/api/views/far/rows")["rows"]
 
 
 def test_the_overview_of_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
