@@ -64,7 +64,7 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
 def token(file: Path | None = None) -> str | None:
     """The one that is kept; None: a new one."""
     if file is None:
-        return os.environ.get("HEADRACE_TOKEN")
+        return os.environ.get("HEADRACE_TOKEN") or None
     from headrace.serve.server import kept_token
 
     return kept_token(file)

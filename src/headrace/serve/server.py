@@ -111,7 +111,7 @@ class Server:
         token: str | None = None,
         flows: Callable[[], list[FlowStatus]] | None = None,
     ) -> None:
-        self._token = checked_token(token) if token else secrets.token_urlsafe(TOKEN_BYTES)
+        self._token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else checked_token(token)
         self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._home = Home(home, flows)
@@ -209,8 +209,10 @@ def _listening(host: str, port: int | None) -> socket.socket:
             return _bound(host, candidate)
         except OSError as error:
             if port is not None or error.errno != errno.EADDRINUSE:
-                said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-                why = f"{said[0].lower()}{said[1:]}; without --port the next that is free is taken"
+                said = error.strerror or str(error)
+                why = f"{said[0].lower()}{said[1:]}"
+                if error.errno == errno.EADDRINUSE:
+                    why += "; without --port the next that is free is taken"
                 raise InvalidArgument("port" if port is not None else "host", f"{host}:{candidate}", why) from None
     raise InvalidArgument("port", PORT, f"none of {PORTS_TRIED} ports from there on is free: say which with --port")
 
