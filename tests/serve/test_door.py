@@ -120,7 +120,7 @@ def test_a_token_is_kept_in_a_file(tmp_path: Path) -> None:
         Server(tmp_path, port=0, token="short")
     with pytest.raises(InvalidArgument, match="16 or more"):
         Server(tmp_path, port=0, token="")  # of a file that is empty: another token would be a surprise
-    with pytest.raises(InvalidArgument, match="not known$"):
+    with pytest.raises(InvalidArgument, match=r"not known$"):
         Server(tmp_path, host="256.1.1.1")
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError, match="symbolic link"):
