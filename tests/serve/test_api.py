@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -180,6 +181,13 @@ def test_rows_in_pages(served: Served) -> None:
         assert len(set(places)) == len(places) == 24, limit
         assert [start for start, _ in places] == sorted((start for start, _ in places), reverse=True)
     served.get(f"/api/views/{VIEW}/rows", 400, params={"after": "bm9uc2Vuc2U"})
+
+
+def test_all_who_look_at_a_view_get_its_rows(shared: Served) -> None:
+    """Each commit makes all of them ask at the same time."""
+    paths = [f"/api/views/{VIEW}/rows", f"/api/views/{VIEW}/ledger"] * 20
+    with ThreadPoolExecutor(len(paths)) as viewers:
+        assert {answer.status_code for answer in viewers.map(shared.client.get, paths)} == {200}
 
 
 def test_rows_of_a_group_and_a_time(shared: Served) -> None:

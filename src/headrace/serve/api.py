@@ -437,7 +437,7 @@ class Routes:
             place = str(Place(page.sequence, None, page.born))
             return {**table_json(page.rows), "after": page.after, "position": place}
 
-        return Json(await self.home.query(look))
+        return Json(await self.home.rows(look))
 
     async def ledger(self, view: str) -> Response:
         """What became of every record, window by window, the latest first; the row without a window counts what belongs
@@ -450,7 +450,7 @@ class Routes:
             table, more = self.home.views.bounded(sql, (view,), bounds=self.home.bounds())
             return {**table_json(table), "truncated": more, "totals": _totals(self.home.views.totals(view))}
 
-        return Json(await self.home.query(look))
+        return Json(await self.home.rows(look))
 
     async def changes(
         self,
