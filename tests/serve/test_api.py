@@ -14,7 +14,7 @@ import pytest
 
 from headrace.serve.server import Server
 from headrace.testing.view_contract import all_rules, commit, partial_rows
-from headrace.views.contract import LedgerRow, Place
+from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import SPEC, START, Committing
@@ -243,6 +243,14 @@ def test_lists_are_lists(served: Served) -> None:
     found = served.query("select top, e.value as one from listed, json_each(some) e limit 1")
     assert found["rows"] == [[[{"value": "a", "count": 2}], "a"]]
     assert found["columns"][0]["type"] == "array<struct<value: string, count: bigint>>"
+
+
+def test_large_numbers_in_lists_are_texts_too(served: Served) -> None:
+    slots = (SlotColumn("most", "array<bigint>", "greatest"),)
+    view = ViewSpec("lists", (Column("page", "string"),), slots, (Result("most", "array<bigint>", ("most",)),), None)
+    with Committing(served.home, FlowSpec("lists", "shop", ("clicks",), view)):
+        found = served.query("select most from lists union all select '[1, 9007199254740993]'")
+    assert found["rows"] == [[[1, "9007199254740993"]]]
 
 
 def test_a_query_reads_what_was_written(served: Served) -> None:
