@@ -15,6 +15,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -33,6 +34,7 @@ DEPTH_MAX: Final = 200
 _INT64_BEYOND: Final = 2.0**63
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _AS_IT_IS: Final = frozenset({str, int, bool, type(None)})
+_WHITE: Final = re.compile(r"[ \t\n\r]*")
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -226,9 +228,9 @@ def _elements(text: str) -> list[bytes]:
 
 def _skip(text: str, at: int) -> int:
     """Behind white space."""
-    while text[at : at + 1] in (" ", "\t", "\n", "\r"):
-        at += 1
-    return at
+    found = _WHITE.match(text, at)
+    assert found is not None, "it may be empty"
+    return found.end()
 
 
 def _survey(value: Any, depth: int, data: bytes) -> tuple[int, bool]:

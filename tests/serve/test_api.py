@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -12,10 +14,10 @@ import pytest
 
 from headrace.serve.server import Server
 from headrace.testing.view_contract import all_rules, commit, partial_rows
-from headrace.views.contract import LedgerRow, Place
+from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
-from tests.views.committing import START
+from tests.views.committing import SPEC, START, Committing
 
 CLICK = {"user": "ann", "page": "/", "ms": 5, "at": "2026-01-01T09:00:05Z"}
 
@@ -85,6 +87,16 @@ def test_consume_by_offset_and_time(served: Served) -> None:
         served.get("/api/topics/clicks/records", 400, params=wrong)
 
 
+@pytest.mark.parametrize("start", ["0:" + "9" * 5000, "9" * 5000 + ":0", "0:" + "9" * 25, "0:1,0:2", "²:1"])
+def test_a_start_that_is_none(shared: Served, start: str) -> None:
+    assert shared.get("/api/topics/clicks/records", 400, params={"start": start})["error"]["facts"]
+
+
+def test_values_that_are_large_are_rows_all_the_same(served: Served) -> None:
+    served.committing.commit([(0, "/" * 300_000, 5), (0, "/b", 3)])
+    assert {len(row[2]) for row in served.get(f"/api/views/{VIEW}/rows")["rows"]} == {2, 300_000}
+
+
 def test_topics_groups_and_queues(served: Served) -> None:
     served.clicks.append([{**CLICK, "user": str(user)} for user in range(10)])
     with served.clicks.group("billing").join() as member:
@@ -129,6 +141,16 @@ def test_dead_letters_are_replayed_and_dropped(served: Served) -> None:
 # -- views ---------------------------------------------------------------------------------------------
 
 
+def test_dead_letters_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serve.api.RECORDS_BYTES_MAX", 3_000)
+    for number in range(4):
+        served.clicks.append({**CLICK, "page": "x" * 1_000, "ms": number, "at": "2200-01-01T00:00:00Z"})
+    found = served.get("/api/dead-letters")
+    assert found["count"] == 4 and [letter["value"]["ms"] for letter in found["dead_letters"]] == [3, 2]
+    served.clicks.append({**CLICK, "page": "x" * 5_000, "ms": 4, "at": "2200-01-01T00:00:00Z"})
+    assert [letter["value"]["ms"] for letter in served.get("/api/dead-letters")["dead_letters"]] == [4]
+
+
 def test_views(shared: Served) -> None:
     (view,) = shared.get("/api/views")
     assert view == shared.get(f"/api/views/{VIEW}")
@@ -159,6 +181,13 @@ def test_rows_in_pages(served: Served) -> None:
         assert len(set(places)) == len(places) == 24, limit
         assert [start for start, _ in places] == sorted((start for start, _ in places), reverse=True)
     served.get(f"/api/views/{VIEW}/rows", 400, params={"after": "bm9uc2Vuc2U"})
+
+
+def test_all_who_look_at_a_view_get_its_rows(shared: Served) -> None:
+    """Each commit makes all of them ask at the same time."""
+    paths = [f"/api/views/{VIEW}/rows", f"/api/views/{VIEW}/ledger"] * 20
+    with ThreadPoolExecutor(len(paths)) as viewers:
+        assert {answer.status_code for answer in viewers.map(shared.client.get, paths)} == {200}
 
 
 def test_rows_of_a_group_and_a_time(shared: Served) -> None:
@@ -216,6 +245,14 @@ def test_lists_are_lists(served: Served) -> None:
     assert found["columns"][0]["type"] == "array<struct<value: string, count: bigint>>"
 
 
+def test_large_numbers_in_lists_are_texts_too(served: Served) -> None:
+    slots = (SlotColumn("most", "array<bigint>", "greatest"),)
+    view = ViewSpec("lists", (Column("page", "string"),), slots, (Result("most", "array<bigint>", ("most",)),), None)
+    with Committing(served.home, FlowSpec("lists", "shop", ("clicks",), view)):
+        found = served.query("select most from lists union all select '[1, 9007199254740993]'")
+    assert found["rows"] == [[[1, "9007199254740993"]]]
+
+
 def test_a_query_reads_what_was_written(served: Served) -> None:
     """The position of a produce is waited for; the app, here, is this test."""
     done = served.post("/api/topics/clicks/records", json=CLICK)
@@ -247,6 +284,16 @@ def test_the_overview(served: Served) -> None:
     second = served.get("/api/overview")
     assert 2 < second["topics"][0]["rate"] < 10
     assert second["runner"]["app"] == "shop"
+
+
+def test_a_window_at_the_end_of_time(served: Served) -> None:
+    view = SPEC.view
+    assert view is not None
+    last = int((datetime(9999, 12, 31, 23, 58, tzinfo=UTC) - START).total_seconds()) // 60
+    with Committing(served.home, replace(SPEC, name="far", view=replace(view, name="far"), grace_us=10**12)) as far:
+        far.commit([(last, "/", 5)])
+    (flow,) = [flow for flow in served.get("/api/overview")["flows"] if flow["name"] == "far"]
+    assert flow["closes_at"] is None and served.get("/api/views/far/rows")["rows"]
 
 
 def test_the_overview_of_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:

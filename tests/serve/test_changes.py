@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import httpx
 import pytest
 
+import headrace as hr
 from headrace.serve import feeds, overview
 from headrace.serve.feeds import Place
+from headrace.serve.server import Server
 from tests.serve.conftest import VIEW, Served
 from tests.serve.listening import Copy, deaf, listening
-from tests.views.committing import random_batch
+from tests.views.committing import Committing, random_batch
 
 CHANGES = f"/api/views/{VIEW}/changes"
 
@@ -315,6 +319,32 @@ def test_the_overview_is_gathered_once_for_all(served: Served, monkeypatch: pyte
     before = len(gathered)
     time.sleep(0.5)
     assert len(gathered) == before
+
+
+def test_a_home_that_is_made_anew_is_another(tmp_path: Path) -> None:
+    def make(topic: str) -> None:
+        with hr.open_log(home) as log, Committing(home, topic_id=log.create_topic(topic, "a int").topic_id) as made:
+            made.commit([(0, "/", 5)])
+
+    async def ended(server: Server) -> str:
+        async with listening(server, CHANGES) as found:
+            async for event in found:
+                if event.kind == "ready":
+                    shutil.rmtree(home)
+                if event.kind == "end":
+                    return str(event.data["reason"])
+        raise AssertionError("it ends with a word")
+
+    home = tmp_path / "home"
+    make("before")
+    with Server(home, port=0) as server:
+        client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.token}"})
+        assert [topic["name"] for topic in client.get("/api/topics").json()] == ["before"]
+        assert asyncio.run(asyncio.wait_for(ended(server), 20)) == "WatchLost"
+        assert client.get("/api/topics").json() == client.get("/api/views").json() == []
+        make("after")
+        assert [topic["name"] for topic in client.get("/api/topics").json()] == ["after"]
+        assert client.get(f"/api/views/{VIEW}/rows").json()["rows"]
 
 
 def test_a_listener_that_goes_leaves_nothing_behind(served: Served) -> None:

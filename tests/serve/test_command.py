@@ -73,8 +73,10 @@ def _file(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_elsewhere_is_warned_of(spawn: Spawner) -> None:
-    process = spawn("serve", "--port", "0", "--host", "0.0.0.0")
+def test_elsewhere_is_asked_for_twice_and_warned_of(spawn: Spawner) -> None:
+    refused = spawn("serve", "--port", "0", "--host", "0.0.0.0")
+    assert refused.wait(SECONDS_MAX) == 1
+    process = spawn("serve", "--port", "0", "--host", "0.0.0.0", "--insecure")
     assert process.stderr is not None
     assert b"not encrypted" in process.stderr.readline()
     link_of(process)

@@ -19,7 +19,9 @@ from headrace.errors import InvalidArgument
 from headrace.serve import guard
 from headrace.serve.guard import Door
 from headrace.serve.server import Server, kept_token
+from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from tests.serve.conftest import VIEW, Served
+from tests.views.committing import Committing
 
 PAGE = {"X-Headrace": "page"}
 
@@ -116,6 +118,10 @@ def test_a_token_is_kept_in_a_file(tmp_path: Path) -> None:
         kept_token(path)
     with pytest.raises(InvalidArgument, match="16 or more"):
         Server(tmp_path, port=0, token="short")
+    with pytest.raises(InvalidArgument, match="16 or more"):
+        Server(tmp_path, port=0, token="")  # of a file that is empty: another token would be a surprise
+    with pytest.raises(InvalidArgument, match=r"not known$"):
+        Server(tmp_path, host="256.1.1.1")
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError, match="symbolic link"):
         kept_token(tmp_path / "link")
@@ -214,6 +220,21 @@ def test_a_request_that_does_not_come_is_not_waited_for(shared: Served, monkeypa
         assert stalled.recv(1000).startswith(b"HTTP/1.1 408")
 
 
+def test_who_only_connects_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serve.server.HEAD_SECONDS", 0.2)
+    with Server(tmp_path / "home", port=0) as server:
+        head = f"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n".encode()
+        for sent, answers in ((b"", 0), (head, 0), (head + b"\r\n" + head, 1), (head + b"\r\n", 1)):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+                connection.sendall(sent)
+                said = b"".join(iter(lambda: connection.recv(10_000), b""))
+                assert said.count(b"200 OK") == answers
+        listening = {"Authorization": f"Bearer {server.token}"}
+        with httpx.stream("GET", f"{server.url}/api/overview/events", headers=listening) as stream:
+            time.sleep(1)  # as long as somebody listens, it is open
+            assert next(stream.iter_lines()) == "event: overview" and not stream.is_closed
+
+
 def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "REQUESTS_MAX", 2)
     with contextlib.ExitStack() as listening:
@@ -254,6 +275,7 @@ def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.M
         "reindex",
         "analyze",
         "select * from pragma_database_list",
+        "select fts3_tokenizer('simple')",
         "",
         "\0",
         "select '\ud800'".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
@@ -289,6 +311,37 @@ def test_values_are_bounded(shared: Served, sql: str) -> None:
     began = time.monotonic()
     assert shared.query(sql, 400)["error"]["type"] == "InvalidQuery"
     assert time.monotonic() - began < 5
+
+
+def test_a_row_of_many_columns_is_bounded(shared: Served) -> None:
+    many = ["hex(zeroblob(50000))"] * 2000
+    assert shared.query(f"select {', '.join(many)}", 400)["error"]["type"] == "InvalidQuery"
+    assert len(shared.query("select hex(zeroblob(50000)), ?", params=[1])["rows"][0][0]) == 100_000
+
+
+@pytest.mark.parametrize("text", ["/* ", "[", "`"])
+def test_a_comment_without_an_end_takes_no_time(shared: Served, text: str) -> None:
+    began = time.monotonic()
+    assert shared.query("select null /* " + text * (60_000 // len(text)))["rows"] == [[None]]
+    assert time.monotonic() - began < 5
+
+
+def test_decimals_that_are_none(served: Served) -> None:
+    spec = ViewSpec(
+        name="sales",
+        groups=(Column("page", "string"),),
+        slots=(SlotColumn("amount", "decimal(10,2)", "greatest"),),
+        results=(Result("amount", "decimal(10,2)", ("amount",)),),
+        window_us=None,
+    )
+    with Committing(served.home, FlowSpec("sales", "shop", ("clicks",), spec)):
+        assert "InvalidOperation" not in served.query("select amount from sales union all select 'x'", 400)["error"]
+        for text in ("Infinity", "NaN", "1e100", "1e60"):
+            assert served.query(f"select amount from sales union all select '{text}'")["rows"]
+
+
+def test_what_is_refused_is_said_once(shared: Served) -> None:
+    assert shared.query("begin", 400)["error"]["message"].count("'begin'") == 1
 
 
 def test_results_are_bounded(shared: Served) -> None:

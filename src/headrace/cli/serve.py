@@ -13,6 +13,7 @@ import click
 
 from headrace.cli.options import home, home_option
 from headrace.cli.output import note
+from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from headrace.serve.server import Server
@@ -23,14 +24,15 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="8321, or the next that is free, unless said.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="What to listen on.")
+@click.option("--insecure", is_flag=True, help="Yes, listen elsewhere than on this machine alone, unencrypted.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Keep the token in this file.")
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 @home_option
-def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> None:
+def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, open_: bool) -> None:
     """Serve the page and the HTTP API of the log and its views, until Ctrl-C or SIGTERM. Starts no Spark.
 
     Prints a link with a token, which lets whoever has it in: a new one for each start, unless HEADRACE_TOKEN or
-    --token-file keeps it. Listens on this machine only; what --host opens it to is not encrypted.
+    --token-file keeps it. Listens on this machine only; what --host opens it to is not encrypted, and needs --insecure.
 
     \b
     Example:
@@ -39,6 +41,9 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
     """
     from headrace.serve import open_server
 
+    if host not in LOOPBACK and not insecure:
+        why = "what is sent there is not encrypted: bring the port to you with ssh -L, or add --insecure"
+        raise InvalidArgument("host", host, why)
     server = open_server(home(), host=host, port=port, token=token(token_file))
     stopping = threading.Event()
 
@@ -64,7 +69,7 @@ def serve(port: int | None, host: str, token_file: Path | None, open_: bool) -> 
 def token(file: Path | None = None) -> str | None:
     """The one that is kept; None: a new one."""
     if file is None:
-        return os.environ.get("HEADRACE_TOKEN")
+        return os.environ.get("HEADRACE_TOKEN") or None
     from headrace.serve.server import kept_token
 
     return kept_token(file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.log.contract import Start
@@ -15,9 +17,9 @@ def start_of(text: str) -> Start:
         return "earliest"
     if text == "latest":
         return "latest"
-    parts = [part.strip().split(":") for part in text.split(",")]
-    if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
-        offsets = {int(partition): int(offset) for partition, offset in parts}
+    parts = [re.fullmatch(r"(\d{1,19}):(\d{1,19})", part.strip()) for part in text.split(",")]
+    if None not in parts:
+        offsets = {int(part[1]): int(part[2]) for part in parts if part is not None}
         if len(offsets) != len(parts):
             raise InvalidArgument("start", text, "names a partition twice")
         return offsets

@@ -70,7 +70,7 @@ ERRORS = {
     504: "It took longer than was waited.",
 }
 EXACT_MAX = 2**53
-"""Larger whole numbers are texts in tables: JavaScript would round them."""
+"""Larger whole numbers are texts in tables, in lists too: JavaScript would round them."""
 FACT_CHARACTERS_MAX = 1_000
 
 
@@ -134,4 +134,8 @@ def type_of(arrow: pa.DataType) -> str:
 
 
 def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
     return str(value) if type(value) is int and not -EXACT_MAX <= value <= EXACT_MAX else value

@@ -4,6 +4,7 @@ takes time runs in threads of `Home`; waiting for records or for views costs non
 from __future__ import annotations
 
 import asyncio
+import collections
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -47,7 +48,7 @@ WAIT_SECONDS_MAX = 60.0
 WAITING_MAX = 100
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.005, 0.1
 RECORDS_BYTES_MAX = 8 << 20
-"""More than that is not answered at once: the rest comes with `next`."""
+"""More than that is not answered at once: of a topic, the rest comes with `next`."""
 POSITION = "Headrace-Position"
 
 Limit = Annotated[int, Query(ge=1, le=10_000)]
@@ -336,14 +337,20 @@ class Routes:
         return Json(await self.home.read(look))
 
     async def dead_letters(self, limit: Annotated[int, Query(ge=1, le=1_000)] = 100) -> Response:
-        """Records that could not go where they should, the newest first."""
+        """Records that could not go where they should, the newest first; fewer where they are large."""
 
         def look() -> dict[str, Any]:
             log = self.home.log_if_any()
             if log is None:
                 return {"count": 0, "dead_letters": []}
-            letters = [letter_facts(letter) for letter in log.dead_letters(newest=limit)]
-            return {"count": log.dead_letters_count(), "dead_letters": letters[::-1]}
+            letters, size_bytes = collections.deque[tuple[dict[str, Any], int]](), 0
+            for letter in log.dead_letters(newest=limit):
+                facts = letter_facts(letter)
+                letters.append((facts, len(encode_row(facts))))
+                size_bytes += letters[-1][1]
+                while size_bytes > RECORDS_BYTES_MAX and len(letters) > 1:
+                    size_bytes -= letters.popleft()[1]
+            return {"count": log.dead_letters_count(), "dead_letters": [facts for facts, _ in reversed(letters)]}
 
         return Json(await self.home.read(look))
 
@@ -430,7 +437,7 @@ class Routes:
             place = str(Place(page.sequence, None, page.born))
             return {**table_json(page.rows), "after": page.after, "position": place}
 
-        return Json(await self.home.query(look))
+        return Json(await self.home.rows(look))
 
     async def ledger(self, view: str) -> Response:
         """What became of every record, window by window, the latest first; the row without a window counts what belongs
@@ -443,7 +450,7 @@ class Routes:
             table, more = self.home.views.bounded(sql, (view,), bounds=self.home.bounds())
             return {**table_json(table), "truncated": more, "totals": _totals(self.home.views.totals(view))}
 
-        return Json(await self.home.query(look))
+        return Json(await self.home.rows(look))
 
     async def changes(
         self,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 READERS, READERS_WAITING_MAX = 8, 200
+ROWS = 4
 QUERIES = 4
 SNAPSHOTS = 2
 
@@ -34,7 +35,7 @@ class Home:
         self.closing = threading.Event()
         self._log: EmbeddedLog | None = None
         self._lock = threading.Lock()
-        self._readers = anyio.CapacityLimiter(READERS)
+        self._readers, self._rows = anyio.CapacityLimiter(READERS), anyio.CapacityLimiter(ROWS)
         self._queries, self._querying = anyio.CapacityLimiter(QUERIES), 0
         self.snapshots = anyio.CapacityLimiter(SNAPSHOTS)
 
@@ -47,13 +48,9 @@ class Home:
     def log(self) -> EmbeddedLog:
         """LogMissing while there is none."""
         with self._lock:
-            if self._log is not None:
-                try:
-                    self._log.topics()
-                    return self._log
-                except LogMissing:  # removed, or replaced by another
-                    self._forget()
-            self._log = open_log(self.path, create=False)
+            if self._log is None or not self._log.in_place:  # removed, or replaced by another
+                self._forget()
+                self._log = open_log(self.path, create=False)
             return self._log
 
     def log_if_any(self) -> EmbeddedLog | None:
@@ -77,12 +74,19 @@ class Home:
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """In a thread, soon: for what takes milliseconds."""
-        if self._readers.statistics().tasks_waiting >= READERS_WAITING_MAX:
+        return await self._in_turn(work, self._readers)
+
+    async def rows(self, work: Callable[[], Result]) -> Result:
+        """In a thread, after others: for what takes longer, and is asked by all who look at a view, at each commit."""
+        return await self._in_turn(work, self._rows)
+
+    async def _in_turn(self, work: Callable[[], Result], limiter: anyio.CapacityLimiter) -> Result:
+        if limiter.statistics().tasks_waiting >= READERS_WAITING_MAX:
             raise Busy(what="readers", limit=READERS_WAITING_MAX)
-        return await anyio.to_thread.run_sync(work, limiter=self._readers)
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     async def query(self, work: Callable[[], Result]) -> Result:
-        """In a thread, now or not at all: for what may take seconds."""
+        """In a thread, now or not at all: for somebody's SQL, which may take seconds."""
         if self._querying >= QUERIES:
             raise Busy(what="queries", limit=QUERIES)
         self._querying += 1

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.durations import from_us
+from headrace.durations import from_us, instant_us
 from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQueue, UnknownTopic, UnknownView
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.log.standing import duration, group_facts
@@ -47,6 +47,9 @@ LOSS_SECONDS = 86_400.0
 """Who loses records sooner than that needs attention."""
 RATE_SECONDS = 0.5
 """Rates are over this long at least."""
+
+LAST_US = instant_us("9999-12-31T23:59:59.999999Z", argument="last")
+"""A window that is not closed by then is never."""
 
 Facts = dict[str, Any]
 
@@ -264,7 +267,7 @@ class _Gatherer:
             "rate": self._rates.of(("flow", state.born), read),
             "batch_seconds": None if status is None else round(status.batch_seconds, 4),
             "frontier": None if state.frontier_us is None else from_us(state.frontier_us),
-            "closes_at": None if closes_us is None else from_us(closes_us),
+            "closes_at": None if closes_us is None or closes_us > LAST_US else from_us(closes_us),
             "commits": state.sequence,
             "committed_at": glance.committed_at,
             "dead": glance.buried,

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import InvalidArgument
 from headrace.serve.api import Routes, make_app
@@ -34,6 +35,8 @@ PORTS_TRIED = 100
 TOKEN_BYTES, TOKEN_CHARACTERS_MIN = 32, 16
 CONNECTIONS_MAX = REQUESTS_MAX + 100
 """More are not even looked at."""
+HEAD_SECONDS = 30
+"""A connection on which no request comes for so long, or for twice that, is closed."""
 DEAF_MS = 60_000
 """A connection whose other end takes nothing for so long is closed."""
 STOP_SECONDS = 3
@@ -60,6 +63,23 @@ def checked_token(token: str) -> str:
         why = f"must have {TOKEN_CHARACTERS_MIN} or more letters, digits, '.', '_', '~' and '-'"
         raise InvalidArgument("token", "…", why)
     return token
+
+
+class _Connection(H11Protocol):
+    """Closed when no request comes on it: whoever only connects must not keep others out. Uvicorn sees to that after
+    the first answer, and as long as not a byte has come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look(waited_since=self)
+
+    def _look(self, waited_since: object) -> None:
+        """Waiting for the same request as at the last look: too long."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering and waited_since is self.cycle:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self.loop.call_later(HEAD_SECONDS, self._look, self if answering else self.cycle)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -91,7 +111,7 @@ class Server:
         token: str | None = None,
         flows: Callable[[], list[FlowStatus]] | None = None,
     ) -> None:
-        self._token = checked_token(token) if token else secrets.token_urlsafe(TOKEN_BYTES)
+        self._token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else checked_token(token)
         self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._home = Home(home, flows)
@@ -141,10 +161,10 @@ class Server:
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_Connection,
             loop="asyncio",
             limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=30,
+            timeout_keep_alive=HEAD_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         self._uvicorn = _Uvicorn(config)
@@ -189,8 +209,10 @@ def _listening(host: str, port: int | None) -> socket.socket:
             return _bound(host, candidate)
         except OSError as error:
             if port is not None or error.errno != errno.EADDRINUSE:
-                said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-                why = f"{said[0].lower()}{said[1:]}; without --port the next that is free is taken"
+                said = error.strerror or str(error)
+                why = f"{said[0].lower()}{said[1:]}"
+                if error.errno == errno.EADDRINUSE:
+                    why += "; without --port the next that is free is taken"
                 raise InvalidArgument("port" if port is not None else "host", f"{host}:{candidate}", why) from None
     raise InvalidArgument("port", PORT, f"none of {PORTS_TRIED} ports from there on is free: say which with --port")
 

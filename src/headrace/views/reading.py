@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from headrace.durations import Duration, duration_us, from_us, instant_us
-from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout, UnknownView, WaitTimeout, nearest
+from headrace.errors import (
+    HeadraceError,
+    InvalidArgument,
+    InvalidQuery,
+    QueryTimeout,
+    UnknownView,
+    WaitTimeout,
+    nearest,
+)
 from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.rendering import html_table
@@ -68,7 +76,8 @@ _ALLOWED = {
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What a query of somebody else may take. `result_bytes` counts texts, blobs and lists; `value_bytes` is the most
-    that any value may have on the way, too. `stop()`: it is not wanted any more."""
+    that any value of their SQL may have, on the way too, and less where a row has so many that it would not fit.
+    `stop()`: it is not wanted any more."""
 
     seconds: float = 10.0
     rows: int = 10_000
@@ -81,8 +90,9 @@ BREATHE_OFTEN_STEPS = 100
 """A step may be a function call that takes a second."""
 PATTERN_BYTES_MAX = 1_000
 """LIKE and GLOB take time by the length of their pattern, and cannot be stopped within a row."""
-UNBOUNDED = frozenset({"printf", "format", "load_extension"})
-"""`printf('%.*c', 2000000000, 'x')` takes many seconds, and cannot be stopped either."""
+REFUSED = frozenset({"printf", "format", "load_extension", "fts3_tokenizer"})
+"""`printf('%.*c', 2000000000, 'x')` takes many seconds, and cannot be stopped either; the last one tells where in
+memory the program is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +253,7 @@ class Views:
         def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
             if action == sqlite3.SQLITE_READ and read is not None:
                 read.add((table or "", column or ""))
-            if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in UNBOUNDED:
+            if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in REFUSED:
                 return sqlite3.SQLITE_DENY
             return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
@@ -257,6 +267,8 @@ class Views:
         db.set_authorizer(allowed)
         opened.enter_context(self._explaining(sql, bounds))
         _limit(db, bounds)
+        if bounds is not None:
+            _limit_values(db, sql, values, bounds)
         cursor = db.execute(sql, values)
         names = _unique([column[0] for column in cursor.description or ()])
         if not names:
@@ -267,7 +279,9 @@ class Views:
     def _explaining(self, sql: str, bounds: Bounds | None = None) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, ValueError, OverflowError) as error:
+        except HeadraceError:
+            raise
+        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, ValueError, ArithmeticError) as error:
             code = getattr(error, "sqlite_errorname", None) or ""
             if code == "SQLITE_INTERRUPT" and bounds is not None:
                 raise QueryTimeout(sql=sql, seconds=bounds.seconds) from None
@@ -280,7 +294,7 @@ class Views:
     def _explained(self, error: Exception) -> str:
         said = str(error)
         if "too big" in said:
-            return f"a value in it is too large ({said}): ask for a part of it, as in substr(x, 1, 1000)"
+            return f"a value in it is too large ({said}): ask for other columns, or read the view's rows"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
         if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
@@ -599,9 +613,10 @@ def _place_of(text: str, count: int) -> list[Any]:
 
 
 _PARAMETERS = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|(\?\d*|[:@$]\w+)""", re.DOTALL
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)|(\?\d*|[:@$]\w+)""", re.DOTALL
 )
-"""Texts, names and comments, which stay as they are, and parameters."""
+"""Texts, names and comments, which stay as they are, and parameters. A comment need not end: whoever looked for its end
+from each of its characters would be at it for minutes."""
 
 
 def _as_null(found: re.Match[str]) -> str:
@@ -647,8 +662,17 @@ def _limit(db: sqlite3.Connection, bounds: Bounds | None) -> None:
         return
     limit, stop = time.monotonic() + bounds.seconds, bounds.stop
     db.set_progress_handler(lambda: time.monotonic() > limit or stop(), BREATHE_OFTEN_STEPS)
-    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.value_bytes)
+
+
+def _limit_values(db: sqlite3.Connection, sql: str, values: Any, bounds: Bounds) -> None:
+    """So that one row, of however many columns, is no larger than a result may be. What SQLite would do says how many
+    there are before any value is made."""
     db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES_MAX)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.value_bytes)
+    with contextlib.suppress(sqlite3.Error):  # what is wrong is said when it is run; an EXPLAIN cannot be explained
+        steps = db.execute(f"EXPLAIN {sql}", values)
+        columns = max((p2 for _, step, _, p2, *_ in steps if step == "ResultRow"), default=1)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(bounds.value_bytes, bounds.result_bytes // columns))
 
 
 def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]], bool]:
@@ -735,7 +759,10 @@ def _column(values: list[Any], doubles: Callable[[], bool]) -> pa.Array:
     if kinds == {datetime}:
         zone = next(value for value in values if value is not None).tzinfo
         return pa.array(values, pa.timestamp("us", tz="UTC" if zone else None))
-    return pa.array(values)
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, TypeError):  # decimals of somebody's own that are too long, or infinite
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _unique(names: list[str]) -> list[str]:

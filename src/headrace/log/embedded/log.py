@@ -50,6 +50,11 @@ class EmbeddedLog:
         """Names this log for ever, wherever it is copied."""
         return self._engine.index.log_id
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the directory still holds this log: it may have been removed, or made anew."""
+        return self._engine.index.in_place()
+
     def _check(self) -> None:
         self._catalog.check()
 
