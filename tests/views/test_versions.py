@@ -124,12 +124,14 @@ def test_a_watcher_sees_a_switch_as_one_commit(tmp_path: Path) -> None:
         for _ in range(5):
             flow.commit([(0, "/", 10), (1, "/", 20), (1, None, 30)], closed=1)
         new = beside(flow, [(0, "/", 10)] * 5 + [(1, "/", 20), (2, "/new", 1)])
+        line = flow.flow.line
         with flow.views.watch(VIEW, timeout="0 seconds") as watch:
             view = {(row["window_start"], row["page"]): row for row in watch}
         with flow.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:
             switched(flow, new)
             flow.commit([(2, "/new", 1)], closed=1)
             changes = list(watch)
+        assert flow.flow.line == line and flow.flow.born != line
         assert [change["_position"] for change in changes] == [6] * 4 + [7] * 2  # after all of both versions
         assert [(change["op"], change["page"], change["clicks"]) for change in changes] == [
             ("-", None, 5),
@@ -160,6 +162,7 @@ def test_a_watcher_of_other_columns_is_told_to_begin_again(tmp_path: Path) -> No
             store.switch(store.fence("clicks"), new)
             with pytest.raises(WatchLost, match="switched to a version with other columns"):
                 list(watch)
+        assert store.state("clicks").line == new.born
         with views.watch("clicks", timeout="0 seconds") as watch:
             assert {row["more"] for row in watch} == {2}
 

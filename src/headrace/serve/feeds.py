@@ -182,13 +182,13 @@ class _Feed:
             views = self._home.views
             with views.watch(self.view, snapshot=False, emit=self.emit, lease=LEASE, keep_bytes=KEEP_BYTES) as watch:
                 state = views.state(self.view)
-                self._tell(self._begin, watch.position, state.born)
+                self._tell(self._begin, watch.position, state.line)
                 while not self._stop.is_set() and (found := watch.next_commit(0)) is not None:
-                    self._tell(self._add, self._encoded(found, state.born))
+                    self._tell(self._add, self._encoded(found, state.line))
                 self._tell(self._is_there, state.sequence)
                 while not self._stop.is_set():
                     if (found := watch.next_commit(LOOK_SECONDS)) is not None:
-                        self._tell(self._add, self._encoded(found, state.born))
+                        self._tell(self._add, self._encoded(found, state.line))
                 watch.close(linger=True)
         except HeadraceError as error:
             self._tell(self._fail, error)

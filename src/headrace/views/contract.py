@@ -208,6 +208,8 @@ class FlowState:
     """Where it began; partitions that were added later begin at 0."""
     born: str = ""
     """Another text each time the flow is made anew: what it sends then is no repetition of what it sent before."""
+    line: str = ""
+    """Another text each time those who watch must begin anew: of one line, changes follow each other by sequence."""
     buried: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
     """Topic -> (partition, offset) of records that were given up; only for who asks (`Views.buried`)."""
 

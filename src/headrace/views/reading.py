@@ -101,7 +101,7 @@ UNBOUNDED = frozenset({"printf", "format", "load_extension"})
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some rows of a view. `after`: where the next page begins, None behind the last; `sequence` and `born`: of which
-    commit they are, of which making of the view."""
+    commit they are, of which line of changes."""
 
     rows: pa.Table
     after: str | None
@@ -506,7 +506,7 @@ class Views:
             found, more_rows = _up_to(db.execute(sql, values), bounds)
         rows = pa.Table.from_batches([batch_of([row[len(keys) :] for row in found], schema)], schema)
         last = _place_text(found[-1][: len(keys)]) if more_rows and found else None
-        return Page(rows, last, state.sequence, state.born)
+        return Page(rows, last, state.sequence, state.line)
 
     def to_arrow(self, view: str, where: Mapping[str, Any] | None = None) -> pa.Table:
         """All rows of the view, or those whose columns have the values given; typed, sorted by window and group."""

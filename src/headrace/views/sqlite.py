@@ -229,8 +229,8 @@ class SqliteViews:
             db.execute(statement)
         for table in versions.FLOW_TABLES:
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
-        facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced")]
-        db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?)", facts)
+        facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
+        db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
@@ -274,7 +274,9 @@ class SqliteViews:
             comes = self._known(db, beside.name)
             if (known := spec_of(db, goes)) is not None:
                 self._drop(db, known)
-            versions.exchange(db, self._known(db, view), comes, goes)
+            line = state_of(db, view).line
+            if versions.exchange(db, self._known(db, view), comes, goes):
+                db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"line/{view}", line))
             for name in (view, goes):
                 db.execute("UPDATE _flows SET epoch = ?, pid = NULL WHERE flow = ?", (_next_epoch(db), name))
             state = state_of(db, view)
@@ -583,7 +585,8 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         for topic, partition, offset, progress in db.execute(rows, (flow,)):
             begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
         (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
-        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born)
+        (line,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"line/{flow}",)).fetchone() or (born,)
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born, line)
 
 
 def _names(db: sqlite3.Connection) -> list[str]:

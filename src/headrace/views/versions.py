@@ -50,9 +50,9 @@ def program(db: sqlite3.Connection, version: str) -> str | None:
 # -- taking a place ------------------------------------------------------------------------------------
 
 
-def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: str) -> int:
-    """`comes` takes the name of `served`, which is called `goes` from then on. Returns the sequence of the switch: it
-    is after all commits of both, so that whoever watches goes on."""
+def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: str) -> bool:
+    """`comes` takes the name of `served`, which is called `goes` from then on. The sequence of the switch is after all
+    commits of both. Returns whether those who watch go on from there: they cannot if the columns are others."""
     view = served.name
     (last,) = db.execute("SELECT max(sequence) FROM _flows WHERE flow IN (?, ?)", (view, comes.name)).fetchone()
     sequence = int(last) + 1
@@ -64,7 +64,8 @@ def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: st
     _rename(db, served, goes)
     _rename(db, comes, view)
     db.execute("UPDATE _flows SET sequence = ? WHERE flow = ?", (sequence, view))
-    return sequence
+    db.execute("DELETE FROM _meta WHERE name = ?", (f"line/{view}",))
+    return alike
 
 
 def _rename(db: sqlite3.Connection, spec: FlowSpec, name: str) -> None:

@@ -130,16 +130,18 @@ def switched(
 ) -> None:
     """Another version takes the view's place: what changes by that, with `op`, as one commit's. Too much of it, or
     columns that are others (`columns` is empty): who watches is put out, and begins again with the rows as they are."""
-    if not _watched(db, flow):
-        return
-    pieces, rows = [], changed() if columns else iter(())
-    while columns and (some := list(islice(rows, CHUNK_ROWS))):
-        pieces.append(_table(some, columns))
-        if sum(piece.nbytes for piece in pieces) > BACKLOG_BYTES_MAX:
-            columns = []
     if not columns:
         forget(db, flow)
-    elif pieces:
+        return
+    if not _watched(db, flow):
+        return
+    pieces, rows = [], changed()
+    while some := list(islice(rows, CHUNK_ROWS)):
+        pieces.append(_table(some, columns))
+        if sum(piece.nbytes for piece in pieces) > BACKLOG_BYTES_MAX:
+            forget(db, flow)
+            return
+    if pieces:
         _keep(db, flow, sequence, pa.concat_tables(pieces))
 
 
