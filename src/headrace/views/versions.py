@@ -106,6 +106,7 @@ class Counts:
 
     @property
     def ok(self) -> bool:
+        """Nothing is different."""
         return not (self.added or self.removed or self.changed)
 
 
