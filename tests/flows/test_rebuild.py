@@ -15,11 +15,10 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace.failpoints import InjectedFault
-from headrace.flows.running import Running
 from tests.flows.shop import SCHEMA, some_rows
 
 SEED = 20261116
-POINTS = [point for point in failpoints.KNOWN if point.startswith(("view.", "switch."))]
+POINTS = ["view.applied", "view.committed", *(point for point in failpoints.KNOWN if point.startswith("switch."))]
 
 
 def program(
@@ -268,4 +267,3 @@ def test_what_cannot_be_rebuilt(tmp_path: Path, spark: Any) -> None:
             app.rebuild("word")
         with pytest.raises(hr.CannotRebuild, match="was not run yet"):
             app.rebuild("words")
-    assert isinstance(app._running, Running)
