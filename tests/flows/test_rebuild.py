@@ -253,6 +253,8 @@ def test_a_changed_function_is_another_program(home: Path, spark: Any) -> None:
         assert set(table["op"].to_pylist()) == {"-", "+"}
         was, now = (sum(row["records"] for row in table.to_pylist() if row["op"] == op) for op in "-+")
         made.discard()
+        with pytest.raises(hr.CannotRebuild, match="no new version to switch to"):
+            made.switch()
         assert was > now and app.running.store.beside("words") is None
         with pytest.raises(hr.CannotRebuild, match="no other version"):
             made.diff()

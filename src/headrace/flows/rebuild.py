@@ -159,6 +159,8 @@ class Rebuild:
     def switch(self) -> None:
         """The new version becomes the view, read to the log's end; a runner of the old one is fenced, and stops. What
         was served is kept, for `rollback`, until it is discarded or the next rebuild."""
+        if self._store.beside(self.view) != self.version:
+            raise CannotRebuild(flow=self.view, why="has no new version to switch to: app.rebuild(…) makes one")
         self._catch_up()
         fenced = _fenced(self._log, self._store, self.view)
         self._read_to(fenced)
