@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace.failpoints import InjectedFault
-from tests.flows.shop import SCHEMA, some_rows
+from tests.flows.shop import SCHEMA, START, some_rows
 
 SEED = 20261116
 POINTS = ["view.applied", "view.committed", *(point for point in failpoints.KNOWN if point.startswith("switch."))]
@@ -176,33 +177,33 @@ def test_a_quiet_runner_finds_out(home: Path, spark: Any) -> None:
                 pass
 
 
-def _numbered(some: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any]]:
-    """Few records fail: those that these numbers are of."""
-    return [{**row, "n": numbers[at] if at < len(numbers) else 50} for at, row in enumerate(some)]
+def records(*some: tuple[int, int]) -> list[dict[str, Any]]:
+    """Seconds and n of each."""
+    return [{"word": "a", "n": n, "at": START + timedelta(seconds=seconds)} for seconds, n in some]
 
 
-def test_what_goes_out_goes_out_once(tmp_path: Path, spark: Any, rng: random.Random) -> None:
+def test_what_goes_out_goes_out_once(tmp_path: Path, spark: Any) -> None:
     """Dropped records go to a topic, those that break the program are dead letters: each once, by the one version or
     the other, though both have read it."""
     home, settings = tmp_path / "home", {"poison": 13, "dropped_to": "late"}
-    some, more = _numbered(some_rows(rng, 40, 0), 13, 14), _numbered(some_rows(rng, 20, 30), 14)
+    some = records((0, 13), (1, 14), (40, 1), (5, 2), (41, 3))  # 5 is too late
+    more = records((80, 14), (6, 4), (81, 5))  # and so is 6
     with program(home, spark, **settings) as old:  # type: ignore[arg-type]
         events = old.log.topic("events")
         old.start()
-        old.views.wait_for(events.append(some).position, timeout="1 minute")
+        old.views.wait_for(events.append(some, partition=0).position, timeout="1 minute")
         old.stop()
         assert letters(old) == {13: 1}
-        dropped = sum(old.view("words").ledger()["dropped"].to_pylist())
-        assert len(list(old.log.topic("late").records())) == dropped > 0
+        assert [record.value["n"] for record in old.log.topic("late").records()] == [2]
     with program(home, spark, new=True, **settings) as app:  # type: ignore[arg-type]
-        app.log.topic("events").append(more)
+        app.log.topic("events").append(more, partition=0)
         made = app.rebuild("words")
         assert letters(app) == {13: 1}  # what the new one emits waits for the switch
         made.switch()
         app.drain()  # sends it
         assert letters(app) == {13: 1, 14: 2} and app.audit().ok
-        dropped = sum(app.view("words").ledger()["dropped"].to_pylist())
-        assert len(list(app.log.topic("late").records())) == dropped
+        assert [record.value["n"] for record in app.log.topic("late").records()] == [2, 4]
+        assert sum(app.view("words").ledger()["dropped"].to_pylist()) == 2
 
 
 @pytest.mark.parametrize("point", POINTS)
