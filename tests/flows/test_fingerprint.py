@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import headrace as hr
 from headrace.flows.fingerprint import fingerprint
 
 LIMIT = 5
@@ -56,6 +57,7 @@ def test_what_it_closes_over_and_is_given_is_part_of_it() -> None:
     assert fingerprint(over({"a": [1]})) != fingerprint(over({"a": [2]}))
     assert fingerprint(over(helper)) != fingerprint(over(over))
     assert fingerprint(functools.partial(helper, 1)) != fingerprint(functools.partial(helper, 2))
+    assert fingerprint(hr.sum("a")) == fingerprint(hr.sum("a")) != fingerprint(hr.sum("b"))
     assert fingerprint(over(1), "earliest") != fingerprint(over(1), "latest")
 
 

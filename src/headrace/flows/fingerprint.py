@@ -1,9 +1,11 @@
 """Whether two programs do the same, as far as that can be told: a text that is another one when a flow's functions are
 others. Knows no Spark. A function is its code, its defaults, what it closes over, and the functions and plain values it
-names; of any other object only the type is looked at. So what was made by a program is gone on with by the same one."""
+names; of any other object, but for dataclasses, only the type is looked at. So what was made by a program is gone on
+with by the same one."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import types
@@ -38,6 +40,9 @@ def _said(value: Any, known: set[int]) -> Iterator[str]:
         yield repr(sorted(map(repr, value)))
     elif isinstance(value, functools.partial):
         yield from _said((value.func, value.args, value.keywords), known)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _said(getattr(value, field.name), known)
     elif isinstance(value, types.MethodType):
         yield from _said(value.__func__, known)
     elif isinstance(value, types.FunctionType):

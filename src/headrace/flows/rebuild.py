@@ -98,7 +98,7 @@ class Rebuild:
         """What makes it: functions, start and topics. The store compares the rest."""
         flow = self._query.compiled.flow
         sources = [(source.transforms, repr(source.start), source.topic.topic_id) for source in flow.sources]
-        return fingerprint(sources, flow.transforms, flow.after)
+        return fingerprint(sources, flow.transforms, dict(flow.aggregates or {}), flow.after)
 
     def _overtaken(self) -> bool:
         """Whether a version that was half made needs what retention has deleted since."""
