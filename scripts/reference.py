@@ -20,10 +20,11 @@ import headrace.testing as kit
 from headrace import app as apps
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
+from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import FlowStatus
 from headrace.log import contract
 from headrace.log.embedded import dead_letters, groups, log, producer, queues, topic, transaction
-from headrace.views import reading, watching
+from headrace.views import reading, versions, watching
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     "The log": (
@@ -42,6 +43,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         "What a program is made of. [Views](views.md), [time](time.md) and [aggregates](aggregates.md) explain.",
         [
             *("App", "Stream", apps.Windowed, apps.Grouped, "Aggregated", "View", FlowStatus, Audited),
+            *(Rebuild, reading.Diff, versions.Counts),
             *("tumbling", "hopping", "correct", "drop"),
             *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
             *("approx_quantile", "top_k", "histogram", "collect", "Aggregate"),
@@ -65,7 +67,7 @@ BETWEEN_LAYERS = {
     ),
     *("EmbeddedTopic.refresh", "EmbeddedTopic.known_state", "EmbeddedTopic.prepare", "EmbeddedTopic.bury"),
     *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans"),
-    *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running"),
+    *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running", "Rebuild.make"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),
     *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim", "Aggregate.kind", "Aggregate.slots"),

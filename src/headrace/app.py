@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.flows.audit import Audited
     from headrace.flows.flow import DataFrame, SparkSession
     from headrace.flows.query import FlowQuery
+    from headrace.flows.rebuild import Rebuild
     from headrace.flows.running import AppStatus, Running
     from headrace.log.contract import Start
     from headrace.notebook import Live
@@ -249,6 +250,22 @@ class App:
 
         running = self.running
         return audit([running.query(flow) for flow in running.flows], self.log)
+
+    def rebuild(self, view: str, *, start: Start = "earliest") -> Rebuild:
+        """The view made anew by this program, from `start`, beside the one that is served. What comes back says what
+        that changes, `diff()`; then `switch()` or `discard()` it. The one that is served goes on, if it runs. What the
+        same program made before, and did not switch to, is gone on with."""
+        return self.running.rebuild(self._flow(view), start)
+
+    def rollback(self, view: str) -> None:
+        """What was served before the last switch is the view again, as it was then."""
+        self._flow(view)
+        self.running.roll_back(view)
+
+    def _flow(self, view: str) -> Flow:
+        if view not in self.flows:
+            raise UnknownView(view=view, known=[name for name, flow in self.flows.items() if flow.target is None])
+        return self.flows[view]
 
     def replace(self, *, home: str | Path, spark: Any = None, clock_us: Callable[[], int] | None = None) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same. What

@@ -12,6 +12,7 @@
     ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   somebody newer has taken over
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
+    ├── CannotRebuild                            a flow that cannot be made anew beside itself
     ├── CommitConflict                           a batch that is not the next one
     ├── UnknownView · ViewInUse
     ├── WatchLost                                a watcher that was left behind
@@ -53,6 +54,7 @@ __all__ = [
     "AggregateFailed",
     "AlreadyRunning",
     "BatchDiffers",
+    "CannotRebuild",
     "Closed",
     "CommitBackwards",
     "CommitConflict",
@@ -555,16 +557,18 @@ class ForkedProcess(Closed):
 
 @dataclass(eq=False, repr=False)
 class FlowFenced(Fenced):
-    """Another runner has taken the flow over. Nothing of this one's batch was committed."""
+    """Another runner has taken the flow over, or another version its place (`why`). Nothing of this one's batch was
+    committed."""
 
     flow: str
     epoch: int
     current_epoch: int
+    why: str = ""
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r}: another runner took over (epoch {self.current_epoch}, this one has {self.epoch}). "
-            f"Nothing was committed by this one; it must stop."
+            f"flow {self.flow!r}: {self.why or 'another runner took over'} (epoch {self.current_epoch}, this one has "
+            f"{self.epoch}). Nothing was committed by this one; it must stop."
         )
 
 
@@ -590,10 +594,22 @@ class FlowChanged(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Undo that, give it "
-            f"another name, or drop it and have it made again from the log (headrace views drop {self.flow}; in a "
-            f"notebook app.view({self.flow!r}).drop())."
+            f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Have it made anew from "
+            f"the log beside the old one (headrace rebuild APP.py {self.flow} --switch; in a notebook "
+            f"app.rebuild({self.flow!r}).switch()), undo that, give it another name, or drop it (headrace views drop "
+            f"{self.flow}; app.view({self.flow!r}).drop())."
         )
+
+
+@dataclass(eq=False, repr=False)
+class CannotRebuild(HeadraceError):
+    """The flow cannot be made anew beside the one that runs, or there is nothing to go back to."""
+
+    flow: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"flow {self.flow!r} {self.why}."
 
 
 @dataclass(eq=False, repr=False)

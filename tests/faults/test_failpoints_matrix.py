@@ -28,8 +28,9 @@ from tests.faults.children import Child, Children, ack
 
 UPKEEP = ("swap.", "retention.", "reclaim.", "erase.")
 """Upkeep's own points are walked by test_upkeep_failpoints."""
-POINTS = sorted(p for p in failpoints.KNOWN if not p.startswith((*UPKEEP, "queue.", "view.", "flow.", "relay.")))
-"""Those of queues, by test_queue_failpoints; of views, by tests/views; of flows, by tests/flows."""
+POINTS = sorted(
+    p for p in failpoints.KNOWN if not p.startswith((*UPKEEP, "queue.", "view.", "flow.", "relay.", "switch."))
+)
 ROUNDS = 12
 WORK = 120
 KEYS = ("a", "b", "c")

@@ -110,13 +110,35 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
         assert "stopped" in running.stderr.read()
 
 
-def test_a_changed_flow_is_told_before_it_starts(program: Path, tmp_path: Path) -> None:
+def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path) -> None:
     some_clicks(tmp_path / ".headrace")
     assert headrace("run", str(program), "--drain", cwd=tmp_path).returncode == 0
-    program.write_text(PROGRAM.replace('visitors=hr.count_distinct("user")', 'latest=hr.last("user")'))
+    program.write_text(
+        PROGRAM.replace(
+            'count(), visitors=hr.count_distinct("user")', """count(where="page = '/1'"), latest=hr.last("user")"""
+        )
+    )
     done = headrace("run", str(program), "--drain", cwd=tmp_path)
     assert done.returncode == 1
-    assert "aggregate 'latest' was added; aggregate 'visitors' was removed" in done.stderr
+    assert "aggregate 'latest' was added;" in done.stderr and "aggregate 'visitors' was removed" in done.stderr
+    assert "headrace rebuild APP.py views_per_minute --switch" in done.stderr
+    done = headrace("rebuild", "shop.py", "views_per_minute", "--max", "3", "--format", "csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["op", "-", "+", "-"]
+    assert "… 17 more" in done.stderr and "not switched" in done.stderr
+    assert "10 rows changed, 0 added, 0 removed, 10 the same" in done.stderr
+    assert "1 column added: latest" in done.stderr and "1 column removed: visitors" in done.stderr
+    views = hr.open_views(tmp_path / ".headrace")
+    assert "latest" not in views.to_arrow("views_per_minute").column_names
+    done = headrace("rebuild", "shop.py", "views_per_minute", "--switch", cwd=tmp_path)
+    assert done.returncode == 0 and "is the new version" in done.stderr, done.stderr
+    assert views.query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 10}]
+    for option, said in ("--rollback", "is what it was"), ("--discard", "views_per_minute/next dropped"):
+        done = headrace("rebuild", "shop.py", "views_per_minute", option, cwd=tmp_path)
+        assert done.returncode == 0 and said in done.stderr and "Spark" not in done.stderr
+        assert views.query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 20}]
+    assert headrace("rebuild", "shop.py", "views_per_minute", "--rollback", cwd=tmp_path).returncode == 1
+    assert headrace("rebuild", "shop.py", "v", "--switch", "--discard", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(

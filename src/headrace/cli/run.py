@@ -3,6 +3,7 @@ and how a run is stopped. Does not know what flows do."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -10,15 +11,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from headrace.cli.catching_up import Pace, Ticker, catching_up
 from headrace.cli.options import HOME, format_option, home_option
-from headrace.cli.output import FOUND, busy, counted, harmless, note, print_rows
+from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import HeadraceError, ServeMissing
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-STATUS_SECONDS = 0.5
 STATUS_COLUMNS = ("flow", "state", "rows", "rate", "lag", "frontier", "dead", "restarts", "error")
 
 app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Path(dir_okay=False))
@@ -73,20 +74,14 @@ def run(
     note(f"starting Spark for {Path(program).name}")
     app = loaded(program, spark)
     server = None if drain else _server(app, serve)
-    stopping = threading.Event()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served:
+        if server is not None:
+            served.callback(server.stop)
         if drain:
-            note(f"{counted(_aside(app.drain, stopping), 'record')} processed")
+            note(f"{counted(aside(app.drain, stopping, catching_up(app.status)), 'record')} processed")
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
-        _aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping)
+        aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows import metrics as numbers
@@ -98,12 +93,6 @@ def run(
             server.start()
             tell(server)
         _watch(app, stopping)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if server is not None:
-            server.stop()
-        app.close()
     note("stopped")
 
 
@@ -124,7 +113,25 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
 
 
-def _aside(work: Callable[[], Result], stopping: threading.Event) -> Result:
+@contextlib.contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM; a second Ctrl-C does not wait for anybody."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker | None = None) -> Result:
     """Does it in a thread: a Spark that is started in the main thread puts its own handler of Ctrl-C over ours, and
     what that raises is lost, or ends in a traceback."""
     done: list[Result] = []
@@ -138,11 +145,17 @@ def _aside(work: Callable[[], Result], stopping: threading.Event) -> Result:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-        if stopping.is_set():
-            note("stopping")
-            raise KeyboardInterrupt
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+            if stopping.is_set():
+                note("stopping")
+                raise KeyboardInterrupt
+            if ticker is not None:
+                ticker.tick()
+    finally:
+        if ticker is not None:
+            ticker.clear()
     if error:
         raise error[0]
     return done[0]
@@ -151,21 +164,24 @@ def _aside(work: Callable[[], Result], stopping: threading.Event) -> Result:
 def _watch(app: App, stopping: threading.Event) -> None:
     """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
     live = sys.stderr.isatty()
+    pace = Pace(bar=live)
+    ticker = Ticker(lambda: line(app.status(), pace)) if live else catching_up(app.status)
     while not stopping.is_set():
-        if app.running.wait(STATUS_SECONDS if live else 0.2):
+        if app.running.wait(0.2):
             return
-        if live:
-            sys.stderr.write("\r\x1b[K" + harmless(line(app.status()))[: _width() - 1])
-            sys.stderr.flush()
-    if live:
-        sys.stderr.write("\r\x1b[K")
+        ticker.tick()
+    ticker.clear()
     note("stopping")
 
 
-def line(statuses: list[FlowStatus]) -> str:
+def line(statuses: list[FlowStatus], pace: Pace) -> str:
     """All flows in one line."""
     parts = []
     for status in statuses:
+        said = pace.line(status) if status.state in ("running", "waiting") else None
+        if said is not None:
+            parts.append(said)
+            continue
         said = f"{status.flow}: {status.rows:,} rows, {status.rate:,.0f}/s, lag {status.lag:,}"
         if status.frontier is not None:
             said += f", complete to {status.frontier:%H:%M:%S}"
@@ -175,12 +191,6 @@ def line(statuses: list[FlowStatus]) -> str:
             said += f", {status.state}: {status.error}"
         parts.append(said)
     return " · ".join(parts)
-
-
-def _width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns
 
 
 @click.command()

@@ -189,6 +189,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
     """
     from headrace.errors import ViewInUse
     from headrace.views.sqlite import SqliteViews
+    from headrace.views.versions import beside
 
     found = opened_views()
     status, target = found.status(view, topics=True), found.flow(view, topics=True).target
@@ -201,7 +202,8 @@ def drop(view: str, yes: bool, force: bool) -> None:
         store.drop(view)
     if (log := opened_if_any()) is not None:
         with log:
-            log.forget_flow(view)
+            for name in (view, beside(view, "next")):
+                log.forget_flow(name)
     if target is None:
         note(f"{what} are dropped; the log has what they were made from")
     else:

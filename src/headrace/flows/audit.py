@@ -93,7 +93,7 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
             continue
         (state,) = [state for state in real.states() if state.name == flow.name]
         _refuse_replaced(flow, state)
-        gone = _gone(flow, state)
+        gone = gone_of(flow, state)
         out.gone += gone
         out.views += 1
         compared = Compared.of(real.spec(flow.name), state, gone)
@@ -114,7 +114,7 @@ def _refuse_replaced(flow: Flow, state: FlowState) -> None:
             raise TopicReplaced(topic=topic.name, topic_id=known)
 
 
-def _gone(flow: Flow, state: FlowState) -> list[Gone]:
+def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
     """What the view was made of and is not in the log any more."""
     out = []
     for topic in flow.topics:
@@ -254,4 +254,4 @@ def _note(out: Audited, difference: Difference) -> None:
         out.differences.append(difference)
 
 
-__all__ = ["Audited", "Compared", "Difference", "Gone", "audit", "compare"]
+__all__ = ["Audited", "Compared", "Difference", "Gone", "audit", "compare", "gone_of"]

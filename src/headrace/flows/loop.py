@@ -215,6 +215,10 @@ class FlowLoop:
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
         self.commit(replace(batch, outgoing=outgoing, buried=[(name, one.partition, one.start)]))
 
+    def refuse_fenced(self) -> None:
+        """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
+        self._store.refuse_fenced(self.position)
+
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
 

@@ -7,6 +7,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.log.contract import Start
 
 Planned = Mapping[str, Sequence[ranges.Range]]
 """Topic -> what to read of it."""
@@ -54,6 +57,13 @@ class FlowQuery:
         """The same over the same flow of another log; None if it is not the same."""
         found = moved(self.compiled, flow)
         return None if found is None or spark is not self.spark else FlowQuery(found, spark, self._small)
+
+    def named(self, name: str, start: Start) -> FlowQuery:
+        """The same under another name, from another start: for a version of the flow beside it."""
+        flow, spec = self.compiled.flow, self.compiled.spec
+        flow = replace(flow, name=name, sources=tuple(replace(source, start=start) for source in flow.sources))
+        spec = replace(spec, name=name, view=None if spec.view is None else replace(spec.view, name=name))
+        return FlowQuery(replace(self.compiled, flow=flow, spec=spec), self.spark, self._small)
 
     def rows(self, planned: Planned) -> pa.Table:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""

@@ -20,13 +20,16 @@ from headrace.flows.flow import Flow
 from headrace.rendering import html_table
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
+from headrace.views.versions import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.flows.loop import FlowLoop
     from headrace.flows.query import FlowQuery
+    from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
+    from headrace.log.contract import Start
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
     from headrace.views.sqlite import SqliteViews
@@ -39,7 +42,8 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """How a flow does. `lag`: records it has not read. `rate`: records a second, lately."""
+    """How a flow does. `lag`: records it has not read. `rate`: records a second, lately. `read`: offsets it has read,
+    whoever ran it."""
 
     flow: str
     state: str
@@ -52,6 +56,7 @@ class FlowStatus:
     dead: int
     restarts: int
     error: str
+    read: int = 0
 
 
 class AppStatus(list[FlowStatus]):
@@ -151,12 +156,10 @@ class Running:
 
     def begun(self, flow: Flow) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
-        from headrace.flows.compile import dropped_schema
         from headrace.flows.loop import FlowLoop
 
         query = self.query(flow)
-        if flow.late.dropped_to is not None:
-            self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
+        self._make_dropped(flow)
         loop = FlowLoop(
             query,
             log=self._log,
@@ -171,6 +174,12 @@ class Running:
                 raise
             loop.begin(replace=True)
         return loop
+
+    def _make_dropped(self, flow: Flow) -> None:
+        from headrace.flows.compile import dropped_schema
+
+        if flow.late.dropped_to is not None:
+            self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
 
     def loop(self, flow: Flow) -> FlowLoop:
         """The flow's loop for those who step it themselves."""
@@ -188,7 +197,44 @@ class Running:
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
             self._loops.pop(view, None)
             self.store.drop(view)
-            self._log.forget_flow(view)
+            for name in (view, beside(view, "next")):
+                self._log.forget_flow(name)
+
+    # -- another version of a view -----------------------------------------------------------------
+
+    def rebuild(self, flow: Flow, start: Start) -> Rebuild:
+        """The flow's view made anew from `start`, beside the one that is served."""
+        from headrace.flows.rebuild import Rebuild, refuse_topics
+
+        refuse_topics(flow)
+        query = self.query(flow).named(beside(flow.name, "next"), start)
+        version = query.compiled.flow
+        self._make_dropped(flow)
+        self.take(version)
+
+        def let_go() -> None:
+            with self._lock:
+                self._loops.pop(flow.name, None)  # it is of what was served before
+                if (lock := self._locks.pop(version.name, None)) is not None:
+                    lock.release()
+
+        settings = {"batch_rows": self._batch_rows, "clock_us": self._clock_us}
+        made = Rebuild(query, log=self._log, store=self.store, loop_settings=settings, let_go=let_go)
+        made.make()
+        return made
+
+    def roll_back(self, view: str) -> None:
+        """What was served before the last switch is the view again."""
+        from headrace.flows.rebuild import roll_back
+
+        roll_back(self._log, self.store, view)
+        self._loops.pop(view, None)
+
+    def discard(self, view: str) -> list[str]:
+        """Drops what is beside the view; its names."""
+        dropped = self.store.discard(view)
+        self._log.forget_flow(beside(view, "next"))
+        return dropped
 
     def target(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
         """The topic a flow writes to; made with the columns it writes if there is none: these only Spark can tell."""
@@ -282,16 +328,22 @@ class Running:
     def status(self) -> AppStatus:
         return AppStatus(map(self._status, self.flows))
 
-    def _status(self, flow: Flow) -> FlowStatus:
+    def making(self, view: str) -> list[FlowStatus]:
+        """How far the version is that is made beside the view."""
+        flow = self._flows.get(view)
+        return [] if flow is None else [self._status(flow, beside(view, "next"))]
+
+    def _status(self, flow: Flow, name: str | None = None) -> FlowStatus:
         from headrace.errors import TopicReplaced, UnknownView
         from headrace.flows.supervise import Pulse
 
-        supervisor = self._supervisors.get(flow.name)
+        supervisor = self._supervisors.get(name or flow.name)
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
-        lag, frontier = 0, None
+        lag, read, frontier = 0, 0, None
         with contextlib.suppress(UnknownView, TopicReplaced):  # not run yet; or its topic is gone, as its error says
-            state = self.store.state(flow.name)
+            state = open_views(self._log.home).state(name or flow.name, topics=True)  # the store may be busy
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
+            read = sum(place.offset for places in state.places.values() for place in places.values())
             for topic in flow.topics:
                 places = state.places.get(topic.name, {})
                 for partition, end in topic.offsets().items():
@@ -309,6 +361,7 @@ class Running:
             pulse.dead,
             pulse.restarts,
             pulse.error,
+            read,
         )
 
     def close(self, *, keep_session: bool = False) -> None:

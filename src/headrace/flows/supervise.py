@@ -111,6 +111,12 @@ class Supervisor:
         """Whether it has ended. Not by the thread's own join: one that Ctrl-C interrupts takes the thread for ended."""
         return self._ended.wait(timeout)
 
+    def work_off(self) -> None:
+        """All there is, here and now, in place of `start`. Errors are raised; a record that breaks the program becomes
+        a dead letter."""
+        assert self._loop is not None
+        self._live(self._loop, to_end=True)
+
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -146,8 +152,8 @@ class Supervisor:
         self.pulse.state, self.pulse.error = "failed", first_line(error)
         logger.error("flow %s stopped: %s", self.pulse.flow, error)
 
-    def _live(self, loop: FlowLoop) -> None:
-        """Works until it is asked to stop; the next batch is computed while the last is committed."""
+    def _live(self, loop: FlowLoop, *, to_end: bool = False) -> None:
+        """Works until it is asked to stop, or is at the end; the next batch is computed while the last is committed."""
         with ThreadPoolExecutor(1, thread_name_prefix=f"headrace-commit-{self.pulse.flow}") as committer:
             waiting: Future[None] | None = None
             while not self._stop.is_set():
@@ -160,6 +166,9 @@ class Supervisor:
                     waiting = None
                 if batch is None:
                     loop.close_windows()
+                    if to_end:
+                        break
+                    loop.refuse_fenced()
                     loop.report()
                     self.pulse.state = "waiting"
                     loop.wait(seen, LOOK_SECONDS)

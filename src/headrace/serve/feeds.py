@@ -184,13 +184,13 @@ class _Feed:
             file = _identity(views.path)
             with views.watch(self.view, snapshot=False, emit=self.emit, lease=LEASE, keep_bytes=KEEP_BYTES) as watch:
                 state = views.state(self.view)
-                self._tell(self._begin, watch.position, state.born)
+                self._tell(self._begin, watch.position, state.line)
                 while not self._stop.is_set() and (found := watch.next_commit(0)) is not None:
-                    self._tell(self._add, self._encoded(found, state.born))
+                    self._tell(self._add, self._encoded(found, state.line))
                 self._tell(self._is_there, state.sequence)
                 while not self._stop.is_set():
                     if (found := watch.next_commit(LOOK_SECONDS)) is not None:
-                        self._tell(self._add, self._encoded(found, state.born))
+                        self._tell(self._add, self._encoded(found, state.line))
                     elif _identity(views.path) != file:  # what is open goes on, and nobody writes to it
                         raise WatchLost(view=self.view, why="the home was removed, or is another one")
                 watch.close(linger=True)

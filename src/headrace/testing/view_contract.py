@@ -1274,7 +1274,247 @@ class ShapedContract(Setting):
         assert {(row["page"], row[name]) for row in rows(views)} == {("/", 2), (None, 4)}
 
 
-class ViewStoreContract(FlowContract, MergeContract, ChangesContract, ShapedContract):
+class VersionContract(Setting):
+    """Another version of a view beside it, and the switch."""
+
+    def served(self, store: Any, spec: FlowSpec, *, windows: int = 3) -> FlowState:
+        """The view with some rows, read up to offset 7."""
+        state = store.begin(spec)
+        found = [(number, page, number + 1) for number in range(windows) for page in ("/", None)]
+        places = {"clicks": {0: Place(7, T0 + 5 * SECOND)}}
+        return self.commit(store, state, counted(spec, found), places=places, closed_us=T0 + SIZE)
+
+    def commit(self, store: Any, state: FlowState, table: pa.Table | None = None, **more: Any) -> FlowState:
+        done: FlowState = store.commit(state, commit(state, table, topic_ids={"clicks": "a1"}, **more))
+        return done
+
+    def made(self, store: Any, spec: FlowSpec, program: str = "p") -> FlowState:
+        """A version beside it that counts everything twice and knows one window more, read up to offset 9."""
+        store.begin_beside(spec, program)
+        state: FlowState = store.begin(spec)
+        if state.sequence:
+            return state
+        found = [(number, page, 2 * (number + 1)) for number in range(1, 4) for page in ("/", None)]
+        more: dict[str, Any] = {"outgoing": [Outgoing("letters", pa.table({"a": [1]}))]}
+        more |= {"ledger": [LedgerRow(T0, T0 + SIZE, on_time=5)], "frontier_us": T0 + SIZE}
+        places = {"clicks": {0: Place(9, T0 + 8 * SECOND)}}
+        return self.commit(store, state, counted(spec, found), places=places, begins=places, **more)
+
+    def test_a_version_beside_is_nobodys_business(self, store: Any, views: Any) -> None:
+        self.served(store, counting())
+        before = rows(views)
+        self.made(store, counting("clicks/next"))
+        assert views.names() == ["clicks"] and [state.name for state in views.states()] == ["clicks"]
+        assert rows(views) == before and store.beside("clicks") == "clicks/next"
+        assert counts(views, "clicks/next") == {(n, page): 2 * n + 2 for n in (1, 2, 3) for page in ("/", None)}
+
+    def test_a_switch_moves_everything(self, store: Any, views: Any) -> None:
+        self.served(store, counting())
+        new = self.made(store, counting("clicks/next"))
+        old, status, letters = rows(views), views.status("clicks"), store.outbox("clicks/next")
+        state = store.switch(store.fence("clicks"), new)
+        assert counts(views) == {(n, page): 2 * n + 2 for n in (1, 2, 3) for page in ("/", None)}
+        assert (state.name, state.places, state.begins) == ("clicks", new.places, new.places)
+        assert state.born == new.born and state.frontier_us == T0 + SIZE
+        assert [each.rows for each in store.outbox("clicks")] == [each.rows for each in letters]
+        assert views.ledger("clicks")["on_time"].to_pylist() == [5] and views.status("clicks").rows == 6
+        # What was served is kept, whole.
+        assert store.beside("clicks") == "clicks/previous" and rows(views, "clicks/previous") == old
+        assert store.state("clicks/previous").places == {"clicks": {0: Place(7, T0 + 5 * SECOND)}}
+        assert views.status("clicks/previous").rows == status.rows
+        # The new program goes on, under the view's own name.
+        state = store.begin(counting())
+        self.commit(store, state, counted(counting(), [(1, "/", 1)]))
+        assert counts(views)[1, "/"] == 5 and rows(views, "clicks/previous") == old
+
+    def test_a_rollback_brings_back_what_was(self, store: Any, views: Any) -> None:
+        self.served(store, counting())
+        old, new = rows(views), self.made(store, counting("clicks/next"))
+        store.switch(store.fence("clicks"), new)
+        after = rows(views)
+        store.switch(store.fence("clicks"), store.state("clicks/previous"))
+        assert rows(views) == old and rows(views, "clicks/next") == after and store.beside("clicks") == "clicks/next"
+        state = store.begin(counting())
+        assert state.places == {"clicks": {0: Place(7, T0 + 5 * SECOND)}}
+        self.commit(store, state, counted(counting(), [(0, None, 1)]))
+        assert counts(views)[0, None] == 2
+        # And forth again.
+        store.switch(store.fence("clicks"), store.state("clicks/next"))
+        assert rows(views) == after
+
+    def test_who_ran_it_is_fenced_and_told_why(self, store: Any, views: Any) -> None:
+        spec = counting()
+        old, new = self.served(store, spec), self.made(store, counting("clicks/next"))
+        fenced = store.fence("clicks")
+        for check in (lambda: store.refuse_fenced(old), lambda: self.commit(store, old, counted(spec, [(0, "/", 1)]))):
+            with pytest.raises(FlowFenced, match="another version of the view takes its place"):
+                check()
+        store.refuse_fenced(fenced)
+        store.switch(fenced, new)
+        for state in (old, fenced, new):
+            with pytest.raises(FlowFenced):
+                self.commit(store, state, counted(spec, [(0, "/", 1)]))
+        assert counts(views)[1, "/"] == 4
+
+    def test_a_switch_is_refused_when_somebody_was_there_since(self, store: Any, views: Any) -> None:
+        self.served(store, counting())
+        new, before = self.made(store, counting("clicks/next")), rows(views)
+        fenced = store.fence("clicks")
+        store.begin(counting())
+        with pytest.raises(FlowFenced):
+            store.switch(fenced, new)
+        fenced = store.fence("clicks")
+        self.commit(store, new, None)
+        with pytest.raises(CommitConflict):
+            store.switch(fenced, new)
+        assert rows(views) == before and store.beside("clicks") == "clicks/next"
+
+    def test_what_was_made_is_gone_on_with_or_made_anew(self, store: Any, views: Any) -> None:
+        spec = counting("clicks/next")
+        self.served(store, counting())
+        self.made(store, spec)
+        assert self.made(store, spec).sequence == 1  # the same flow and program: not made again
+        store.begin_beside(spec, "another")
+        with pytest.raises(UnknownView):
+            store.state("clicks/next")
+        self.made(store, spec, "another")
+        store.begin_beside(replace(spec, grace_us=1), "another")
+        assert store.beside("clicks") is None
+        store.switch(store.fence("clicks"), self.made(store, spec))
+        self.made(store, spec)  # the next rebuild: what was served before goes
+        assert store.beside("clicks") == "clicks/next" and views.names() == ["clicks"]
+        assert store.discard("clicks") == ["clicks/next"] and store.discard("clicks") == []
+        self.made(store, spec)
+        store.drop("clicks")
+        with pytest.raises(UnknownView):
+            store.state("clicks/next")
+
+    @pytest.mark.parametrize("window", [True, False])
+    def test_columns_and_groups_may_be_others(self, store: Any, views: Any, window: bool) -> None:
+        """With tables of its own for distinct values, and of shaped rows."""
+        store.begin(counting(window=window))
+        other = all_rules("clicks/next", "string")
+        assert other.view is not None
+        groups = (Column("g", "string"),)
+        shaped = replace(other, view=replace(other.view, groups=groups, shaped=(Column("most", "string"),)))
+        store.begin_beside(shaped, "p")
+        state = store.begin(shaped)
+
+        def shape(table: pa.Table) -> pa.Table:
+            return table.select(["g", "hi"]).rename_columns(["g", "most"])
+
+        table = partial_rows(shaped, [[("a", "x", 0, 0, 0)], [("b", "y", 0, 0, 1)]])
+        state = self.commit(store, state, table, shape=shape)
+        store.switch(store.fence("clicks"), state)
+        assert [(row["g"], row["most"]) for row in rows(views)] == [("a", "x"), ("b", "y")]
+        assert views.query("select most from clicks where g = 'a'")["most"].to_pylist() == ["x"]
+        assert shaped.view is not None
+        state = store.begin(replace(shaped, name="clicks", view=replace(shaped.view, name="clicks")))
+        self.commit(store, state, partial_rows(shaped, [[("a", "z", 0, 0, 2)]]), shape=shape)
+        assert rows(views)[0]["most"] == "z"
+
+    def test_a_name_with_a_slash_is_no_view(self, store: Any) -> None:
+        for name in ("clicks/other", "clicks/next/next", "/next", "a/b"):
+            with pytest.raises(InvalidName):
+                store.begin(counting(name))
+
+    def test_the_difference_by_hand(self, store: Any, views: Any) -> None:
+        served = counting()
+        state = store.begin(served)
+        self.commit(store, state, counted(served, [(0, "/", 1), (0, "/a", 2), (1, None, 3), (2, "/", 4)]))
+        spec = counting("clicks/next")
+        store.begin_beside(spec, "p")
+        state = store.begin(spec)
+        self.commit(store, state, counted(spec, [(0, "/", 1), (1, None, 5), (2, "/", 4), (3, "/b", 6)]), closed_us=T0)
+        diff = views.diff("clicks")
+        found = [(row["op"], row["page"], row["n"]) for row in diff.rows.to_pylist()]
+        assert found == [("-", "/a", 2), ("-", None, 3), ("+", None, 5), ("+", "/b", 6)]
+        kinds = (diff.counts.added, diff.counts.removed, diff.counts.changed, diff.counts.same)
+        assert kinds == (1, 1, 1, 2) and not diff.counts.ok and (diff.added, diff.removed) == ([], [])
+        assert views.diff("clicks", limit=1).rows.num_rows == 1
+        store.switch(store.fence("clicks"), store.state("clicks/next"))
+        assert views.diff("clicks").rows.to_pylist() == diff.rows.to_pylist()  # what was, beside what is
+
+    def test_a_column_that_was_added_is_no_difference(self, store: Any, views: Any) -> None:
+        served = counting()
+        state = store.begin(served)
+        self.commit(store, state, counted(served, [(0, "/", 1), (0, "/a", 2)]))
+        spec = counting("clicks/next")
+        assert spec.view is not None
+        slots = (*spec.view.slots, SlotColumn("total", "double", "add"))
+        results = (*spec.view.results, Result("total", "double", ("total",)))
+        spec = replace(spec, view=replace(spec.view, slots=slots, results=results))
+        store.begin_beside(spec, "p")
+        state = store.begin(spec)
+        table = counted(spec, [(0, "/", 1), (0, "/a", 7)]).append_column("total", pa.array([1.5, 2.5]))
+        self.commit(store, state, table)
+        diff = views.diff("clicks")
+        assert (diff.added, diff.removed, diff.counts.same, diff.counts.changed) == (["total"], [], 1, 1)
+        found = [(row["op"], row["page"], row["n"], row["total"]) for row in diff.rows.to_pylist()]
+        assert found == [("-", "/a", 2, None), ("+", "/a", 7, 2.5)]
+
+    def test_doubles_may_differ_in_their_last_digits(self, store: Any, views: Any) -> None:
+        pairs = [(0.3, 0.1 + 0.2), (1e300, 1e300 * (1 + 1e-12)), (math.nan, math.nan), (None, None), (0.0, -0.0)]
+        other = [(math.nan, 0.0), (0.0, None), (None, 0.0), (1.0, 1.00001), (0.0, 1e-30), (math.inf, 1.0)]
+        for name, side in ("clicks", 0), ("clicks/next", 1):
+            view = ViewSpec(
+                name,
+                (Column("page", "int"),),
+                (SlotColumn("x", "double", "add"), SlotColumn("d", "decimal(5,2)", "greatest")),
+                (Result("x", "double", ("x",)), Result("d", "decimal(5,2)", ("d",))),
+            )
+            spec = FlowSpec(name, "shop", ("clicks",), view)
+            if side:
+                store.begin_beside(spec, "p")
+            values = [pair[side] for pair in (*pairs, *other)]
+            columns: dict[str, Any] = {"page": pa.array(range(len(values)), pa.int32())}
+            columns["x"] = pa.array(values, pa.float64(), from_pandas=False)
+            columns["d"] = pa.array([Decimal("9.50")] * len(values), pa.decimal128(5, 2))
+            columns["_corrections"] = pa.array([0] * len(values), pa.int64())
+            columns["_updated_at"] = pa.array([moment(T0)] * len(values), INSTANT)
+            state = self.commit(store, store.begin(spec), pa.table(columns))
+        found = views.diff("clicks").rows.to_pylist()
+        assert [row["page"] for row in found if row["op"] == "+"] == list(range(len(pairs), len(pairs) + len(other)))
+        store.switch(store.fence("clicks"), state)
+        assert rows(views)[0]["d"] == Decimal("9.50")
+
+    def test_other_groups_are_other_rows(self, store: Any, views: Any) -> None:
+        self.served(store, counting(), windows=1)
+        spec = counting("clicks/next", groups=(Column("page", "string"), Column("user", "int")))
+        store.begin_beside(spec, "p")
+        state = store.begin(spec)
+        self.commit(store, state, counted(spec, [(0, "/", 1, 5)]))
+        diff = views.diff("clicks")
+        assert [row["op"] for row in diff.rows.to_pylist()] == ["-", "-", "+"] and diff.counts.same == 0
+
+    @examples
+    @given(cells=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 3)), max_size=8))
+    def test_the_difference_of_shaped_rows(self, tmp_path_factory: Any, cells: list[tuple[int, int, int]]) -> None:
+        """Any rows, some of one result, some twice: the difference turns the one into the other."""
+        home = tmp_path_factory.mktemp("views")
+        with self.open_store(home) as store:
+            for name, side in ("clicks", 0), ("clicks/next", 1):
+                spec = shaping(name)
+                if side:
+                    store.begin_beside(spec, "p")
+                state = store.begin(spec)
+                found = [(cell[2], str(number), cell[side]) for number, cell in enumerate(cells)]
+                self.commit(store, state, counted(spec, found), shape=busy)
+            views = self.open_views(home)
+            old, new = (_bag(rows(views, name)) for name in ("clicks", "clicks/next"))
+            diff = views.diff("clicks")
+            gone, come = (_bag(row for row in diff.rows.to_pylist() if row["op"] == op) for op in "-+")
+            assert old - gone + come == new and gone == old - new and come == new - old
+            counts = diff.counts
+            assert counts.added + counts.changed == come.total() and counts.removed + counts.changed == gone.total()
+            assert counts.same == (old & new).total()
+
+
+def _bag(found: Iterable[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(value for name, value in sorted(row.items()) if name != "op") for row in found)
+
+
+class ViewStoreContract(FlowContract, MergeContract, ChangesContract, ShapedContract, VersionContract):
     """All of it."""
 
 

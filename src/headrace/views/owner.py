@@ -24,7 +24,7 @@ class FlowLock:
 
     def __init__(self, home: Path, flow: str) -> None:
         self._flow = flow
-        self._path = home / FOLDER / f"{flow}.lock"
+        self._path = home / FOLDER / f"{flow.replace('/', '~')}.lock"  # a version's: no name has either
         self._fd = -1
 
     def take(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from headrace.durations import Duration, duration_us, from_us, instant_us
 from headrace.errors import (
+    CannotRebuild,
     HeadraceError,
     InvalidArgument,
     InvalidQuery,
@@ -37,6 +38,7 @@ from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
+from headrace.views import versions
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
 from headrace.views.tables import NUMBER, quoted, tables_of
@@ -73,6 +75,10 @@ _ALLOWED = {
 }
 
 
+_SERVED = "instr(flow, '/') = 0"
+"""Versions beside a view are nobody's business but who makes them: see `versions`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What a query of somebody else may take. `result_bytes` counts texts, blobs and lists; `value_bytes` is the most
@@ -98,7 +104,7 @@ memory the program is."""
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some rows of a view. `after`: where the next page begins, None behind the last; `sequence` and `born`: of which
-    commit they are, of which making of the view."""
+    commit they are, of which line of changes."""
 
     rows: pa.Table
     after: str | None
@@ -150,6 +156,17 @@ class ViewStatus:
         return html_table(f"view {self.view}", ("", "status"), [*facts, ("running", self.running)])
 
 
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Two versions of a view. `rows`: what is different; `added` and `removed`: columns that only the new one has, or
+    the old one, and that are not compared."""
+
+    rows: pa.Table
+    counts: versions.Counts
+    added: list[str]
+    removed: list[str]
+
+
 def open_views(home: str | Path = ".headrace") -> Views:
     """The views in a directory, for reading."""
     return Views(Path(home))
@@ -162,10 +179,10 @@ class Views:
         self.path = home / FILE
 
     @contextlib.contextmanager
-    def _reading(self, *, typed: bool = False) -> Iterator[sqlite3.Connection]:
+    def _reading(self, view: str = "", *, typed: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection of its own for each read: cheap, and safe in any thread."""
         if not self.path.exists():
-            raise UnknownView(view="", known=[])
+            raise UnknownView(view=view, known=[])
         db = connected(self.path, typed=typed)
         try:
             yield db
@@ -334,7 +351,7 @@ class Views:
         if not self.path.exists():
             return []
         with self._reading() as db:
-            found = db.execute("SELECT spec FROM _flows ORDER BY flow").fetchall()
+            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
             with whole(db):
                 return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
 
@@ -343,7 +360,8 @@ class Views:
             return []
         with self._reading() as db:
             db.execute("BEGIN")
-            return [state_of(db, flow) for (flow,) in db.execute("SELECT flow FROM _flows ORDER BY flow").fetchall()]
+            found = db.execute(f"SELECT flow FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
+            return [state_of(db, flow) for (flow,) in found]
 
     def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
         """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
@@ -362,27 +380,28 @@ class Views:
 
     def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
         """What makes the view; with `topics` also of one that writes to a topic."""
-        if not self.path.exists():
-            raise UnknownView(view=view, known=[])
-        with self._reading() as db:
-            found = spec_of(db, view)
+        with self._reading(view) as db:
+            return self._flow(db, view, topics=topics)
+
+    def _flow(self, db: sqlite3.Connection, view: str, *, topics: bool = False) -> FlowSpec:
+        found = spec_of(db, view)
         if found is None or (not topics and (found.view is None or not found.view.public)):
             raise UnknownView(view=view, known=[spec.name for spec in self.specs()] if topics else self.names())
         return found
 
-    def state(self, view: str) -> FlowState:
-        """How far its flow has read."""
-        self.flow(view)
+    def state(self, view: str, *, topics: bool = False) -> FlowState:
+        """How far its flow has read; with `topics` also of one that writes to a topic."""
+        self.flow(view, topics=topics)
         with self._reading() as db:
             db.execute("BEGIN")
             return state_of(db, view)
 
     def status(self, view: str, *, topics: bool = False) -> ViewStatus:
         """Where the view is; with `topics` also a flow that writes to a topic: its rows are its state."""
-        spec = self.flow(view, topics=topics).view
-        tables = None if spec is None else tables_of(spec)
-        with self._reading() as db:
+        with self._reading(view) as db:
             db.execute("BEGIN")
+            spec = self._flow(db, view, topics=topics).view
+            tables = None if spec is None else tables_of(spec)
             state = state_of(db, view)
             counted = "SELECT 0" if tables is None else f"SELECT count(*) FROM {tables.shaped or tables.state}"
             (count,) = db.execute(counted).fetchone()
@@ -402,7 +421,8 @@ class Views:
             return []
         with self._reading() as db:
             db.execute("BEGIN")
-            rows = "SELECT flow, spec, closed, pid, host, started_at, committed_at FROM _flows ORDER BY flow"
+            columns = "flow, spec, closed, pid, host, started_at, committed_at"
+            rows = f"SELECT {columns} FROM _flows WHERE {_SERVED} ORDER BY flow"
             return [self._glance(db, *row) for row in db.execute(rows).fetchall()]
 
     def _glance(
@@ -483,14 +503,17 @@ class Views:
             f"SELECT {', '.join([*keys, tables.seen()])} FROM {tables.seen_from} "
             f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
         )
-        with self._reading() as db, self._explaining(sql, bounds):
+        with self._reading(view) as db, self._explaining(sql, bounds):
             db.execute("BEGIN")
+            if self._flow(db, view).view != spec:  # switched to another version since
+                again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after}
+                return self.page(view, bounds=bounds, **again)  # type: ignore[arg-type]
             state = state_of(db, view)
             _limit(db, bounds)
             found, more_rows = _up_to(db.execute(sql, values), bounds)
         rows = pa.Table.from_batches([batch_of([row[len(keys) :] for row in found], schema)], schema)
         last = _place_text(found[-1][: len(keys)]) if more_rows and found else None
-        return Page(rows, last, state.sequence, state.born)
+        return Page(rows, last, state.sequence, state.line)
 
     def to_arrow(self, view: str, where: Mapping[str, Any] | None = None) -> pa.Table:
         """All rows of the view, or those whose columns have the values given; typed, sorted by window and group."""
@@ -499,20 +522,40 @@ class Views:
 
     def batches(self, view: str, where: Mapping[str, Any] | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """As `to_arrow`, for views of any size: the schema, and the rows, some thousand at a time."""
-        spec = self.spec(view)
-        schema = schema_of(spec.columns)
-        for name in where or ():
-            if name not in schema.names:
-                why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
-                raise InvalidArgument(name, (where or {})[name], why)
-        condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
-        order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
-        sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
         with contextlib.ExitStack() as opened:
-            db = opened.enter_context(self._reading())
+            db = opened.enter_context(self._reading(view))
+            db.execute("BEGIN")  # the columns and the rows are of one version
+            spec = self._flow(db, view).view
+            assert spec is not None, "_flow() has looked"
+            schema = schema_of(spec.columns)
+            for name in where or ():
+                if name not in schema.names:
+                    why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
+                    raise InvalidArgument(name, (where or {})[name], why)
+            condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
+            order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
+            sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
             values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
             cursor = db.execute(sql, values)
             return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
+
+    def diff(self, view: str, limit: int | None = None) -> Diff:
+        """The view beside the version of it that was made anew, or after a switch, the one that was served before; what
+        is different comes as `op` ('-' as the older has it, '+' the newer) and the row, at most `limit` of them."""
+        with self._reading(view) as db:
+            db.execute("BEGIN")
+            served = self._flow(db, view)
+            found = versions.found_beside(db, view)
+            if not found:
+                raise CannotRebuild(flow=view, why="has no other version to compare with: app.rebuild(…) makes one")
+            old, new = served.view, self._flow(db, found[0]).view
+            if found[0] == versions.beside(view, "previous"):
+                old, new = new, old
+            assert old is not None and new is not None, "_flow() has looked"
+            compared = versions.Compared(old, new)
+            rows = batch_of(list(compared.rows(db, limit)), schema_of(compared.columns))
+            counts = compared.counts(db)
+            return Diff(pa.Table.from_batches([rows]), counts, compared.added, compared.removed)
 
     def watch(
         self,

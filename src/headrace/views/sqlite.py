@@ -42,7 +42,7 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, merging, watchers
+from headrace.views import exact, merging, versions, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
 from headrace.views.tables import tables_of
 from headrace.views.values import order_decimals, text_of_us
@@ -221,21 +221,88 @@ class SqliteViews:
     def drop(self, flow: str) -> None:
         """Forgets a flow with all its rows; the log has what they were made from."""
         with self._writing() as db:
-            self._drop(db, self._known(db, flow))
+            for name in (flow, *versions.found_beside(db, flow)):
+                self._drop(db, self._known(db, name))
 
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
-        for table in ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried"):
+        for table in versions.FLOW_TABLES:
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
-        db.execute("DELETE FROM _meta WHERE name = ?", (f"born/{spec.name}",))
+        facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
+        db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
         watchers.forget(db, spec.name)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
         spec = spec_of(db, flow)
         if spec is None:
-            raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
+            raise UnknownView(view=flow, known=_names(db))
         return spec
+
+    # -- versions ----------------------------------------------------------------------------------
+
+    def begin_beside(self, spec: FlowSpec, program: str) -> None:
+        """Room for `spec`, a version beside its view: one that was made before stays, to be gone on with, if it is of
+        the same flow and `program`; anything else that is beside the view is dropped."""
+        view, _, _ = spec.name.partition("/")
+        with self._writing() as db:
+            for name in versions.found_beside(db, view):
+                known = self._known(db, name)
+                made_so = name == spec.name and versions.program(db, name) == program and not known.changes(spec)
+                if not made_so:
+                    self._drop(db, known)
+            db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"program/{spec.name}", program))
+
+    def fence(self, flow: str) -> FlowState:
+        """Takes the flow from whoever runs it, for another version to take its place. The view is served as it is."""
+        with self._writing() as db:
+            self._known(db, flow)
+            epoch = _next_epoch(db)
+            db.execute("UPDATE _flows SET epoch = ? WHERE flow = ?", (epoch, flow))
+            db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"fenced/{flow}", str(epoch)))
+            return state_of(db, flow)
+
+    def switch(self, served: FlowState, beside: FlowState) -> FlowState:
+        """`beside`, a version of the view, takes its place with all it has, and `served` is kept in its stead: what was
+        `next` makes the other `previous`, and the other way round. FlowFenced, and nothing is changed, if somebody has
+        begun, or changed, one of them since."""
+        view, _, which = beside.name.partition("/")
+        goes = versions.beside(view, "previous" if which == "next" else "next")
+        with self._writing() as db:
+            for state in (served, beside):
+                self._check(db, state, state.sequence)
+            comes = self._known(db, beside.name)
+            if (known := spec_of(db, goes)) is not None:
+                self._drop(db, known)
+            line = state_of(db, view).line
+            if versions.exchange(db, self._known(db, view), comes, goes):
+                db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"line/{view}", line))
+            for name in (view, goes):
+                db.execute("UPDATE _flows SET epoch = ?, pid = NULL WHERE flow = ?", (_next_epoch(db), name))
+            state = state_of(db, view)
+            reach("switch.applied")
+        reach("switch.committed")
+        return state
+
+    def discard(self, view: str) -> list[str]:
+        """Drops what is beside the view; its names."""
+        with self._writing() as db:
+            self._known(db, view)
+            names = versions.found_beside(db, view)
+            for name in names:
+                self._drop(db, self._known(db, name))
+        return names
+
+    def beside(self, view: str) -> str | None:
+        """The name of the version beside the view, if there is one."""
+        with self._reading() as db:
+            self._known(db, view)
+            return next(iter(versions.found_beside(db, view)), None)
+
+    def refuse_fenced(self, flow: FlowState) -> None:
+        """FlowFenced if the flow is not the caller's any more."""
+        with self._reading() as db:
+            self._check(db, flow, None)
 
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
@@ -279,7 +346,7 @@ class SqliteViews:
         """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
         with self._writing() as db:
             reach("view.begun")
-            self._check(db, flow, commit)
+            self._check(db, flow, commit.sequence)
             closed = _text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
             outgoing = [*commit.outgoing, *self._fold(db, flow.name, commit, closed)]
@@ -296,12 +363,14 @@ class SqliteViews:
         self._checkpoint_if_due()
         return state
 
-    def _check(self, db: sqlite3.Connection, flow: FlowState, commit: Commit) -> None:
+    def _check(self, db: sqlite3.Connection, flow: FlowState, sequence: int | None) -> None:
         found = db.execute("SELECT epoch, sequence FROM _flows WHERE flow = ?", (flow.name,)).fetchone()
         if found is None or found[0] != flow.epoch:
-            raise FlowFenced(flow=flow.name, epoch=flow.epoch, current_epoch=found[0] if found else 0)
-        if found[1] != commit.sequence:
-            raise CommitConflict(flow=flow.name, sequence=commit.sequence, current=found[1])
+            fenced = db.execute("SELECT value FROM _meta WHERE name = ?", (f"fenced/{flow.name}",)).fetchone()
+            why = "another version of the view takes its place" if fenced and int(fenced[0]) > flow.epoch else ""
+            raise FlowFenced(flow=flow.name, epoch=flow.epoch, current_epoch=found[0] if found else 0, why=why)
+        if sequence is not None and found[1] != sequence:
+            raise CommitConflict(flow=flow.name, sequence=sequence, current=found[1])
 
     def _fold(self, db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> list[Outgoing]:
         """The rows into the view's tables; what changed, if it goes anywhere."""
@@ -503,7 +572,7 @@ def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
 def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
-        raise UnknownView(view=flow, known=[row[0] for row in db.execute("SELECT flow FROM _flows")])
+        raise UnknownView(view=flow, known=_names(db))
     with whole(db):
         places: dict[str, dict[int, Place]] = {}
         ids: dict[str, str] = {}
@@ -516,7 +585,12 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         for topic, partition, offset, progress in db.execute(rows, (flow,)):
             begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
         (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
-        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born)
+        (line,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"line/{flow}",)).fetchone() or (born,)
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born, line)
+
+
+def _names(db: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in db.execute("SELECT flow FROM _flows") if not versions.is_version(name)]
 
 
 def _next_epoch(db: sqlite3.Connection) -> int:

@@ -20,7 +20,7 @@ from headrace.names import check_name
 from headrace.views.contract import TAIL, WINDOW, Column, SlotColumn, ViewSpec
 from headrace.views.values import arrow_type, declared
 
-__all__ = ["ViewTables", "quoted", "tables_of", "value_type"]
+__all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
 
 
 def quoted(name: str) -> str:
@@ -31,6 +31,10 @@ ROW = "/row"
 """The number of a row. Not SQLite's own name for it: a user's column may be called rowid."""
 NUMBER = "/number"
 """Of a row that a transform made, among those of its result."""
+
+
+VERSIONS = ("next", "previous")
+"""`views/next`: a version of the view `views` beside it; see `versions`."""
 
 
 @lru_cache(maxsize=256)
@@ -74,7 +78,8 @@ class ViewTables:
     def check(self) -> None:
         """Refuses names that SQLite could not hold apart: it does not tell 'User' from 'user'."""
         spec = self.spec
-        check_name(spec.name, argument="view", system=True)
+        base, _, version = spec.name.partition("/")
+        check_name(base if version in VERSIONS else spec.name, argument="view", system=True)
         if spec.public and spec.name.lower().startswith(("_", "sqlite_")):
             why = "names that begin with '_' or 'sqlite_' are the store's own tables: choose another"
             raise InvalidName("view", spec.name, why)

@@ -12,6 +12,8 @@ import json
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +23,7 @@ from headrace.views.contract import Column, FlowSpec, ViewSpec
 from headrace.views.tables import ViewTables, quoted, tables_of
 from headrace.views.values import arrow_type, decode, text_of_us
 
-__all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "watched_columns"]
+__all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "switched", "watched_columns"]
 
 SCHEMA = (
     "CREATE TABLE _watchers (flow TEXT NOT NULL, watcher TEXT NOT NULL, read INTEGER NOT NULL, "
@@ -32,6 +34,8 @@ SCHEMA = (
 )
 BACKLOG_BYTES_MAX = 256 << 20
 """What is kept for the slowest watcher. It is left behind, not the disk filled, nor the flow held up."""
+
+CHUNK_ROWS = 10_000
 
 Row = tuple[Any, ...]
 
@@ -121,6 +125,26 @@ def record(db: sqlite3.Connection, flow: str, closed_us: int | None) -> Record |
     return None if view is None else Record(db, flow, tables_of(view), closed, closed_us)
 
 
+def switched(
+    db: sqlite3.Connection, flow: str, sequence: int, columns: list[Column], changed: Callable[[], Iterator[Row]]
+) -> None:
+    """Another version takes the view's place: what changes by that, with `op`, as one commit's. Too much of it, or
+    columns that are others (`columns` is empty): who watches is put out, and begins again with the rows as they are."""
+    if not columns:
+        forget(db, flow)
+        return
+    if not _watched(db, flow):
+        return
+    pieces, rows = [], changed()
+    while some := list(islice(rows, CHUNK_ROWS)):
+        pieces.append(_table(some, columns))
+        if sum(piece.nbytes for piece in pieces) > BACKLOG_BYTES_MAX:
+            forget(db, flow)
+            return
+    if pieces:
+        _keep(db, flow, sequence, pa.concat_tables(pieces))
+
+
 class Record:
     """What a commit changes in a view's rows. SQLite's triggers write down each row as it was when it is first touched,
     whoever touches it and why; rows of windows that the commit closes change their status, and are added. Where
@@ -194,35 +218,36 @@ class Record:
             new.setdefault(number, []).append(tuple(values))
         gone = [("-", *row) for number, rows in self._old.items() if number not in new for row in rows]
         changed = gone + [change for number, rows in new.items() for change in _diff(self._old.get(number, []), rows)]
-        if not changed:
-            return
-        body = self._encoded(changed)
-        if len(body) > BACKLOG_BYTES_MAX:
-            forget(self._db, self._flow)
-            return
-        last = "SELECT bytes_upto FROM _changes WHERE flow = ? ORDER BY sequence DESC LIMIT 1"
-        (upto,) = self._db.execute(last, (self._flow,)).fetchone() or (0,)
-        self._db.execute("INSERT INTO _changes VALUES (?, ?, ?, ?)", (self._flow, sequence, upto + len(body), body))
-
-    def _encoded(self, changed: list[Row]) -> bytes:
-        columns = watched_columns(self._tables.spec)
-        table = pa.table(
-            {
-                column.name: decode(list(values), arrow_type(column.type))
-                for column, values in zip(columns, zip(*changed, strict=True), strict=True)
-            }
-        )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        body: bytes = sink.getvalue().to_pybytes()
-        return body
+        if changed:
+            _keep(self._db, self._flow, sequence, _table(changed, watched_columns(tables.spec)))
 
     def _end(self) -> None:
         for trigger in "UPDATE", "DELETE", "INSERT", "make", "unmake":
             self._db.execute(f"DROP TRIGGER IF EXISTS temp.watched_{trigger}")
         for table in "watched", "watched_made", "watched_unmade":
             self._db.execute(f"DROP TABLE IF EXISTS temp.{table}")
+
+
+def _table(changed: list[Row], columns: list[Column]) -> pa.Table:
+    return pa.table(
+        {
+            column.name: decode(list(values), arrow_type(column.type))
+            for column, values in zip(columns, zip(*changed, strict=True), strict=True)
+        }
+    )
+
+
+def _keep(db: sqlite3.Connection, flow: str, sequence: int, changed: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, changed.schema) as writer:
+        writer.write_table(changed)
+    body = sink.getvalue().to_pybytes()
+    if len(body) > BACKLOG_BYTES_MAX:
+        forget(db, flow)
+        return
+    last = "SELECT bytes_upto FROM _changes WHERE flow = ? ORDER BY sequence DESC LIMIT 1"
+    (upto,) = db.execute(last, (flow,)).fetchone() or (0,)
+    db.execute("INSERT INTO _changes VALUES (?, ?, ?, ?)", (flow, sequence, upto + len(body), body))
 
 
 def _diff(old: list[Row], new: list[Row]) -> list[Row]:

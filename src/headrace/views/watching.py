@@ -181,7 +181,8 @@ class Watch:
         finally:
             self._db.execute("COMMIT")
         if not known:
-            why = "it was left behind (asleep or too slow for too long), or the view was made again"
+            why = "it was left behind (asleep or too slow for too long), or the view was made again or switched to a "
+            why += "version with other columns"
             raise WatchLost(view=self.view, why=why if there else "the view was dropped")
         if found is None:
             return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,6 +165,21 @@ class EmbeddedTopic:
             except NotSmall:
                 few = None
         raise WaitTimeout(f"topic {self.name!r}, altered {ATTEMPTS} times during one append", time.monotonic() - began)
+
+    def load(
+        self,
+        data: Any,
+        *,
+        id: str | None = None,
+        batch_rows: int = 100_000,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Appends a large table in bounded memory, batch by batch, each whole or not at all: a pyarrow dataset
+        (Parquet files), or anything with `__arrow_c_stream__`. How many rows. With an `id`, a load of the same data
+        that was interrupted goes on behind what is there. `progress` is called with the rows so far."""
+        from headrace.log.embedded.loading import load
+
+        return load(self, data, id, batch_rows, progress)
 
     def refresh(self) -> None:
         """After the topic was found altered: what is known of it is looked up again."""
