@@ -146,7 +146,7 @@ class Nowhere(tzinfo):
     [
         (datetime(2026, 1, 1), "has no time zone"),
         (datetime(2026, 1, 1, tzinfo=Nowhere()), "has no time zone"),
-        ("2026-01-01T00:00:00", "has no time zone"),
+        ("2026-01-01T00:00:00", "has no time zone. Say which: add 'Z'"),
         ("2026-01-01", "has no time zone"),
         ("2026-01-01T00:00:00.1234567Z", "finer than a microsecond"),
         ("2026-01-01T00:00.5Z", "write seconds"),

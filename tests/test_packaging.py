@@ -30,6 +30,13 @@ def test_every_extra_is_documented() -> None:
     assert [extra for extra in extras if f"| `{extra}` |" not in page] == []
 
 
+def test_the_extra_of_the_site_has_what_the_reference_imports() -> None:
+    docs = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["docs"]
+    suites = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "headrace" / "testing").glob("*.py"))
+    needed = {name for name in ("pytest", "hypothesis") if f"\nimport {name}" in suites or f"\nfrom {name}" in suites}
+    assert needed and needed <= {requirement.split(">=")[0] for requirement in docs}
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is tracked, elsewhere, and beside it what must not be shipped."""

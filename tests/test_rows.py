@@ -182,7 +182,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("date", "2026-02-30", "expected a date"),
     ("date", "2026-01-01T00:00:00Z", "expected a date"),
     ("timestamp", datetime(2026, 1, 1), "has no time zone"),
-    ("timestamp", "2026-01-01T00:00:00", "has no time zone"),
+    ("timestamp", "2026-01-01T00:00:00", "has no time zone. Say which: add 'Z'"),
     ("timestamp", "2026-01-01", "has no time zone"),
     ("timestamp", "soon", "not ISO 8601"),
     ("timestamp", 1_700_000_000, "An epoch number does not say its unit"),

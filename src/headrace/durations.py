@@ -139,12 +139,15 @@ def parse_iso(text: str) -> datetime:
         raise ValueError(f"is no such time: {error}") from None
 
 
-def epoch_us(when: datetime) -> int:
-    """Epoch microseconds of an aware datetime; ValueError for a naive one or one outside the years 1 to 9999 UTC."""
+def epoch_us(when: datetime, *, text: bool = False) -> int:
+    """Epoch microseconds of an aware datetime; ValueError for a naive one or one outside the years 1 to 9999 UTC.
+    `text`: it was written as text, so the advice is about text."""
     if when.utcoffset() is None:
         raise ValueError(
-            "has no time zone. Say which: value.replace(tzinfo=timezone.utc) if it is UTC, "
-            "value.astimezone() if it is local time; in text add 'Z' or '+02:00'"
+            "has no time zone. Say which: add 'Z' if it is UTC, or an offset such as '+02:00'"
+            if text
+            else "has no time zone. Say which: value.replace(tzinfo=timezone.utc) if it is UTC, "
+            "value.astimezone() if it is local time"
         )
     us = (when - _EPOCH) // _MICROSECOND
     if not INSTANT_MIN_US <= us <= INSTANT_MAX_US:
@@ -156,7 +159,7 @@ def instant_us(value: datetime | str, *, argument: str) -> int:
     """Epoch microseconds (UTC) of an aware datetime or of ISO text with a zone."""
     try:
         if isinstance(value, str):
-            return epoch_us(parse_iso(value))
+            return epoch_us(parse_iso(value), text=True)
         if isinstance(value, datetime):
             if getattr(value, "nanosecond", 0):
                 raise ValueError("is finer than a microsecond; round it first, as with .floor('us')")

@@ -329,6 +329,15 @@ def test_before_there_is_a_view(shell: Shell, topics: bool) -> None:
     assert not (shell.home / "views.db").exists()
 
 
+def test_while_the_first_app_makes_its_store(shell: Shell) -> None:
+    shell.ok("topics", "create", "clicks", "user string")
+    (shell.home / "views.db").touch()
+    assert shell.ok("views", "list").err.startswith("No views yet.")
+    assert shell.refused("query", "select 1").startswith(f"there are no views in {shell.home}.")
+    for command in (("query", "x"), ("views", "show", "x"), ("ledger", "x"), ("watch", "x")):
+        assert shell.refused(*command).startswith("there is no view 'x', and no other"), command
+
+
 # -- watch ---------------------------------------------------------------------------------------------
 
 

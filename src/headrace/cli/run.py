@@ -71,7 +71,7 @@ def run(
     if standby and take_over:
         raise click.UsageError("--standby waits, --take-over does not: say one of them.")
     _log_to_stderr(log_format)
-    note(f"starting Spark for {Path(program).name}")
+    note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
     server = None if drain else _server(app, serve)
     with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served:
@@ -247,16 +247,21 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
 # -- the program ---------------------------------------------------------------------------------------
 
 
+def _file(program: str) -> tuple[Path, str]:
+    """The file that APP.py[:NAME] means, and the name; wrong usage if there is none."""
+    name, _, attribute = program.partition(":") if ".py:" in program else (program, "", "")
+    if not Path(name).is_file():
+        raise click.BadParameter(f"there is no file {name!r}", param_hint="APP.py")
+    if not name.endswith(".py"):
+        raise click.BadParameter(f"{name!r} is not a Python file (.py)", param_hint="APP.py")
+    return Path(name), attribute
+
+
 def loaded(program: str, spark: str | None) -> App:
     """The app of a file; wrong usage says what is wrong with it."""
     from headrace import app as apps
 
-    name, colon, attribute = program.partition(":") if ".py:" in program else (program, "", "")
-    path = Path(name)
-    if not path.is_file():
-        raise click.BadParameter(f"there is no file {name!r}", param_hint="APP.py")
-    if path.suffix != ".py":
-        raise click.BadParameter(f"{name!r} is not a Python file (.py)", param_hint="APP.py")
+    path, attribute = _file(program)
     home = click.get_current_context().meta.get(HOME)
     if home:
         apps.overrides["home"] = home
@@ -279,16 +284,16 @@ def loaded(program: str, spark: str | None) -> App:
         hint = ""
         if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
             hint = " In .agg(…) use hr.count(), hr.sum(…), …; functions of PySpark go into .transform(lambda df: …)."
-        raise click.ClickException(f"{name} cannot be loaded: {type(error).__name__}: {error}{hint}") from None
-    if colon:
+        raise click.ClickException(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from None
+    if attribute:
         found = getattr(module, attribute, None)
         if not isinstance(found, apps.App):
-            raise click.BadParameter(f"{name} has no App named {attribute!r}", param_hint="APP.py")
+            raise click.BadParameter(f"{path} has no App named {attribute!r}", param_hint="APP.py")
         return found
     found_apps = {id(value): value for value in vars(module).values() if isinstance(value, apps.App)}
     if len(found_apps) != 1:
-        what = "no hr.App" if not found_apps else f"{len(found_apps)} of them: say which with {name}:NAME"
-        raise click.BadParameter(f"{name} has {what}", param_hint="APP.py")
+        what = "no hr.App" if not found_apps else f"{len(found_apps)} of them: say which with {path}:NAME"
+        raise click.BadParameter(f"{path} has {what}", param_hint="APP.py")
     (app,) = found_apps.values()
     return app
 

@@ -24,6 +24,9 @@ SPEED = 20
 """The shop's clock runs so many times as fast as ours: a minute closes every three seconds."""
 PER_SECOND = 3
 STEP_SECONDS = 0.5
+STRAGGLER_STEPS = 10
+"""In every so many steps a phone comes out of a tunnel and tells of a minute that is closed."""
+STRAGGLER_LATE_S = 100
 
 
 def go_on(
@@ -62,12 +65,16 @@ def page(teller: Teller, home: Path) -> Iterator[None]:
 
 
 def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> AbstractContextManager[None]:
-    """Visitors keep coming."""
-    times = itertools.count()
+    """Visitors keep coming, now and then a straggler among them."""
+    times = itertools.count(1)
 
     def send() -> None:
-        now_s = begin_s + next(times) * STEP_SECONDS * SPEED
-        visits.append(traffic.visits(now_s, now_s + STEP_SECONDS * SPEED, PER_SECOND))
+        step = next(times)
+        end_s = begin_s + step * STEP_SECONDS * SPEED
+        rows = traffic.visits(end_s - STEP_SECONDS * SPEED, end_s, PER_SECOND)
+        if step % STRAGGLER_STEPS == 0:
+            rows.append(traffic.view("berlin", "berlin-07", "/kettle", end_s - STRAGGLER_LATE_S, arrives_s=end_s))
+        visits.append(rows)
 
     return every(STEP_SECONDS, send)
 

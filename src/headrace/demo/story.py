@@ -231,6 +231,7 @@ class Story:
         self._teller.show(f"headrace run {program}")
         self._teller.show(f"echo '{visit}' | headrace produce visits")
         self._teller.show(f"headrace watch {VIEW}")
+        self._teller.say("Or see it live, on a page in the browser, until Ctrl-C:")
         self._teller.show("headrace demo --live")
 
     # -- facts -------------------------------------------------------------------------------------

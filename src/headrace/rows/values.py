@@ -239,7 +239,7 @@ def _checked_datetime(value: Any, expected: str) -> datetime:
 def _plain_timestamp(value: Any) -> datetime:
     when = _checked_datetime(value, "an aware datetime, or ISO text with a zone (timestamp)")
     try:
-        return from_us(epoch_us(when))
+        return from_us(epoch_us(when, text=isinstance(value, str)))
     except ValueError as error:
         raise Bad(f"got {_shown(value)}, which {error}.") from None
 

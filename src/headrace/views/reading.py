@@ -185,11 +185,21 @@ class Views:
             raise UnknownView(view=view, known=[])
         db = connected(self.path, typed=typed)
         try:
+            if not db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").fetchone()[0]:  # it is being made
+                raise UnknownView(view=view, known=[])
             yield db
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
         finally:
             db.close()
+
+    def _made(self) -> bool:
+        """Whether there is a store: its file may be there and empty, while the first app makes it."""
+        try:
+            with self._reading():
+                return True
+        except UnknownView:
+            return False
 
     # -- SQL ---------------------------------------------------------------------------------------
 
@@ -348,7 +358,7 @@ class Views:
         return [spec.name for spec in self.specs() if spec.view is not None and spec.view.public]
 
     def specs(self) -> list[FlowSpec]:
-        if not self.path.exists():
+        if not self._made():
             return []
         with self._reading() as db:
             found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
@@ -356,7 +366,7 @@ class Views:
                 return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
 
     def states(self) -> list[FlowState]:
-        if not self.path.exists():
+        if not self._made():
             return []
         with self._reading() as db:
             db.execute("BEGIN")
@@ -417,7 +427,7 @@ class Views:
 
     def glances(self) -> list[FlowGlance]:
         """All flows, those into topics too, of one moment."""
-        if not self.path.exists():
+        if not self._made():
             return []
         with self._reading() as db:
             db.execute("BEGIN")
