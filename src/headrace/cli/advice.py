@@ -38,7 +38,8 @@ def _words(error: HeadraceError) -> str:
     if isinstance(error, TopicReplaced):
         return f"topic {error.topic!r} was deleted meanwhile (or deleted and created again). Run the command again."
     if isinstance(error, UnknownTopic) and not error.known:
-        return f"there is no topic {error.topic!r}, and no other. Create it: {CREATE.format(error.topic)}"
+        made = f"Start the program that declares it, or create it: {CREATE.format(error.topic)}"
+        return f"there is no topic {error.topic!r}, and no other. {made}"
     if isinstance(error, UnknownView) and not error.known:
         what = f"there is no view {error.view!r}, and no other," if error.view else "there are no views"
         made = "A view is made when its app runs: headrace run APP.py"

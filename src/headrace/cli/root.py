@@ -17,6 +17,8 @@ from headrace.cli.stopping import EXIT_TERMINATED, ReaderGone, Terminated
 from headrace.errors import HeadraceError
 
 COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, what it is for)
+    "demo": ("story", "Streams into views in half a minute: close, correct, kill, audit."),
+    "new": ("new", "Make a starter project, with its test."),
     "topics": ("topics", "Create, alter, list, show and delete topics."),
     "produce": ("produce", "Append records from files or standard input."),
     "consume": ("consume", "Print records, from anywhere, once or for ever, alone or in a group."),
@@ -32,14 +34,12 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "watch": ("watch", "Print a view's rows, then its changes as they are committed."),
     "views": ("views", "List, show and drop views."),
     "ledger": ("views", "Print what became of every record of a view, window by window."),
+    "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
     "erase": ("upkeep", "Remove a key's records from every file of the log."),
     "verify": ("checks", "Read and check everything the log holds."),
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),
-    "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
-    "new": ("new", "Make a starter project, with its test."),
-    "demo": ("story", "Streams into views in half a minute: close, correct, kill, audit."),
 }
 
 
