@@ -110,9 +110,11 @@ class ViewTables:
 
     def create(self) -> list[str]:
         unique = f", UNIQUE ({', '.join(map(quoted, self.spec.order))})" if self.key else ""
-        made = [f"CREATE TABLE {self.state} ({', '.join(self._columns)}{unique})"]
         if self.spec.window_us and self.spec.windows != "fixed":
-            made.append(f"CREATE INDEX {quoted(f'{self.spec.name}/ends')} ON {self.state} (window_end)")
+            unique += (
+                f", UNIQUE (window_end, {self.row})"  # for its index, which follows the table when that is renamed
+            )
+        made = [f"CREATE TABLE {self.state} ({', '.join(self._columns)}{unique})"]
         for slot in self.with_values:
             value = declared(value_type(slot), column=slot.name)
             count = ", count INTEGER NOT NULL" if slot.rule == "counted" else ""
