@@ -43,6 +43,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "queue": log_queue.queue,
     "upkeep": log_upkeep.upkeep,
     "windows": flow_window.windows,
+    "kinds": flow_window.kinds,
     "latency": flow_latency.latency,
     "growth": flow_growth.growth,
     "merge": flow_merge.merge,

@@ -40,11 +40,12 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "Flows": (
-        "What a program is made of. [Views](views.md), [time](time.md) and [aggregates](aggregates.md) explain.",
+        "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md) and "
+        "[aggregates](aggregates.md) explain.",
         [
             *("App", "Stream", apps.Windowed, apps.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *(Rebuild, reading.Diff, versions.Counts),
-            *("tumbling", "hopping", "correct", "drop"),
+            *("tumbling", "hopping", "calendar", "session", "sliding", "correct", "drop"),
             *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
             *("approx_quantile", "top_k", "histogram", "collect", "Aggregate"),
             *("corrected_time", "clock_quality"),

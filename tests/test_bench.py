@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
-FLOWS = ("windows", "growth", "merge")
+FLOWS = ("windows", "kinds", "growth", "merge")
 
 
 def bench(*arguments: str, timeout: float = 110) -> str:
@@ -86,6 +86,8 @@ def test_the_rows_of_flows(tmp_path: Path) -> None:
         "windowed count and max, 10 s windows, 100 keys",
         "windowed count and max, 1 s windows, 10,000 keys",
         "the same behind a filter written in PySpark",
+        "an event in hopping('60 seconds', every='1 second') against tumbling('10 seconds'), 100 keys",
+        "count and max in session('1 second'), 10,000 keys",
         "rows merged into a view of 10 k rows",
         "a commit into 0.04 M rows against one into 10 k",
         "rows merged at random keys",
@@ -93,7 +95,7 @@ def test_the_rows_of_flows(tmp_path: Path) -> None:
     ):
         assert f"| {row}" in printed
     found = json.loads((results / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 18 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 27 and all(row["ours"]["median"] is not None for row in found["rows"])
 
 
 def test_a_section_can_be_asked_for(tmp_path: Path) -> None:

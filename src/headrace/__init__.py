@@ -42,9 +42,12 @@ if TYPE_CHECKING:
     from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
     from headrace.views.reading import open_views as open_views
+    from headrace.windows import calendar as calendar
     from headrace.windows import correct as correct
     from headrace.windows import drop as drop
     from headrace.windows import hopping as hopping
+    from headrace.windows import session as session
+    from headrace.windows import sliding as sliding
     from headrace.windows import tumbling as tumbling
 
 __version__ = "0.1.0"
@@ -66,7 +69,7 @@ _HOMES = {
     "View": "headrace.app",
     "open_views": "headrace.views.reading",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
-    **dict.fromkeys(("tumbling", "hopping", "drop", "correct"), "headrace.windows"),
+    **dict.fromkeys(("tumbling", "hopping", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
     **dict.fromkeys(("approx_count_distinct", "approx_quantile", "top_k", "histogram"), "headrace.aggregates"),
     **dict.fromkeys(("collect", "Aggregate"), "headrace.aggregates"),

@@ -33,7 +33,7 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.views.contract import Emit, check_emit
-from headrace.windows import Drop, Fixed, Late
+from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -363,17 +363,19 @@ class Stream:
 
     def window(
         self,
-        window: Fixed,
+        window: Window,
         *,
         time: str | None = None,
         grace: Duration = "0 seconds",
         late: Late | None = None,
         idle: Duration = "30 seconds",
     ) -> Windowed:
-        """Groups by event time. `grace`: how long records may come late and be on time. `late`: what becomes of later
-        ones: `hr.drop()` or `hr.correct(within=…)`. `idle`: a partition without records for so long holds nobody up."""
-        if not isinstance(window, Fixed):
-            raise InvalidArgument("window", window, "must be a window: hr.tumbling(…), hr.hopping(…)")
+        """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
+        may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
+        a partition without records for so long holds nobody up."""
+        if not isinstance(window, Window):
+            kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
+            raise InvalidArgument("window", window, f"must be a window: {kinds}")
         grace_us = duration_us(grace, argument="grace", positive=False)
         shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
         return Windowed(self, shape)
@@ -397,7 +399,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class _Shape:
-    window: Fixed | None = None
+    window: Window | None = None
     time: str | None = None
     grace_us: int = 0
     late: Late = field(default_factory=Drop)

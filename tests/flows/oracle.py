@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,7 +21,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Query:
-    """`size` and `every` in seconds; None: no window. `within` None: stragglers are dropped."""
+    """`size` and `every` in seconds; None: no window. `within` 0: stragglers are dropped. A session's `size` is
+    the gap, a calendar has none."""
 
     size: int | None
     every: int | None
@@ -30,6 +32,8 @@ class Query:
     keep: Callable[[Row], bool] = lambda _: True
     without: frozenset[str] = frozenset()
     """Aggregates it does not ask for."""
+    kind: str = "fixed"
+    timezone: str = ""
 
 
 def records_of(topic: Any) -> list[Row]:
@@ -37,51 +41,98 @@ def records_of(topic: Any) -> list[Row]:
     return [row for batch in topic.batches(columns=columns) for row in batch.to_pylist()]
 
 
-def windows_of(at: datetime, size: int, every: int) -> Iterable[datetime]:
-    """The starts of all windows that hold the time."""
+def windows_of(at: datetime, query: Query) -> Iterable[tuple[datetime, datetime]]:
+    """Start and end of all windows that hold the time."""
+    if query.kind == "calendar":
+        day = at.astimezone(ZoneInfo(query.timezone)).replace(hour=0, minute=0, second=0, microsecond=0)
+        yield day.astimezone(UTC), (day + timedelta(days=1)).astimezone(UTC)  # a day later on the same clock
+        return
+    assert query.size is not None and query.every is not None
     seconds = (at - EPOCH) / timedelta(seconds=1)
-    start = int(seconds // every) * every
-    while start + size > seconds:
-        yield EPOCH + timedelta(seconds=start)
-        start -= every
+    start = int(seconds // query.every) * query.every
+    while start + query.size > seconds:
+        yield EPOCH + timedelta(seconds=start), EPOCH + timedelta(seconds=start + query.size)
+        start -= query.every
 
 
-def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Row], dict[Any, list[int]]]:
+def verdict(record: Row, end: datetime, query: Query, *, inclusive: bool = False) -> int:
+    """0: on time, 1: a straggler that corrects, 2: too late, for a window that ends then."""
+    progress, grace, within = record["_progress"], timedelta(seconds=query.grace), timedelta(seconds=query.within)
+    if inclusive:
+        end += timedelta(microseconds=1)
+    if progress is None or progress < end + grace:
+        return 0
+    return 1 if progress < end + grace + within else 2
+
+
+Members = dict[tuple[Any, ...], list[tuple[Row, int]]]
+"""(window start, window end, group…) -> its records, each with its verdict."""
+Ledger = dict[Any, list[int]]
+
+
+def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Row], Ledger]:
     """(window start, group…) -> row; window start -> [on time, corrected, dropped, untimed]."""
-    members: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    corrections: dict[tuple[Any, ...], int] = defaultdict(int)
-    ledger: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for record in records:
-        if not query.keep(record):
-            continue
+    kept = [record for record in records if query.keep(record)]
+    ledger: Ledger = defaultdict(lambda: [0, 0, 0, 0])
+    members: Members = defaultdict(list)
+    by_group: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for record in kept:
         group = tuple(record[name] for name in query.groups)
-        if query.size is None or query.every is None:
-            members[group].append(record)
-            corrections[group] += 0
+        if query.size is None:
+            members[(None, None, *group)].append((record, 0))
             ledger[None][0] += 1
-            continue
-        if record["at"] is None:
+        elif record["at"] is None:
             ledger[None][3] += 1
-            continue
-        for start in windows_of(record["at"], query.size, query.every):
-            end = start + timedelta(seconds=query.size + query.grace)
-            progress = record["_progress"]
-            if progress is None or progress < end:
-                verdict = 0
-            elif progress < end + timedelta(seconds=query.within):
-                verdict = 1
-            else:
-                verdict = 2
-            ledger[start][verdict] += 1
-            if verdict < 2:
-                members[(start, *group)].append(record)
-                corrections[(start, *group)] += verdict
+        elif query.kind in ("fixed", "calendar"):
+            for start, end in windows_of(record["at"], query):
+                judged = verdict(record, end, query)
+                ledger[start][judged] += 1
+                if judged < 2:
+                    members[(start, end, *group)].append((record, judged))
+        else:
+            by_group[group].append(record)
+    for group, of_group in by_group.items():
+        found = _sessions if query.kind == "session" else _slides
+        for (start, end), chosen in found(of_group, query, ledger[None]).items():
+            members[(start, end, *group)] = chosen
     rows = {}
-    for key, rows_of_key in members.items():
-        asked = {name: value for name, value in aggregates(rows_of_key).items() if name not in query.without}
-        rows[key] = {**asked, "_corrections": corrections[key]}
-        rows[key]["_updated_at"] = max(record["_arrived_at"] for record in rows_of_key)
+    for (start, end, *group), of_row in members.items():
+        chosen_rows = [record for record, _ in of_row]
+        row = {name: value for name, value in aggregates(chosen_rows).items() if name not in query.without}
+        row |= {} if query.size is None else {"window_end": end}
+        row["_corrections"] = sum(judged for _, judged in of_row)
+        row["_updated_at"] = max(record["_arrived_at"] for record in chosen_rows)
+        rows[(*(() if query.size is None else (start,)), *group)] = row
     return rows, dict(ledger)
+
+
+def _sessions(records: list[Row], query: Query, counts: list[int]) -> Members:
+    """Of one group: records in the order of time, cut where the next is more than the gap away."""
+    assert query.size is not None
+    gap = timedelta(seconds=query.size)
+    judged = [(record, verdict(record, record["at"] + gap, query)) for record in records]
+    for _, each in judged:
+        counts[each] += 1
+    pieces: list[list[tuple[Row, int]]] = []
+    for record, each in sorted((pair for pair in judged if pair[1] < 2), key=lambda pair: pair[0]["at"]):
+        if not pieces or record["at"] - pieces[-1][-1][0]["at"] > gap:
+            pieces.append([])
+        pieces[-1].append((record, each))
+    return {(piece[0][0]["at"], piece[-1][0]["at"]): piece for piece in pieces}
+
+
+def _slides(records: list[Row], query: Query, counts: list[int]) -> Members:
+    """Of one group: for each time at which a record is not too late for itself, what was before it."""
+    assert query.size is not None
+    size = timedelta(seconds=query.size)
+    for record in records:
+        counts[verdict(record, record["at"], query, inclusive=True)] += 1
+    ends = {record["at"] for record in records if verdict(record, record["at"], query, inclusive=True) < 2}
+    out: Members = {}
+    for end in ends:
+        judged = [(r, verdict(r, end, query, inclusive=True)) for r in records if end - size <= r["at"] <= end]
+        out[end - size, end] = [(record, each) for record, each in judged if each < 2]
+    return out
 
 
 def aggregates(records: list[Row]) -> Row:

@@ -29,13 +29,35 @@ QUERIES = {
     "arrow_hopping": Query(10, 4, 1, 15, (), without=FOR_SPARK),
     "arrow_all_time": Query(None, None, 0, 0, ("word",), without=FOR_SPARK),
 }
+WINDOWS = {
+    "day": Query(1, None, 2, 30, ("word",), kind="calendar", timezone="Europe/London"),
+    "arrow_day": Query(1, None, 0, 0, ("word",), without=FOR_SPARK, kind="calendar", timezone="Europe/London"),
+    "session_correct": Query(3, None, 0, 40, ("word",), kind="session"),
+    "arrow_session": Query(2, None, 0, 15, ("word",), without=FOR_SPARK, kind="session"),
+    "sliding_correct": Query(5, None, 1, 20, ("word",), kind="sliding"),
+    "arrow_sliding": Query(5, None, 0, 0, ("word",), without=FOR_SPARK, kind="sliding"),
+}
+"""The same for windows that are not fixed."""
+ALL = QUERIES | WINDOWS
+
+
+def window_of(query: Query) -> Any:
+    size = timedelta(seconds=query.size or 0)
+    match query.kind:
+        case "calendar":
+            return hr.calendar("day", timezone=query.timezone)
+        case "session":
+            return hr.session(size)
+        case "sliding":
+            return hr.sliding(size)
+    return hr.hopping(size, every=timedelta(seconds=query.every or 0))
 
 
 def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple(QUERIES), **settings: Any) -> hr.App:
     app = hr.App("tests", home=home, spark=spark, **settings)
     topic = app.topic("events", SCHEMA, event_time="at", partitions=partitions, durability="os")
     for name in names:
-        query = QUERIES[name]
+        query = ALL[name]
         stream = app.stream(topic)
         if name == "all_time":
             stream = stream.transform(lambda df: df.where("n is null or n % 7 <> 3"))
@@ -67,9 +89,8 @@ def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple
         if query.size is None:
             grouped = stream.group_by(*query.groups)
         else:
-            window = hr.hopping(timedelta(seconds=query.size), every=timedelta(seconds=query.every or query.size))
             grace = timedelta(seconds=query.grace)
-            grouped = stream.window(window, grace=grace, late=late, idle="1 day").group_by(*query.groups)
+            grouped = stream.window(window_of(query), grace=grace, late=late, idle="1 day").group_by(*query.groups)
         grouped.agg(**aggregates).to_view(name)
     return app
 
@@ -94,8 +115,8 @@ def some_rows(rng: random.Random, count: int, now: float = 0.0) -> list[dict[str
 def check(app: hr.App) -> None:
     """Every view is what its query says over the whole log, and every record is in the ledger."""
     records = records_of(app.log.topic("events"))
-    for name in app.flows.keys() & QUERIES.keys():
-        query = QUERIES[name]
+    for name in app.flows.keys() & ALL.keys():
+        query = ALL[name]
         rows, ledger = expected(records, query)
         found = rows_of(app, name)
         assert found.keys() == rows.keys(), f"{name}: rows {sorted(map(str, found.keys() ^ rows.keys()))}"
@@ -109,10 +130,10 @@ def rows_of(app: hr.App, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def rows_in(views: Any, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    key = (("window_start",) if QUERIES[name].size else ()) + QUERIES[name].groups
+    key = (("window_start",) if ALL[name].size else ()) + ALL[name].groups
     out = {}
     for row in views.to_arrow(name).to_pylist():
-        values = {column: row[column] for column in row if column not in (*key, "window_end", "_status")}
+        values = {column: row[column] for column in row if column not in (*key, "_status")}
         place = tuple(row[column] for column in key)
         assert place not in out, f"{name}: {place} twice"
         out[place] = values

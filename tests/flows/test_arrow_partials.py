@@ -77,10 +77,13 @@ def aggregates() -> dict[str, Any]:
     [
         (hr.tumbling("10 seconds"), ("s",)),
         (hr.hopping("10 seconds", every="4 seconds"), ("b", "day")),
+        (hr.calendar("day", timezone="Asia/Kolkata"), ("s",)),
+        (hr.session("5 seconds"), ("b",)),
+        (hr.sliding("5 seconds"), ("b",)),
         (None, ("i32", "bin")),
         (None, ()),
     ],
-    ids=["tumbling", "hopping", "all time", "one row"],
+    ids=["tumbling", "hopping", "calendar", "session", "sliding", "all time", "one row"],
 )
 def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, window: Any, groups: Any) -> None:
     with hr.App("arrow", home=tmp_path, spark=spark) as app:
@@ -135,9 +138,9 @@ def both(name: str, a: Any, b: Any, flow: Flow) -> Any:
         return [{"value": value, "count": count} for value, count in times.items()]
     if isinstance(a, list):
         return list({*a, *b})
-    if name.startswith(("min_", "first_")):
+    if name.startswith(("min_", "first_", "_first")):
         return min(a, b, key=order)
-    if name.startswith(("max_", "last_", "_updated_at")):
+    if name.startswith(("max_", "last_", "_last", "_updated_at")):
         return max(a, b, key=order)
     return a + b
 

@@ -20,12 +20,12 @@ import pyarrow.types as types
 
 from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.errors import DoesNotFit
-from headrace.flows.flow import Flow
+from headrace.flows.flow import ARRIVED, Flow
 from headrace.flows.hashes import can_hash, hashes
 from headrace.flows.packing import packed
-from headrace.flows.partials import DROPPED, LATE, PANE, RECORDS, UPDATED
+from headrace.flows.partials import DROPPED, FIRST, LAST, LATE, PANE, RECORDS, UPDATED
 from headrace.schema import type_ddl
-from headrace.windows import Fixed
+from headrace.windows import Session, Window
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
@@ -40,7 +40,7 @@ class ArrowPartials:
     """What to make of records; goes to the workers. `schema`: of the partial rows, as Spark would make them."""
 
     schema: pa.Schema
-    window: Fixed | None
+    window: Window | None
     grace_us: int
     within_us: int
     time: str | None
@@ -65,7 +65,7 @@ class ArrowPartials:
         lists = {name: each for name, each in self.aggregates.items() if each.kind in PACKED}
         if ordered:
             records = _in_order(records, self.time)
-        grouping = _Grouping()
+        grouping = Grouping()
         for name in self.groups:
             grouping.key(name, records[name])
         if self.window is not None:
@@ -74,6 +74,9 @@ class ArrowPartials:
                 grouping.key(name, values)
         for name, aggregate in self.aggregates.items():
             self._ask(grouping, name, aggregate, records)
+        if isinstance(self.window, Session):
+            grouping.value(FIRST, records[self.time].cast(pa.int64()), "min")
+            grouping.value(LAST, records[self.time].cast(pa.int64()), "max")
         if lists:
             grouping.value(OF, pa.array(np.arange(records.num_rows)), "list")
         grouping.value(RECORDS, [], "count_all")
@@ -91,7 +94,7 @@ class ArrowPartials:
             for name, aggregate in lists.items():
                 values = self._values(records, aggregate.partial)
                 found[aggregate.slots(name)[0].name] = packed(aggregate.partial, of, values, count)
-        return pa.table([_as(found[field.name], field.type) for field in self.schema], schema=self.schema)
+        return pa.table([as_kept(found[field.name], field.type) for field in self.schema], schema=self.schema)
 
     def _values(self, records: pa.Table, partial: Partial) -> pa.Array:
         """The column that is packed, as `packing` takes it."""
@@ -105,7 +108,7 @@ class ArrowPartials:
         unknown = pc.or_(column.is_null(), parts[0].is_null())
         return pa.StructArray.from_arrays([*parts, column], names=[*ORDER, "value"], mask=unknown)
 
-    def _ask(self, grouping: _Grouping, name: str, aggregate: Aggregate, records: pa.Table) -> None:
+    def _ask(self, grouping: Grouping, name: str, aggregate: Aggregate, records: pa.Table) -> None:
         partial = aggregate.partial
         match partial.kind:
             case "count" if partial.where is None:
@@ -115,9 +118,9 @@ class ArrowPartials:
         column = records[partial.argument]
         match partial.kind:
             case "sum":
-                grouping.value(name, _summable(column), "sum")
+                grouping.value(name, summable(column), "sum")
             case "avg":
-                grouping.value(f"{name}__sum", _summable(column), "sum")
+                grouping.value(f"{name}__sum", summable(column), "sum")
                 grouping.value(f"{name}__count", column, "count")
             case "min" | "max":
                 grouping.value(name, column, partial.kind)
@@ -140,25 +143,15 @@ class ArrowPartials:
     def _lateness(self, records: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
         """As `partials.lateness`: the records' panes, for how many of its windows each is too late, and not on time."""
         assert self.window is not None
-        window, times, progress = self.window, records[self.time], records["_progress"]
+        times, progress = records[self.time], records[ARRIVED if self.time == ARRIVED else "_progress"]
         untimed = times.is_null().to_numpy()
-        event = _numbers(times)
-        pane = event - event % window.pane_us
-        first_end = -(-(pane + window.pane_us - window.size_us) // window.every_us) * window.every_us + window.size_us
-        count = (pane + window.size_us - first_end) // window.every_us + 1
+        found = self.window.judged(_numbers(times), _numbers(progress), self.grace_us, self.within_us)
         counts = ~(untimed | progress.is_null().to_numpy())
-        reached = _numbers(progress)
-
-        def ended(bound: _I64) -> pa.Array:
-            passed = np.clip((bound - first_end) // window.every_us + 1, 0, count)
-            return pa.array(np.where(counts, passed, 0).astype(np.int32))
-
-        late = ended(reached - self.grace_us)
-        dropped = late if self.within_us == 0 else ended(reached - self.grace_us - self.within_us)
-        return pa.array(pane, mask=untimed), dropped, late
+        dropped, late = (pa.array(np.where(counts, each, 0)) for each in (found.dropped, found.late))
+        return pa.array(found.pane, mask=untimed), dropped, late
 
 
-class _Grouping:
+class Grouping:
     """Keys and values under names of their own, so that a column may be both, and the results under those asked for."""
 
     def __init__(self) -> None:
@@ -198,11 +191,11 @@ class _Grouping:
 
 def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | None:
     """How to make the flow's partial rows of `schema` without Spark; None if only Spark can."""
-    if flow.aggregates is None or flow.transforms or flow.time is not None:
+    if flow.aggregates is None or flow.transforms or flow.own_progress:
         return None
     if any(source.transforms for source in flow.sources):
         return None
-    wanted = [*flow.groups, *([time] if time else [])]
+    wanted = [*flow.groups, *([time] if time and not flow.by_arrival else [])]
     partials = [aggregate.partial for aggregate in flow.aggregates.values()]
     for partial in partials:
         wanted += [name for name in (partial.argument, partial.where) if name is not None]
@@ -281,7 +274,7 @@ def _in_order(records: pa.Table, time: str | None) -> pa.Table:
     return records.take(pc.sort_indices(records, [(name, "ascending") for name in (when, "_partition", "_offset")]))
 
 
-def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column, wider where its sum might not fit: then the sum is checked when it becomes 64 bits again."""
     if column.type != pa.int64() or not len(column):
         return column
@@ -290,7 +283,7 @@ def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column if largest * len(column) <= _LARGEST else column.cast(pa.decimal128(19, 0))
 
 
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_kept(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column in the type it has in partial rows. Only sums may be too large for theirs."""
     try:
         return column.cast(kind)

@@ -124,7 +124,7 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
             end = ends[partition]
             stop = min(end.earliest, place.offset)
             if begin < stop:
-                since = _none_of_them_after(topic, partition, end) if flow.window and flow.time is None else None
+                since = _none_of_them_after(topic, partition, end) if flow.window and not flow.own_progress else None
                 out.append(Gone(flow.name, topic.name, partition, begin, stop, since))
             if _has_holes(topic, partition, max(begin, end.earliest), place.offset):
                 why = "some of them were erased or compacted since"
@@ -176,7 +176,10 @@ class Compared:
         kept = None
         if spec.keep_us is not None and state.frontier_us is not None:
             kept = from_us(state.frontier_us - spec.keep_us)
-        return cls(spec, max(times, default=None), kept)
+        since = max(times, default=None)
+        if since is not None and spec.windows == "session" and spec.window_us is not None:
+            since += timedelta(microseconds=spec.window_us[0])  # what is left of a session begins within the gap
+        return cls(spec, since, kept)
 
     def rows(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of the view's rows, or of its ledger's, that are compared. What belongs to no window may be of records

@@ -23,8 +23,19 @@ from headrace.flows.partials import SOURCE, column_of, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
-from headrace.views.contract import TAIL, WINDOW, Column, FlowSpec, Result, SlotColumn, ViewSpec, change_columns
+from headrace.views.contract import (
+    TAIL,
+    WINDOW,
+    Column,
+    FlowSpec,
+    Result,
+    SlotColumn,
+    ViewSpec,
+    WindowKind,
+    change_columns,
+)
 from headrace.views.values import arrow_type, check_column
+from headrace.windows import Calendar, Fixed, Session, Sliding, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,7 +164,7 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
         if flow.aggregates is None:
             return df
         time = time_column(flow)
-        df = df if flow.time is None else df.withColumn(SOURCE, F.lit(0))
+        df = df.withColumn(SOURCE, F.lit(0)) if flow.own_progress else df
         return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
 
     schema = ranges.spark_schema(source.topic)
@@ -195,7 +206,7 @@ def empty(flow: Flow, spark: SparkSession) -> DataFrame:
     out: DataFrame | None = None
     for source in flow.sources:
         df = through(source.transforms, spark.createDataFrame([], ranges.spark_schema(source.topic)))
-        if flow.time is not None:
+        if flow.own_progress:
             df = df.withColumn(SOURCE, F.lit(0))
         out = df if out is None else out.unionByName(df)
     assert out is not None
@@ -265,8 +276,25 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         else:
             own = next(slot for slot in made if slot.name == name)
             results.append(Result(name, "bigint" if own.rule == "distinct" else own.type, (name,)))
-    size = (flow.window.size_us, flow.window.every_us) if flow.window else None
-    return ViewSpec(flow.name, groups, tuple(slots), tuple(results), size, flow.keep_us, flow.target is None)
+    kind, length = kept_windows(flow.window)
+    return ViewSpec(
+        flow.name, groups, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
+    )
+
+
+def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | None]:
+    """What a store has to know of windows."""
+    match window:
+        case None:
+            return "fixed", None
+        case Fixed():
+            return "fixed", (window.size_us, window.every_us)
+        case Calendar():
+            return "calendar", (0, 0)
+        case Session():
+            return "session", (window.gap_us, 0)
+        case Sliding():
+            return "sliding", (window.size_us, 0)
 
 
 def _check_arguments(flow: Flow, df: DataFrame) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
 from headrace.views.contract import Emit
-from headrace.windows import Drop, Fixed, Late
+from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from headrace.log.contract import Start
     from headrace.log.embedded.topic import EmbeddedTopic
+
+ARRIVED = "_arrived_at"
 
 Transform = Callable[[Any], Any]
 """DataFrame -> DataFrame, row by row."""
@@ -42,9 +44,9 @@ class Flow:
     sources: tuple[Source, ...]
     transforms: tuple[Transform, ...] = ()
     """Of all sources' records together, after those of each."""
-    window: Fixed | None = None
+    window: Window | None = None
     time: str | None = None
-    """A column the transforms made, in place of the topic's event time."""
+    """A column the transforms made, in place of the topic's event time; or when the records arrived."""
     grace_us: int = 0
     late: Late = field(default_factory=Drop)
     idle_us: int = 30_000_000
@@ -55,6 +57,16 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+
+    @property
+    def by_arrival(self) -> bool:
+        """Whether its time is when records arrived: the log's own, and in a partition it never goes back."""
+        return self.time == ARRIVED
+
+    @property
+    def own_progress(self) -> bool:
+        """Whether the log does not know how far its time has come."""
+        return self.time is not None and not self.by_arrival
 
     @property
     def topics(self) -> list[EmbeddedTopic]:

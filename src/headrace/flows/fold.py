@@ -4,6 +4,7 @@ numpy only; no Spark session, no store."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +12,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate
+from headrace.flows import hops
 from headrace.flows.packing import from_lists
-from headrace.flows.partials import DROPPED, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
-from headrace.views.contract import WINDOW, LedgerRow, ViewSpec
+from headrace.flows.partials import DROPPED, FIRST, LAST, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
+from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, WINDOW, LedgerRow, ViewSpec
 from headrace.views.exact import exact_sum, rounded
-from headrace.windows import Fixed
+from headrace.windows import Calendar, Fixed, Session, Sliding, Window
+
+if TYPE_CHECKING:
+    from headrace.windows.judging import Flags
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _I64 = npt.NDArray[np.int64]
+Aggregates = Mapping[str, Aggregate]
 
 
 def folded(
-    partials: pa.Table, window: Fixed | None, groups: tuple[str, ...], aggregates: Mapping[str, Aggregate]
+    partials: pa.Table, window: Window | None, groups: tuple[str, ...], aggregates: Aggregates
 ) -> tuple[pa.Table, list[LedgerRow]]:
     """The rows to merge, and what became of the records."""
     partials = from_lists(partials, aggregates)
-    own = {*groups, PANE, DROPPED, LATE, RECORDS, SOURCE, "_partition", REACHED}
+    own = {*groups, PANE, DROPPED, LATE, RECORDS, FIRST, LAST, SOURCE, "_partition", REACHED}
     values = [*groups, *(name for name in partials.column_names if name not in own)]
     if window is None:
         if not groups:  # of no records, Spark makes a row
@@ -36,44 +42,100 @@ def folded(
         return _slots(rows, aggregates), [LedgerRow(None, None, on_time=total)] if total else []
     timed = partials.filter(pc.is_valid(partials[PANE]))
     untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py() or 0
-    pane, records = _numbers(timed[PANE]), _numbers(timed[RECORDS])
-    dropped, late = _numbers(timed[DROPPED]), _numbers(timed[LATE])
-    lowest = pane + window.pane_us - window.size_us
-    first = -(-lowest // window.every_us) * window.every_us
-    count = (pane - first) // window.every_us + 1
-    tally = _Tally(window.size_us)
-    pieces = []
-    for number in range(window.windows_max):
-        start = first + number * window.every_us
-        inside = number < count
-        accepted, on_time = inside & (number >= dropped), inside & (number >= late)
-        tally.add(start, records, inside=inside, accepted=accepted, on_time=on_time)
-        chosen = timed.select(values).filter(pa.array(accepted))
-        starts = start[accepted]
-        pieces.append(
-            chosen.append_column(WINDOW[0], pa.array(starts, pa.int64()).cast(INSTANT))
-            .append_column(WINDOW[1], pa.array(starts + window.size_us, pa.int64()).cast(INSTANT))
-            .append_column("_corrections", pa.array(np.where(on_time, 0, records)[accepted]))
-        )
-    ledger = tally.rows()
+    match window:
+        case Session():
+            rows, ledger = _of_sessions(timed, values)
+        case Sliding():
+            rows, ledger = _of_slides(timed, values, window)
+        case _:
+            rows, ledger = _of_windows(timed, values, window, groups, aggregates)
     if untimed:
         ledger.append(LedgerRow(None, None, untimed=untimed))
-    return _slots(pa.concat_tables(pieces), aggregates), ledger
+    return _slots(rows, aggregates), ledger
 
 
-def spread(dropped: pa.Table, window: Fixed) -> pa.Table:
-    """Dropped records, one row for each window they were too late for."""
-    pane, count = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
-    first = -(-(pane + window.pane_us - window.size_us) // window.every_us) * window.every_us
-    plain = dropped.drop_columns([PANE, DROPPED])
+def _of_windows(
+    timed: pa.Table, values: list[str], window: Fixed | Calendar, groups: tuple[str, ...], aggregates: Aggregates
+) -> tuple[pa.Table, list[LedgerRow]]:
+    """A row for each window of a pane; of windows that overlap, if possible one for all of the panes of a group."""
+    functions = hops.merging(timed, groups, aggregates) if isinstance(window, Fixed) else None
+    if functions is None or not isinstance(window, Fixed) or window.windows_max == 1:
+        return _in_windows(timed, values, window), _tally(timed, window)
+    kept = [hops.KEY, *(name for name in values if name not in groups)]
+    rows = hops.merged(timed, groups, functions, lambda piece: _in_windows(piece, kept, window), window.windows_max)
+    return rows, _tally(timed, window)
+
+
+def _in_windows(timed: pa.Table, values: list[str], window: Fixed | Calendar) -> pa.Table:
+    records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
     pieces = []
-    for number in range(window.windows_max):
-        start = (first + number * window.every_us)[number < count]
-        pieces.append(
-            plain.filter(pa.array(number < count))
-            .append_column(WINDOW[0], pa.array(start, pa.int64()).cast(INSTANT))
-            .append_column(WINDOW[1], pa.array(start + window.size_us, pa.int64()).cast(INSTANT))
-        )
+    for number, held in enumerate(window.windows(_numbers(timed[PANE]))):
+        accepted = held.inside & (number >= dropped)
+        chosen = _within(timed.select(values).filter(pa.array(accepted)), held.start[accepted], held.end[accepted])
+        pieces.append(chosen.append_column("_corrections", pa.array(np.where(number >= late, 0, records)[accepted])))
+    return pa.concat_tables(pieces)
+
+
+def _tally(timed: pa.Table, window: Fixed | Calendar) -> list[LedgerRow]:
+    """Records by window and what became of them."""
+    few = timed.group_by([PANE, DROPPED, LATE], use_threads=False).aggregate([(RECORDS, "sum")])
+    records, dropped, late = (_numbers(few[name]) for name in (f"{RECORDS}_sum", DROPPED, LATE))
+    counts: dict[tuple[int, int], list[int]] = {}
+    for number, held in enumerate(window.windows(_numbers(few[PANE]))):
+        kinds = np.where(number >= late, 0, np.where(number >= dropped, 1, 2))
+        found = zip(*(each[held.inside].tolist() for each in (held.start, held.end, kinds, records)), strict=True)
+        for start, end, kind, count in found:
+            counts.setdefault((start, end), [0, 0, 0])[kind] += count
+    return [LedgerRow(start, end, *each) for (start, end), each in sorted(counts.items())]
+
+
+def _of_sessions(timed: pa.Table, values: list[str]) -> tuple[pa.Table, list[LedgerRow]]:
+    """A row for each pane, from its first record to its last: the store joins them. What became of the records is told
+    of the flow: which session they are part of may change."""
+    records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
+    accepted = dropped == 0
+    first, last = (_numbers(timed[name])[accepted] for name in (FIRST, LAST))
+    rows = _within(timed.select(values).filter(pa.array(accepted)), first, last)
+    rows = rows.append_column("_corrections", pa.array(np.where(late > 0, records, 0)[accepted]))
+    return rows, _of_flow(records, accepted, late == 0)
+
+
+def _of_slides(timed: pa.Table, values: list[str], window: Sliding) -> tuple[pa.Table, list[LedgerRow]]:
+    """A row for each instant and how late its records were: from when on they count, and count as on time. The store
+    makes windows of them. A record is told as what it is for the window that ends with it."""
+    at, records, dropped, late = (_numbers(timed[name]) for name in (PANE, RECORDS, DROPPED, LATE))
+    counts = dropped <= window.size_us
+    rows = _within(timed.select(values).filter(pa.array(counts)), (at - window.size_us)[counts], at[counts])
+    for name, times in (COUNTS_FROM, at + dropped), (ON_TIME_FROM, at + late):
+        rows = rows.append_column(name, pa.array(times[counts], pa.int64()).cast(INSTANT))
+    rows = rows.append_column("_corrections", pa.array(records[counts]))
+    return rows, _of_flow(records, dropped == 0, late == 0)
+
+
+def _of_flow(records: _I64, accepted: Flags, on_time: Flags) -> list[LedgerRow]:
+    counts = [int(records[kind].sum()) for kind in (on_time, accepted & ~on_time, ~accepted)]
+    return [LedgerRow(None, None, *counts)] if any(counts) else []
+
+
+def _within(rows: pa.Table, start: _I64, end: _I64) -> pa.Table:
+    for name, times in zip(WINDOW, (start, end), strict=True):
+        rows = rows.append_column(name, pa.array(times, pa.int64()).cast(INSTANT))
+    return rows
+
+
+def spread(dropped: pa.Table, window: Window) -> pa.Table:
+    """Dropped records, one row for each window they were too late for; of a session or a sliding window their own."""
+    pane, count = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
+    plain = dropped.drop_columns([PANE, DROPPED])
+    match window:
+        case Session():
+            return _within(plain, pane, pane)
+        case Sliding():
+            return _within(plain, pane - window.size_us, pane)
+    pieces = []
+    for number, held in enumerate(window.windows(pane)):
+        late = number < count
+        pieces.append(_within(plain.filter(pa.array(late)), held.start[late], held.end[late]))
     return pa.concat_tables(pieces)
 
 
@@ -107,34 +169,6 @@ def _slots(rows: pa.Table, aggregates: Mapping[str, Aggregate]) -> pa.Table:
     return rows
 
 
-class _Tally:
-    """Records by window and what became of them."""
-
-    def __init__(self, size_us: int) -> None:
-        self._size_us = size_us
-        self._counts: dict[int, list[int]] = {}
-
-    def add(
-        self,
-        start: _I64,
-        records: _I64,
-        *,
-        inside: npt.NDArray[np.bool_],
-        accepted: npt.NDArray[np.bool_],
-        on_time: npt.NDArray[np.bool_],
-    ) -> None:
-        starts, at = np.unique(start[inside], return_inverse=True)
-        kinds = (on_time, accepted & ~on_time, inside & ~accepted)
-        sums = [np.bincount(at, weights=np.where(kind, records, 0)[inside], minlength=len(starts)) for kind in kinds]
-        for number, window in enumerate(starts.tolist()):
-            counts = self._counts.setdefault(window, [0, 0, 0])
-            for kind in range(3):
-                counts[kind] += int(sums[kind][number])
-
-    def rows(self) -> list[LedgerRow]:
-        return [LedgerRow(start, start + self._size_us, *counts) for start, counts in sorted(self._counts.items())]
-
-
 def _numbers(column: pa.ChunkedArray) -> _I64:
     numbers: _I64 = column.cast(pa.int64()).to_numpy()
     return numbers
@@ -146,6 +180,6 @@ def _zeros(count: int) -> pa.Array:
 
 def needed(spec: ViewSpec) -> list[str]:
     """The columns that `folded` has to bring for the view."""
-    window = WINDOW if spec.window_us else ()
+    window = (*(WINDOW if spec.window_us else ()), *((COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()))
     slots = [slot.name for slot in spec.slots if slot.rule != "finished"]
     return [*window, *(each.name for each in spec.groups), *slots, "_corrections", UPDATED]

@@ -36,6 +36,7 @@ from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Plac
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
     from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
 REPORT_SECONDS = 1.0
@@ -111,13 +112,17 @@ class FlowLoop:
             name = source.topic.name
             begin = ranges.begin(source.topic, source.start) if self._until is None else self._began(name, ends[name])
             out[name] = {
-                partition: Place(offset, None)
-                if self.flow.time is not None
-                else ranges.place_at(source.topic, partition, offset, ends[name][partition])
+                partition: self._place(source.topic, partition, offset, ends[name][partition])
                 for partition, offset in begin.items()
             }
         self._places = {topic: dict(places) for topic, places in out.items()}
         return out
+
+    def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
+        """Without the progress of a time that the log does not know."""
+        if self.flow.own_progress:
+            return Place(offset, None)
+        return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
 
     def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
         """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""
@@ -136,7 +141,10 @@ class FlowLoop:
                     reached = None if place.progress_us is None else from_us(place.progress_us)
                     end = ends[topic][partition]
                     earliest = min(end.earliest, place.offset)  # what came later may be gone, too
-                    ends[topic][partition] = replace(end, earliest=earliest, next=place.offset, progress=reached)
+                    arrived = reached if self.flow.by_arrival else end.arrived_at
+                    ends[topic][partition] = replace(
+                        end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived
+                    )
         return ends
 
     @property
@@ -168,12 +176,13 @@ class FlowLoop:
         planned = ranges.plan(behind, batch_rows or self.batch_rows)
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
-            if self.flow.time is not None:
+            if self.flow.own_progress:
                 chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
                 planned[topic.name] = chosen
             for each in chosen:
-                place = ranges.place_at(topic, each.partition, each.stop, ends[topic.name][each.partition])
-                known[each.partition] = place if self.flow.time is None else replace(place, progress_us=each.carry_us)
+                place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
+                carried = self.flow.own_progress
+                known[each.partition] = replace(place, progress_us=each.carry_us) if carried else place
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows)), rows
         if rows == 0:
@@ -232,7 +241,7 @@ class FlowLoop:
             assert flow.target is not None
             out = _in_order(table)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
-        if flow.time is not None:
+        if flow.own_progress:
             self._reach(batch.places, reached_by(table))
         rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
@@ -275,8 +284,7 @@ class FlowLoop:
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier, reachable = self.frontier(batch.places, batch.ends, batch.looked_us), self._reachable(batch.places)
-        grace = self.flow.grace_us
-        closed = None if frontier is None else frontier - grace
+        closed = None if frontier is None else self._closed(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
             closed = last if closed is None else max(closed, last or closed)
@@ -289,7 +297,7 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=None if reachable is None else reachable - grace - self.flow.late.within_us,
+                reachable_us=None if reachable is None else self._unchanged(reachable),
                 partials=batch.partials,
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
@@ -307,11 +315,22 @@ class FlowLoop:
         known = self.position.frontier_us
         if not all_of_them and (frontier is None or (known is not None and frontier <= known)):
             return False
-        if not all_of_them and not self._store.closes(self.flow.name, (frontier or 0) - self.flow.grace_us):
+        if not all_of_them and not self._store.closes(self.flow.name, self._closed(frontier or 0)):
             return False
         self._commit(Batch(self._places, ends, looked_us, 0), close=all_of_them)
         self._relay.run()
         return True
+
+    def _closed(self, frontier_us: int) -> int:
+        """Windows that end by then are final."""
+        window = self.flow.window
+        return frontier_us - self.flow.grace_us - (0 if window is None else window.final_after_us)
+
+    def _unchanged(self, reachable_us: int) -> int:
+        """Windows that end by then are changed by no record that has this progress, or more."""
+        window = self.flow.window
+        later = self.flow.grace_us + self.flow.late.within_us
+        return reachable_us - later - (0 if window is None else window.unchanged_after_us)
 
     def frontier(self, places: Mapping[str, Mapping[int, Place]], ends: Ends, now_us: int) -> int | None:
         """Up to where all partitions have come. One that is read to its end and got nothing for `idle`, while this loop

@@ -120,7 +120,7 @@ class FlowQuery:
             else:
                 continue
             df = through(source.transforms, df)
-            frames.append(df if self._flow.time is None else df.withColumn(SOURCE, F.lit(number)))
+            frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.own_progress else df)
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
             df = df.coalesce(1)  # few records need no exchange

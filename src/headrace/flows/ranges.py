@@ -161,14 +161,16 @@ def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> li
     return out
 
 
-def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
-    """The place behind a range: at the end the log says how far it has come, before it the next record does."""
+def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets, *, by_arrival: bool = False) -> Place:
+    """The place behind a range: at the end the log says how far it has come, before it the next record does. By
+    arrival it has come to where the next record arrived: none that follows can have arrived before."""
     if offset < end.next:
-        for batch in topic.batches(partition, offset, end.next, ["_progress"]):
+        for batch in topic.batches(partition, offset, end.next, ["_arrived_at" if by_arrival else "_progress"]):
             if batch.num_rows:
                 value = batch.column(0)[0].cast(pa.int64()).as_py()
                 return Place(offset, value)
-    return Place(offset, None if end.progress is None else instant_us(end.progress, argument="progress"))
+    reached = end.arrived_at if by_arrival else end.progress
+    return Place(offset, None if reached is None else instant_us(reached, argument="progress"))
 
 
 # -- reading -----------------------------------------------------------------------------------------

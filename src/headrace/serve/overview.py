@@ -243,10 +243,10 @@ class _Gatherer:
     def _flow(self, log: EmbeddedLog | None, glance: FlowGlance, status: FlowStatus | None) -> Facts:
         spec, state = glance.spec, glance.state
         sources = sources_of(log, spec, state)
-        window_us = spec.view.window_us if spec.view else None
         closes_us = None
-        if glance.opens_us is not None and window_us is not None:
-            closes_us = glance.opens_us + window_us[0] + spec.grace_us
+        if glance.ends_us is not None and spec.view is not None and spec.view.window_us is not None:
+            gap_us = spec.view.window_us[0] if spec.view.windows == "session" else 0
+            closes_us = glance.ends_us + gap_us + spec.grace_us
         totals = self._counted(
             ("ledger", spec.name), (state.born, state.sequence), lambda: self._home.views.totals(spec.name)
         )

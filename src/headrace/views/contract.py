@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WINDOW = ("window_start", "window_end")
+COUNTS_FROM, ON_TIME_FROM = "/counts_from", "/on_time_from"
 TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
+WindowKind = Literal["fixed", "calendar", "session", "sliding", "parts"]
+"""`parts`: what sliding windows are made of, for the store alone."""
 
 
 def check_emit(emit: Emit) -> Emit:
@@ -71,16 +74,34 @@ class ViewSpec:
     slots: tuple[SlotColumn, ...]
     results: tuple[Result, ...]
     window_us: tuple[int, int] | None = None
-    """Size and hop of fixed windows."""
+    """Size and hop of fixed windows; the gap of sessions and the size of sliding ones, and 0; of a calendar's zeros."""
     keep_us: int | None = None
     public: bool = True
     shaped: tuple[Column, ...] | None = None
     """What a transform makes of the results, besides window and groups: for each any number of rows. None: readers see
     the results themselves."""
+    windows: WindowKind = "fixed"
 
     @property
     def key(self) -> tuple[str, ...]:
         return (*WINDOW[: 1 if self.window_us else 0], *(column.name for column in self.groups))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The key as rows lie in the file: by window, or, where those of a key are looked for, by group."""
+        if self.windows in ("fixed", "calendar"):
+            return self.key
+        own = 2 if self.windows == "parts" else 0
+        groups = self.key[1:]
+        return (*groups[: len(groups) - own], *self.key[:1], *groups[len(groups) - own :])
+
+    @property
+    def parts(self) -> ViewSpec | None:
+        """Of sliding windows: the records they are made of, a row for each instant and how late they were."""
+        if self.windows != "sliding":
+            return None
+        groups = (*self.groups, Column(COUNTS_FROM, "timestamp"), Column(ON_TIME_FROM, "timestamp"))
+        return ViewSpec(f"{self.name}/parts", groups, self.slots, (), (0, 0), public=False, windows="parts")
 
     @property
     def places(self) -> list[Column]:
@@ -247,9 +268,10 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One micro-batch's worth of change. `sequence` is the flow's before it. `partials`: rows of the view's key columns
-    and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. `reachable_us`: no record to
-    come can change a window that ended by then: what is kept for changing it may go. A `finished` slot does not come:
-    it is made."""
+    and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. Of sessions they are pieces of
+    any; of sliding windows they are records of one instant, `window_end`, counted in `_corrections`, with `COUNTS_FROM`
+    and `ON_TIME_FROM`. A `finished` slot does not come: it is made. `reachable_us`: no record to come can change a
+    window that ended by then: what is kept for changing it may go."""
 
     sequence: int
     places: Places

@@ -26,7 +26,21 @@ from headrace.views.contract import Column, Emit, SlotColumn, ViewSpec, change_c
 from headrace.views.tables import ViewTables, quoted, value_type
 from headrace.views.values import NAN, arrow_type, as_column, decode, encode, text_of_us, us_of
 
-__all__ = ["Changes", "ending", "expire", "forget", "in_order", "merge", "reshape"]
+__all__ = [
+    "Changes",
+    "ending",
+    "expire",
+    "forget",
+    "group_columns",
+    "in_order",
+    "merge",
+    "numbered",
+    "read_out",
+    "reshape",
+    "same_groups",
+    "staged",
+    "take_out",
+]
 
 Row = tuple[Any, ...]
 Shape = Callable[[pa.Table], pa.Table]
@@ -41,8 +55,8 @@ def in_order(spec: ViewSpec, partials: pa.Table) -> pa.Table:
     if not spec.key or partials.num_rows < 2:
         return partials
     if partials.num_rows < FEW:
-        return partials.sort_by([(name, "ascending") for name in spec.key])
-    ranks = [_ranks(partials[name]) for name in spec.key]
+        return partials.sort_by([(name, "ascending") for name in spec.order])
+    ranks = [_ranks(partials[name]) for name in spec.order]
     return partials.take(pa.array(np.lexsort(ranks[::-1])))
 
 
@@ -54,6 +68,16 @@ def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     rank[-1] = -1
     ranks: npt.NDArray[np.int64] = rank[few.indices.fill_null(-1).to_numpy()]
     return ranks
+
+
+def numbered(rows: pa.Table, names: Iterable[str]) -> npt.NDArray[np.int64]:
+    """A number for each row: the same for those that have the same values in these columns."""
+    number = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        few = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        both = number * len(few.dictionary) + few.indices.to_numpy()
+        number = np.unique(both, return_inverse=True)[1].reshape(-1)
+    return number
 
 
 def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
@@ -258,21 +282,76 @@ def _order_of(arrow: pa.DataType) -> Callable[[Any], Any]:
 
 def _stage(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
     """The rows' keys into a table of this connection, numbered."""
-    db.execute("DROP TABLE IF EXISTS temp.touched")
-    db.execute(f"CREATE TEMP TABLE touched (number INTEGER PRIMARY KEY{''.join(f', k{i}' for i in _places(tables))})")
-    columns = [list(range(partials.num_rows)), *(encode(partials[name]) for name in tables.spec.key)]
-    row = f"({', '.join('?' * len(columns))})"
-    _many(db, lambda count: f"INSERT INTO temp.touched VALUES {', '.join([row] * count)}", columns)
+    keys = {f"k{number}": encode(partials[name]) for number, name in enumerate(tables.spec.key)}
+    staged(db, "touched", range(partials.num_rows), keys)
 
 
-def _places(tables: ViewTables) -> range:
-    return range(len(tables.key))
+def staged(db: sqlite3.Connection, table: str, numbers: Iterable[int], columns: Mapping[str, list[Any]]) -> None:
+    """Rows, numbered, into a table of this connection."""
+    db.execute(f"DROP TABLE IF EXISTS temp.{table}")
+    db.execute(f"CREATE TEMP TABLE {table} (number INTEGER PRIMARY KEY{''.join(f', {name}' for name in columns)})")
+    row = f"({', '.join('?' * (1 + len(columns)))})"
+    _many(
+        db,
+        lambda count: f"INSERT INTO temp.{table} VALUES {', '.join([row] * count)}",
+        [list(numbers), *columns.values()],
+    )
 
 
 def _staged(tables: ViewTables) -> str:
     """The rows of the staged keys, in their order."""
     on = " AND ".join(f"s.{name} IS t.k{number}" for number, name in enumerate(tables.key)) or "1"
     return f"temp.touched t CROSS JOIN {tables.state} s ON {on}"
+
+
+def take_out(db: sqlite3.Connection, tables: ViewTables, numbers: Iterable[int]) -> pa.Table:
+    """Deletes rows, and returns them by their numbers as partial rows: merged again, they are what they were."""
+    taken = read_out(db, tables, numbers)
+    for table, number in tables.numbered():
+        db.execute(f"DELETE FROM {table} WHERE {number} IN (SELECT number FROM temp.taken)")
+    return taken
+
+
+def read_out(db: sqlite3.Connection, tables: ViewTables, numbers: Iterable[int]) -> pa.Table:
+    """Rows by their numbers, as partial rows: the other way round than `merge`."""
+    staged(db, "taken", sorted(numbers), {})
+    apart = {slot.name for slot in tables.with_values} | {
+        slot.name for slot in tables.spec.slots if slot.rule == "finished"
+    }
+    columns = [*tables.spec.places, *(Column(slot.name, slot.type) for slot in tables.spec.slots)]
+    columns = [column for column in columns if column.name not in apart]
+    columns += [Column("_corrections", "bigint"), Column("_updated_at", "timestamp")]
+    names = ", ".join(f"s.{quoted(column.name)}" for column in columns)
+    ours = f"temp.taken t CROSS JOIN {tables.state} s ON s.{tables.row} = t.number"
+    taken = _table(db.execute(f"SELECT {names} FROM {ours} ORDER BY t.number").fetchall(), columns)
+    for slot in tables.with_values:
+        taken = taken.append_column(slot.name, _values_of_taken(db, tables, slot))
+    return taken
+
+
+def _values_of_taken(db: sqlite3.Connection, tables: ViewTables, slot: SlotColumn) -> pa.Array:
+    """A list for each row, as it comes in partial rows: of values, or of values with their counts."""
+    count = "v.count" if slot.rule == "counted" else "1"
+    kept = f"temp.taken t LEFT JOIN {tables.values_of(slot)} v ON v.row = t.number"
+    found = db.execute(f"SELECT t.number, v.value, {count} FROM {kept} ORDER BY t.number").fetchall()
+    sizes = Counter(number for number, value, _ in found if value is not None)
+    ends = pa.array(np.cumsum([0, *(sizes[number] for number in dict.fromkeys(row[0] for row in found))]), pa.int32())
+    values = decode([value for _, value, _ in found if value is not None], value_type(slot))
+    if slot.rule == "counted":
+        counts = pa.array([count for _, value, count in found if value is not None], pa.int64())
+        values = pa.StructArray.from_arrays([values, counts], fields=list(arrow_type(slot.type).value_type))
+    return pa.ListArray.from_arrays(ends, values)
+
+
+def same_groups(tables: ViewTables, row: str) -> str:
+    """For SQL: that the row is of the group of `t`, a staged one, which has it as `k0`, `k1`, …"""
+    groups = enumerate(tables.spec.groups)
+    return "".join(f" AND {row}.{quoted(column.name)} IS t.k{number}" for number, column in groups)
+
+
+def group_columns(tables: ViewTables, rows: pa.Table) -> dict[str, list[Any]]:
+    """The groups of rows, to be staged."""
+    return {f"k{number}": encode(rows[column.name]) for number, column in enumerate(tables.spec.groups)}
 
 
 # -- what a transform makes of it ------------------------------------------------------------------------
@@ -313,10 +392,14 @@ def reshape(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, shap
 
 
 def forget(db: sqlite3.Connection, tables: ViewTables, before: str | None, now_us: int | None) -> None:
-    """Drops the values kept for windows that can no longer change: that end by `now_us`, and did not by `before`."""
+    """Drops the values kept for windows that can no longer change: that end by `now_us`, and did not by `before`; and
+    what sliding windows are made of, as far as none of them can come any more."""
     if now_us is None or not tables.spec.window_us:
         return
-    where, values = ending(tables.spec, before, now_us)
+    if tables.parts is not None:
+        where, values = ending(tables.parts, None, now_us - tables.spec.window_us[0])
+        _drop(db, tables.parts, where, values)
+    where, values = ending(tables, before, now_us)
     for slot in tables.with_values:
         rows = f"SELECT {tables.row} FROM {tables.state} WHERE {where}"
         db.execute(f"DELETE FROM {tables.values_of(slot)} WHERE row IN ({rows})", values)
@@ -328,21 +411,25 @@ def expire(db: sqlite3.Connection, tables: ViewTables, final_us: int | None, fro
     spec = tables.spec
     if spec.keep_us is None or spec.window_us is None or final_us is None or frontier_us is None:
         return
-    where, values = ending(spec, None, min(final_us, frontier_us - spec.keep_us))
-    if tables.shaped is not None:
+    where, values = ending(tables, None, min(final_us, frontier_us - spec.keep_us))
+    _drop(db, tables, where, values)
+
+
+def _drop(db: sqlite3.Connection, tables: ViewTables, where: str, values: Sequence[str]) -> None:
+    *beside, (state, _) = tables.numbered()
+    for table, number in beside:
         rows = f"SELECT {tables.row} FROM {tables.state} WHERE {where}"
-        db.execute(f"DELETE FROM {tables.shaped} WHERE {tables.row} IN ({rows})", values)
-    db.execute(f"DELETE FROM {tables.state} WHERE {where}", values)
+        db.execute(f"DELETE FROM {table} WHERE {number} IN ({rows})", values)
+    db.execute(f"DELETE FROM {state} WHERE {where}", values)
 
 
-def ending(spec: ViewSpec, after: str | None, upto_us: int) -> tuple[str, tuple[str, ...]]:
-    """The windows that end in (after, upto], as a condition on window_start, by which rows are found."""
-    assert spec.window_us is not None
-    size_us, after_us = spec.window_us[0], us_of(after)
-    upto = text_of_us(upto_us - size_us)
+def ending(tables: ViewTables, after: str | None, upto_us: int) -> tuple[str, tuple[str, ...]]:
+    """The windows that end in (after, upto], as a condition by which rows are found."""
+    by, more_us = tables.ending
+    after_us, upto = us_of(after), text_of_us(upto_us - more_us)
     if after_us is None:
-        return "window_start <= ?", (upto,)
-    return "window_start <= ? AND window_start > ?", (upto, text_of_us(after_us - size_us))
+        return f"{by} <= ?", (upto,)
+    return f"{by} <= ? AND {by} > ?", (upto, text_of_us(after_us - more_us))
 
 
 # -- what changed --------------------------------------------------------------------------------------
@@ -355,20 +442,36 @@ class Changes:
     windows that the commit closes."""
 
     def __init__(
-        self, db: sqlite3.Connection, tables: ViewTables, emit: Emit, partials: pa.Table | None, closed: str | None
+        self,
+        db: sqlite3.Connection,
+        tables: ViewTables,
+        emit: Emit,
+        partials: pa.Table | None,
+        closed: str | None,
+        became: Mapping[int, int] | None = None,
     ) -> None:
-        self._db, self._tables, self._emit, self._closed = db, tables, emit, closed
+        """`became`: for rows that may become part of others, which rows are touched, and which they will be then."""
+        self._db, self._tables, self._emit, self._closed, self._became = db, tables, emit, closed, became or {}
         self._any = partials is not None and partials.num_rows > 0
         if partials is not None and self._any:
             _stage(db, tables, partials)
-        self._old = self._touched()
+        self._old = self._touched() if became is None else self._joining()
 
     def _touched(self) -> dict[int, Row]:
-        if not self._any or (self._emit == "final" and self._closed is None):
+        return self._final(f"{_staged(self._tables)} WHERE", "t.number") if self._any else {}
+
+    def _joining(self) -> dict[int, Row]:
+        staged(self._db, "joining", sorted(self._became), {})
+        ours = f"temp.joining t CROSS JOIN {self._tables.state} s ON s.{self._tables.row} = t.number WHERE"
+        return self._final(ours, ", ".join(f"s.{quoted(name)}" for name in self._tables.spec.order))
+
+    def _final(self, source: str, order: str) -> dict[int, Row]:
+        """Rows; with emit="final" those that are, or were before this commit."""
+        if self._emit == "updates":
+            return self._found(f"{source} 1 ORDER BY {order}", [])
+        if self._closed is None:
             return {}
-        late = self._emit == "final"
-        where = "WHERE s.window_end <= ?" if late else ""
-        return self._found(f"{_staged(self._tables)} {where} ORDER BY t.number", [self._closed] if late else [])
+        return self._found(f"{source} s.window_end <= ? ORDER BY {order}", [self._closed])
 
     def _found(self, source: str, values: Iterable[Any]) -> dict[int, Row]:
         wanted = f"s.{self._tables.row}, {self._tables.results()}"
@@ -377,13 +480,16 @@ class Changes:
     def rows(self, closed_us: int | None) -> pa.Table:
         """After the merge: what was, and what is. By window and group, '-' before '+'."""
         spec, new = self._tables.spec, self._touched()
+        old: dict[int, list[Row]] = {}
+        for number, row in self._old.items():
+            old.setdefault(self._became.get(number, number), []).append(row)
         changed: list[Row] = []
-        for number, row in new.items():
-            old = self._old.get(number)
-            if old != row:
-                changed += [("+", *row)] if old is None else [("-", *old), ("+", *row)]
+        for number in dict.fromkeys((*new, *old)):
+            before, after = old.get(number, []), [new[number]] if number in new else []
+            if before != after:
+                changed += [*(("-", *row) for row in before), *(("+", *row) for row in after)]
         if self._emit == "final" and closed_us is not None:
-            where, values = ending(spec, self._closed, closed_us)
+            where, values = ending(self._tables, self._closed, closed_us)
             order = ", ".join(f"s.{name}" for name in self._tables.key)
             closing = self._found(f"{self._tables.state} s WHERE {where} ORDER BY {order}", values)
             changed += [("+", *row) for row in closing.values()]

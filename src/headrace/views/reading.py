@@ -114,12 +114,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class FlowGlance:
-    """A flow without its rows: cheap to look at, however many there are. `opens_us`: the start of its first window that
-    is not final, None if all are, or it has none; `buried`: records that it gave up."""
+    """A flow without its rows: cheap to look at, however many there are. `ends_us`: the end of its first window that is
+    not final, None if all are, or it has none; `buried`: records that it gave up."""
 
     spec: FlowSpec
     state: FlowState
-    opens_us: int | None
+    ends_us: int | None
     buried: int
     pid: int | None
     host: str | None
@@ -440,17 +440,19 @@ class Views:
     ) -> FlowGlance:
         with whole(db):
             known = FlowSpec.from_json(json.loads(spec))
-        opens, view = None, known.view
+        ends_us, view = None, known.view
         if view is not None and view.window_us is not None:
-            ends_after = us_of(closed)
-            after = "" if ends_after is None else text_of_us(ends_after - view.window_us[0])
-            first = f"SELECT min(window_start) FROM {tables_of(view).state} WHERE window_start > ?"
-            (opens,) = db.execute(first, (after,)).fetchone()
+            by, more_us = tables_of(view).ending
+            after_us = us_of(closed)
+            after = "" if after_us is None else text_of_us(after_us - more_us)
+            first = f"SELECT min({by}) FROM {tables_of(view).state} WHERE {by} > ?"
+            found = us_of(db.execute(first, (after,)).fetchone()[0])
+            ends_us = None if found is None else found + more_us
         buried = 0
         if db.execute(_HAS_BURIED).fetchone():
             (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
         moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
-        return FlowGlance(known, state_of(db, flow), us_of(opens), buried, pid, host, *moments)
+        return FlowGlance(known, state_of(db, flow), ends_us, buried, pid, host, *moments)
 
     def count(self, view: str, *, seconds: float) -> int:
         """How many rows the view has; where counting takes longer than that, how many results it had at most."""

@@ -42,7 +42,7 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, merging, versions, watchers
+from headrace.views import exact, joining, merging, sliding, versions, watchers
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
 from headrace.views.tables import tables_of
 from headrace.views.values import order_decimals, text_of_us
@@ -325,9 +325,10 @@ class SqliteViews:
             view = self._known(db, flow).view
             if view is None or view.window_us is None:
                 return None
-            (found,) = db.execute(f"SELECT max(window_start) FROM {tables_of(view).state}").fetchone()
-        start = us_of(found)
-        return None if start is None else start + view.window_us[0]
+            by, more_us = tables_of(view).ending
+            (found,) = db.execute(f"SELECT max({by}) FROM {tables_of(view).state}").fetchone()
+        last = us_of(found)
+        return None if last is None else last + more_us
 
     def closes(self, flow: str, closed_us: int) -> bool:
         """Whether a window that has a row, and is open, ends by then."""
@@ -336,7 +337,7 @@ class SqliteViews:
             if view is None or view.window_us is None:
                 return False
             (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
-            where, values = merging.ending(view, closed, closed_us)
+            where, values = merging.ending(tables_of(view), closed, closed_us)
             found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
@@ -382,9 +383,18 @@ class SqliteViews:
             "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
         ).fetchone()
         partials = None if commit.partials is None else merging.in_order(spec.view, commit.partials)
+        if partials is not None and partials.num_rows and spec.view.windows == "sliding":
+            partials = sliding.spread(db, tables, partials, commit.aggregates)
+        joins = None
+        if partials is not None and partials.num_rows and spec.view.windows == "session":
+            joins = joining.joining(db, tables, partials)
+            partials = joins.partials
         changes = None
         if spec.emit is not None:
-            changes = merging.Changes(db, tables, spec.emit, partials, was_closed)
+            became = None if joins is None else joins.became
+            changes = merging.Changes(db, tables, spec.emit, partials, was_closed, became)
+        if joins is not None:
+            partials = joins.apply(db, tables)
         if partials is not None and partials.num_rows:
             merging.merge(db, tables, partials, commit.aggregates)
             if spec.view.shaped is not None:

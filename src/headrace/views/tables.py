@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.aggregates import ORDER
 from headrace.errors import InvalidArgument, InvalidName
 from headrace.names import check_name
-from headrace.views.contract import TAIL, WINDOW, Column, SlotColumn, ViewSpec
+from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, TAIL, WINDOW, Column, SlotColumn, ViewSpec
 from headrace.views.values import arrow_type, declared
 
 __all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
@@ -67,6 +67,7 @@ class ViewTables:
         self.names = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
         self.names += [*(slot.name for slot in spec.slots), "_corrections", "_updated_at"]
         self._upserts: dict[int, str] = {}
+        self.parts = None if spec.parts is None else ViewTables(spec.parts)
         self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
         joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
         self.shaped_names = [ROW, NUMBER, *(column.name for column in spec.shaped or ())]
@@ -91,6 +92,7 @@ class ViewTables:
             why = f"its state needs {len(self.names)} columns, and {COLUMNS_MAX} fit into a table: make several views"
             raise InvalidArgument("agg", spec.name, why)
         own = (ROW, NUMBER, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
+        own += (COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
         users = [*(("group_by", group.name) for group in spec.groups), *(("agg", slot.name) for slot in spec.slots)]
         self._refuse_alike(own, [*users, *(("agg", name) for name in sorted(results))])
@@ -107,7 +109,11 @@ class ViewTables:
                 raise InvalidArgument(argument, name, why)
 
     def create(self) -> list[str]:
-        unique = f", UNIQUE ({', '.join(self.key)})" if self.key else ""
+        unique = f", UNIQUE ({', '.join(map(quoted, self.spec.order))})" if self.key else ""
+        if self.spec.window_us and self.spec.windows != "fixed":
+            unique += (
+                f", UNIQUE (window_end, {self.row})"  # for its index, which follows the table when that is renamed
+            )
         made = [f"CREATE TABLE {self.state} ({', '.join(self._columns)}{unique})"]
         for slot in self.with_values:
             value = declared(value_type(slot), column=slot.name)
@@ -123,7 +129,7 @@ class ViewTables:
                 f"CREATE TABLE {self.shaped} ({self.row} INTEGER NOT NULL, {quoted(NUMBER)} INTEGER NOT NULL{columns}, "
                 f"PRIMARY KEY ({self.row}, {quoted(NUMBER)})) WITHOUT ROWID"
             )
-        return [*made, *self.show()]
+        return [*made, *([] if self.parts is None else self.parts.create()), *self.show()]
 
     @property
     def _made(self) -> tuple[Column, ...]:
@@ -140,7 +146,20 @@ class ViewTables:
         tables = [self.state, *(self.values_of(slot) for slot in self.with_values)]
         tables += [] if self.shaped is None else [self.shaped]
         views = [f"DROP VIEW IF EXISTS {quoted(self.spec.name)}"] if self.spec.public else []
-        return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables)]
+        parts = [] if self.parts is None else self.parts.drop()
+        return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables), *parts]
+
+    def numbered(self) -> list[tuple[str, str]]:
+        """All tables with something of a row, and the column with its number; the row itself last."""
+        beside = [(self.values_of(slot), "row") for slot in self.with_values]
+        return [*beside, *([] if self.shaped is None else [(self.shaped, self.row)]), (self.state, self.row)]
+
+    @property
+    def ending(self) -> tuple[str, int]:
+        """By which column rows are found that end at some time, and how long after it they end: the start, where that
+        tells, or the end, which then has an index."""
+        assert self.spec.window_us is not None
+        return ("window_start", self.spec.window_us[0]) if self.spec.windows == "fixed" else ("window_end", 0)
 
     @property
     def with_values(self) -> list[SlotColumn]:
@@ -211,6 +230,8 @@ class ViewTables:
         """Column -> the SQL of its merged value; `incoming` writes the new value of a column."""
         slots = [slot for slot in self.spec.slots if slot.rule not in ("distinct", "counted")]
         out = {slot.name: _merge(slot, quoted(slot.name), incoming) for slot in slots}
+        if self.spec.windows == "session":
+            out["window_end"] = _better("window_end", incoming("window_end"), ">")
         out["_corrections"] = f"_corrections + {incoming('_corrections')}"
         out["_updated_at"] = _better("_updated_at", incoming("_updated_at"), ">")
         return out

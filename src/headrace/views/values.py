@@ -13,6 +13,8 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,9 +38,12 @@ __all__ = [
     "order_decimals",
     "register_converters",
     "text_of_us",
+    "time_column",
+    "us_column",
     "us_of",
 ]
 
+I64 = npt.NDArray[np.int64]
 NAN = "NaN"
 BY_VALUE = "hr_decimal"
 JSON = "JSON_VALUE"
@@ -154,6 +159,18 @@ def _by_value(text: str) -> tuple[bool, Decimal | str]:
     except InvalidOperation:
         return True, text
     return (True, text) if value.is_nan() else (False, value)
+
+
+INSTANT = pa.timestamp("us", tz="UTC")
+
+
+def us_column(times: pa.Array | pa.ChunkedArray) -> I64:
+    numbers: I64 = times.cast(pa.int64()).to_numpy()
+    return numbers
+
+
+def time_column(us: I64) -> pa.Array:
+    return pa.array(us, pa.int64()).cast(INSTANT)
 
 
 def us_of(text: str | None) -> int | None:

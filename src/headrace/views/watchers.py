@@ -173,7 +173,7 @@ class Record:
         if tables.shaped is not None:
             self._watch_shaped(tables.shaped)
         if closed_us is not None and tables.spec.window_us:
-            where, values = merging.ending(tables.spec, was_closed, closed_us)
+            where, values = merging.ending(tables, was_closed, closed_us)
             rows = f"SELECT {number}, 1, {', '.join(names)} FROM {state} WHERE {where}"
             db.execute(f"INSERT INTO temp.watched {rows}", values)
 

@@ -85,7 +85,7 @@ const UNITS = { microsecond: 1e-3, millisecond: 1, second: 1e3, minute: 6e4, hou
 
 /** The size in milliseconds of "tumbling('1 minute')", "hopping('1 hour', every='5 minutes')"; null when not told. */
 export function windowSize(text) {
-  const said = /^\w+\('([^']+)'/.exec(text ?? "");
+  const said = /^(?:tumbling|hopping|sliding)\('([^']+)'/.exec(text ?? "");
   if (!said) return null;
   let size = 0;
   for (const [, number, unit] of said[1].matchAll(/([\d.]+) ?([a-z]+?)s?\b/g))

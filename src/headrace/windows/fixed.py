@@ -1,0 +1,88 @@
+"""Fixed windows: [k * every, k * every + size), tumbling when `every` is the size, hopping when it is less.
+
+An event is folded once, into its *pane*: the longest stretch that every window either holds whole or not at all. A
+pane's windows are counted from the one that ends first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+from headrace.durations import Duration, duration_us, format_duration
+from headrace.errors import InvalidArgument
+from headrace.windows.judging import Held, Judged
+
+if TYPE_CHECKING:
+    from headrace.windows.judging import I64
+
+WINDOWS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """`tumbling` or `hopping`."""
+
+    size_us: int
+    every_us: int
+
+    final_after_us = 0
+    unchanged_after_us = 0
+
+    @property
+    def pane_us(self) -> int:
+        return gcd(self.size_us, self.every_us)
+
+    @property
+    def windows_max(self) -> int:
+        """The most windows one record belongs to."""
+        return -(-self.size_us // self.every_us)
+
+    def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
+        import numpy as np
+
+        pane = event - event % self.pane_us
+        first, count = self._windows_of(pane)
+
+        def ended(bound: I64) -> I64:
+            passed: I64 = np.clip((bound - first - self.size_us) // self.every_us + 1, 0, count)
+            return passed
+
+        late = ended(progress - grace_us)
+        return Judged(pane, late if within_us == 0 else ended(progress - grace_us - within_us), late)
+
+    def windows(self, pane: I64) -> Iterator[Held]:
+        """The panes' first windows, their second ones, …"""
+        first, count = self._windows_of(pane)
+        for number in range(self.windows_max):
+            start = first + number * self.every_us
+            yield Held(start, start + self.size_us, number < count)
+
+    def _windows_of(self, pane: I64) -> tuple[I64, I64]:
+        """Where the first window that holds the pane starts, and how many there are."""
+        first = -(-(pane + self.pane_us - self.size_us) // self.every_us) * self.every_us
+        return first, (pane - first) // self.every_us + 1
+
+    def __str__(self) -> str:
+        size = format_duration(self.size_us)
+        if self.every_us == self.size_us:
+            return f"tumbling({size!r})"
+        return f"hopping({size!r}, every={format_duration(self.every_us)!r})"
+
+
+def tumbling(size: Duration) -> Fixed:
+    """Windows of one size, one after the other, counted from 1970-01-01T00:00Z: `tumbling("1 minute")`."""
+    size_us = duration_us(size, argument="size")
+    return Fixed(size_us, size_us)
+
+
+def hopping(size: Duration, *, every: Duration) -> Fixed:
+    """Windows of `size` that begin `every` so often, and overlap: `hopping("1 hour", every="5 minutes")`."""
+    size_us, every_us = duration_us(size, argument="size"), duration_us(every, argument="every")
+    if every_us > size_us:
+        raise InvalidArgument("every", every, f"is longer than size={size!r}: what falls between windows would be lost")
+    window = Fixed(size_us, every_us)
+    if window.windows_max > WINDOWS_MAX:
+        raise InvalidArgument("every", every, f"each record would be in {window.windows_max} windows of {size!r}")
+    return window

@@ -1,0 +1,36 @@
+"""What becomes of stragglers: records that come when their window is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.durations import Duration, duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Stragglers are counted, and not folded in."""
+
+    dropped_to: str | None = None
+    within_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Stragglers are folded in while the partition is less than `within` past the window's end and grace."""
+
+    within_us: int
+    dropped_to: str | None = None
+
+
+Late = Drop | Correct
+
+
+def drop(dropped_to: str | None = None) -> Drop:
+    """Count stragglers and leave them out; with `dropped_to`, keep them in a topic of that name."""
+    return Drop(dropped_to)
+
+
+def correct(within: Duration, dropped_to: str | None = None) -> Correct:
+    """Fold stragglers in, as corrections, for so long after the window closed; then drop them."""
+    return Correct(duration_us(within, argument="within"), dropped_to)

@@ -1,0 +1,44 @@
+"""Sliding windows: for each event, what happened up to it. One window for each time *e* at which a key has an event:
+[e - size, e], both ends included.
+
+An event is in the windows that end in [t, t + size], and there are as many of these as instants: it is left out of the
+first `dropped` microseconds' worth of them and corrects those up to `late`, as everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.durations import Duration, duration_us, format_duration
+from headrace.windows.judging import Judged
+
+if TYPE_CHECKING:
+    from headrace.windows.judging import I64
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    size_us: int
+
+    final_after_us = 1
+    unchanged_after_us = 1
+    """The end is included: a window is over one microsecond later."""
+
+    def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
+        """A pane is an instant."""
+        import numpy as np
+
+        def ended(bound: I64) -> I64:
+            passed: I64 = np.clip(bound - event, 0, self.size_us + 1)
+            return passed
+
+        late = ended(progress - grace_us)
+        return Judged(event, late if within_us == 0 else ended(progress - grace_us - within_us), late)
+
+    def __str__(self) -> str:
+        return f"sliding({format_duration(self.size_us)!r})"
+
+
+def sliding(size: Duration) -> Sliding:
+    """For each event, the events of its key in the time `size` up to it: `sliding("5 minutes")`."""
+    return Sliding(duration_us(size, argument="size"))

@@ -1,0 +1,174 @@
+"""A flow that is run without a JVM: what the compiler finds out with Spark's help is written here by hand, all else is
+the real thing, from the log to the store. For flows that are folded by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import NullType, StructField, StructType
+
+import headrace as hr
+from headrace.flows import ranges
+from headrace.flows.arrow_partials import ArrowPartials
+from headrace.flows.compile import Compiled, kept_windows
+from headrace.flows.flow import Flow, Source
+from headrace.flows.loop import FlowLoop
+from headrace.flows.query import FlowQuery, Planned
+from headrace.log.contract import META
+from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.reading import Views, open_views
+from headrace.views.sqlite import SqliteViews
+from headrace.windows import Window
+
+INSTANT = pa.timestamp("us", tz="UTC")
+AGGREGATES = {
+    "records": hr.count(),
+    "total": hr.sum("n"),
+    "mean": hr.avg("n"),
+    "least": hr.min("n"),
+    "most": hr.max("word"),
+    "first": hr.first("word"),
+    "last": hr.last("word"),
+    "words": hr.count_distinct("word"),
+}
+"""Of the topic of `tests.flows.shop`."""
+_BEST = pa.struct([("at", INSTANT), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+_PARTIALS: dict[str, list[tuple[str, pa.DataType]]] = {
+    "records": [("records", pa.int64())],
+    "total": [("total", pa.int64())],
+    "mean": [("mean__sum", pa.int64()), ("mean__count", pa.int64())],
+    "least": [("least", pa.int32())],
+    "most": [("most", pa.string())],
+    "first": [("first", _BEST)],
+    "last": [("last", _BEST)],
+    "words": [("words", pa.list_(pa.string()))],
+}
+_SLOTS: dict[str, list[str]] = {
+    "records": ["bigint"],
+    "total": ["bigint"],
+    "mean": ["bigint", "bigint"],
+    "least": ["int"],
+    "most": ["string"],
+    "first": ["string", "timestamp", "int", "bigint"],
+    "last": ["string", "timestamp", "int", "bigint"],
+    "words": ["string"],
+}
+_RESULTS = {"records": "bigint", "total": "bigint", "mean": "double", "least": "int", "words": "bigint"}
+
+
+class _Here(FlowQuery):
+    """Asks no session whether its workers are here."""
+
+    def rows(self, planned: Planned) -> pa.Table:
+        assert self.compiled.arrow is not None
+        columns = self.compiled.columns
+        found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
+        return pa.Table.from_batches(found, self.compiled.arrow.schema)
+
+
+class Sparkless:
+    """`view`, and with `emit` a flow of the same into the topic `changes`."""
+
+    def __init__(
+        self,
+        home: Path,
+        window: Window | None,
+        *,
+        groups: Sequence[str] = ("word",),
+        grace: int = 0,
+        within: int = 0,
+        partitions: int = 1,
+        names: Sequence[str] = tuple(AGGREGATES),
+        emit: Any = None,
+        time: str = "at",
+        **more: Any,
+    ) -> None:
+        self.log = hr.open_log(home)
+        self.topic = self.log.create_topic(
+            "events", "word string, n int, at timestamp", event_time="at", partitions=partitions, durability="os"
+        )
+        if emit is not None:
+            self.log.create_topic("view", _target(groups, names), durability="os")
+        aggregates = {name: AGGREGATES[name] for name in names}
+        late = hr.correct(within=f"{within} seconds") if within else hr.drop()
+        self.flow = Flow(
+            name="view",
+            sources=(Source(self.topic),),
+            window=window,
+            time=None if time == "at" else time,
+            grace_us=grace * 1_000_000,
+            late=late,
+            idle_us=10**15,
+            groups=tuple(groups),
+            aggregates=aggregates,
+            target=None if emit is None else "view",
+            emit=emit,
+            **more,
+        )
+        self.store, self.home = SqliteViews(home), home
+        self.store._db.execute("PRAGMA synchronous=OFF")  # no test of this pulls a plug
+        self.compiled = self._compiled(aggregates, time)
+        self.loop = self.started()
+
+    def _compiled(self, aggregates: Any, time: str) -> Compiled:
+        flow = self.flow
+        slots, results, partials = [], [], []
+        for name, aggregate in aggregates.items():
+            made = [
+                SlotColumn(slot.name, kind, slot.rule, slot.of)
+                for slot, kind in zip(aggregate.slots(name), _SLOTS[name], strict=True)
+            ]
+            slots += made
+            own = tuple(slot.name for slot in made) if name == "mean" else (name,)
+            results.append(Result(name, _RESULTS.get(name, "string"), own))
+            partials += _PARTIALS[name]
+        kind, length = kept_windows(flow.window)
+        columns = tuple(Column(name, "int" if name == "n" else "string") for name in flow.groups)
+        view = ViewSpec(
+            "view", columns, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
+        )
+        spec = FlowSpec("view", "tests", ("events",), view, target=flow.target, emit=flow.emit)
+        kinds = {field.name: field.type for field in self.topic.schema}
+        count = pa.int64() if kind == "sliding" else pa.int32()
+        schema = [(name, kinds[name]) for name in flow.groups]
+        schema += [("_pane", pa.int64()), ("_dropped", count), ("_late", count)] if flow.window else []
+        schema += partials
+        schema += [("_first", pa.int64()), ("_last", pa.int64())] if kind == "session" else []
+        schema += [("_records", pa.int64()), ("_updated_at", INSTANT)]
+        arrow = ArrowPartials(
+            pa.schema(schema), flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, aggregates
+        )
+        struct = StructType([StructField(name, NullType()) for name in (*self.topic.schema.names, *META)])
+        read = ranges.Columns(
+            self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, arrow.of)
+        )
+        return Compiled(flow, spec, {"events": read}, arrow, time)
+
+    def started(self) -> FlowLoop:
+        """As a program that is started again would."""
+        self.loop = FlowLoop(_Here(self.compiled, None), log=self.log, store=self.store)  # type: ignore[arg-type]
+        self.loop.begin()
+        return self.loop
+
+    @property
+    def views(self) -> Views:
+        return open_views(self.home)
+
+    def close(self) -> None:
+        self.store.close()
+        self.log.close()
+
+    def __enter__(self) -> Sparkless:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _target(groups: Sequence[str], names: Sequence[str]) -> str:
+    kinds = [f"{name} {'int' if name == 'n' else 'string'}" for name in groups]
+    kinds += [f"{name} {_RESULTS.get(name, 'string')}" for name in names]
+    return ", ".join(["op string", "window_start timestamp", "window_end timestamp", *kinds])

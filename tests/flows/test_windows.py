@@ -1,0 +1,122 @@
+"""Windows that are not fixed, on Spark: calendar, arrival time, session, sliding. Each view is its question over the
+whole log as one batch, whatever the cuts; what a test says of single steps has the arithmetic beside it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.testing import CRASH_POINTS, add, advance, assert_cut_invariant, crash_points, expect, run_steps
+from tests.flows.shop import app_of, check, some_rows
+
+SEED = 20261116
+START = datetime(2026, 1, 1, 9, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+KINDS = {
+    "calendar": ("day", "arrow_day"),
+    "session": ("session_correct", "arrow_session"),
+    "sliding": ("sliding_correct", "arrow_sliding"),
+}
+
+
+@pytest.mark.parametrize("names", KINDS.values(), ids=KINDS)
+def test_views_are_their_questions_over_the_whole_log(spark: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
+    rng = random.Random(SEED)
+    with app_of(tmp_path, spark, 2, names) as app:
+        arrow = {name: app.running.query(app.flows[name]).compiled.arrow is not None for name in names}
+        assert arrow == {name: name.startswith("arrow") for name in names}
+        topic = app.log.topic("events")
+        for now in range(0, 45, 15):
+            topic.append(some_rows(rng, 30, now))
+            app.drain(batch_rows=rng.choice([20, 1000]))
+            check(app)
+
+
+def test_by_arrival_nothing_is_late_and_the_log_says_how_far_it_is(spark: Any, tmp_path: Path) -> None:
+    """Also where a transform lets no record through, and however old the records' own times are."""
+    with hr.App("arrived", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", event_time="at", partitions=2)
+        window = hr.tumbling("10 seconds")
+        stream = app.stream(topic)
+        stream.window(window, time="_arrived_at", idle="30 seconds").group_by("who").agg(n=hr.count()).to_view("plain")
+        for name, wanted in ("some", "who = 'a'"), ("none", "false"):
+            few = stream.transform(lambda df, wanted=wanted: df.where(wanted))
+            few.window(window, time="_arrived_at", idle="30 seconds").group_by("who").agg(n=hr.count()).to_view(name)
+        compiled = {name: app.running.query(flow).compiled for name, flow in app.flows.items()}
+        assert [name for name, each in compiled.items() if each.arrow is not None] == ["plain"]
+
+        def come(*rows: tuple[float, str, int, str]) -> Any:
+            return expect("plain", rows=[(at(start), at(start + 10), who, n, status) for start, who, n, status in rows])
+
+        short = ("window_start", "who", "n", "_status")
+        run_steps(
+            app,
+            add("t", {"who": "a", "at": at(-500)}, {"who": "b", "at": at(-3600)}, partition=0, at=at(1)),
+            add("t", {"who": "a", "at": None}, partition=1, at=at(2)),
+            come((0, "a", 2, "open"), (0, "b", 1, "open")),
+            add("t", {"who": "b", "at": at(3)}, partition=0, at=at(12)),  # partition 1 has come to 2
+            come((0, "a", 2, "open"), (0, "b", 1, "open"), (10, "b", 1, "open")),
+            add("t", {"who": "a", "at": at(-9)}, partition=1, at=at(13)),  # both are past 10
+            come((0, "a", 2, "final"), (0, "b", 1, "final"), (10, "a", 1, "open"), (10, "b", 1, "open")),
+            expect("some", [(at(0), "a", 2, "final"), (at(10), "a", 1, "open")], columns=short),
+            expect("none", []),
+            advance("36 seconds"),  # 49 - 30 = 19
+            come((0, "a", 2, "final"), (0, "b", 1, "final"), (10, "a", 1, "open"), (10, "b", 1, "open")),
+            advance("1 second"),  # 50 - 30 = 20: quiet for so long that nothing of then is to come
+            come((0, "a", 2, "final"), (0, "b", 1, "final"), (10, "a", 1, "final"), (10, "b", 1, "final")),
+            expect("plain", ledger={"on_time": 5, "corrected": 0, "dropped": 0, "untimed": 0}),
+            lambda app: app.audit().ok or pytest.fail("audit"),
+        )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_any_cuts_paths_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
+    """Those that Spark computes; the others are cut at random without it."""
+    rng = random.Random(SEED)
+    with app_of(tmp_path, spark, 2, [name for names in KINDS.values() for name in names[:1]]) as app:
+        rows = [add("events", some_rows(rng, 25, now)) for now in (0, 20)]
+        assert_cut_invariant(app, *rows, cuts=1, seed=SEED, check=check)
+
+
+@pytest.mark.timeout(600)
+def test_struck_at_every_point_sessions_join_and_slides_fill_once(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    with app_of(tmp_path, spark, 2, ("arrow_session", "arrow_sliding")) as app:
+        rows = [add("events", some_rows(rng, 25, now)) for now in (0, 20)]
+        points = [point for point in CRASH_POINTS if point.split(".")[0] in ("flow", "view")]
+        assert crash_points(app, *rows, points=points) == points
+
+
+@pytest.mark.parametrize(
+    ("window", "wanted"),
+    [
+        (hr.session("2 seconds"), [("b", 1, 1)]),
+        (hr.sliding("2 seconds"), [("b", -1, 1), ("c", 7.9, 9.9)]),
+        (hr.calendar("day", timezone="UTC"), []),
+    ],
+    ids=str,
+)
+def test_dropped_records_go_to_a_topic_with_the_window_that_was_theirs(
+    spark: Any, tmp_path: Path, window: Any, wanted: list[tuple[str, float, float]]
+) -> None:
+    with hr.App("drops", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, at timestamp", event_time="at")
+        stream = app.stream(topic).window(window, late=hr.drop(dropped_to="too_late"), idle="1 day")
+        stream.group_by("who").agg(n=hr.count()).to_view("v")
+        # progress 10: 1 + 2 is not after it, 9.9 + 2 is; windows that end with 1 and with 9.9 were over
+        topic.append([{"who": "a", "at": at(10)}, {"who": "b", "at": at(1)}, {"who": "c", "at": at(9.9)}])
+        app.drain()
+        found = [record.value for record in app.log.topic("too_late").records()]
+        bounds = [[(row[name] - START).total_seconds() for name in ("window_start", "window_end")] for row in found]
+        assert [(row["who"], *each) for row, each in zip(found, bounds, strict=True)] == wanted
+        assert app.audit().ok

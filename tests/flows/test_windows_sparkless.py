@@ -1,0 +1,166 @@
+"""Windows that are not fixed, without a JVM: any records, in any cuts, come to what the oracle makes of the whole log,
+and what goes out comes to the view."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.flows import hops
+from headrace.flows.audit import Compared, Gone
+from headrace.views.contract import FlowState, ViewSpec
+from tests.flows.oracle import Query, expected, records_of
+from tests.flows.sparkless import AGGREGATES, Sparkless
+
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Nothing here is about disks, and hundreds of commits are synced."""
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WINDOWS = {"session": hr.session("4 seconds"), "sliding": hr.sliding("4 seconds")}
+few = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+"""Each is a log, a store and some commits."""
+
+records = st.lists(
+    st.tuples(
+        st.integers(0, 1),  # the partition
+        st.sampled_from(["a", "a", "a", "b", None]),
+        st.integers(0, 30) | st.sampled_from([4, 8, 12]),  # seconds: in any order, some exactly the gap apart
+        st.sampled_from([False, False, False, True]),  # whether a batch ends here
+        st.booleans(),  # whether it has a number
+    ),
+    max_size=25,
+)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def put(flow: Sparkless, found: list[tuple[Any, ...]], *, restarts: bool = False) -> None:
+    """Appends the records, and folds them in as they are cut."""
+    waiting: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for number, (partition, word, seconds, ends, has) in enumerate(found, start=1):
+        row = {"word": word, "n": number if has else None, "at": None if seconds == 30 else at(seconds)}
+        waiting[partition].append(row)
+        if ends or number == len(found):
+            for each, rows in waiting.items():
+                if rows:
+                    flow.topic.append(rows, partition=each)
+                    rows.clear()
+            flow.loop.drain()
+            if restarts and number % 3 == 0:
+                flow.started()
+
+
+def query(kind: str, grace: int, within: int, groups: tuple[str, ...] = ("word",)) -> Query:
+    return Query(4, None, grace, within, groups, kind=kind)
+
+
+def wanted(flow: Sparkless, asked: Query) -> tuple[Any, Any]:
+    found = [{**record, "money": None, "x": None} for record in records_of(flow.topic)]
+    return expected(found, asked)
+
+
+def rows_of(flow: Sparkless) -> dict[tuple[Any, ...], dict[str, Any]]:
+    out = {}
+    key = ("window_start", *flow.flow.groups)
+    for row in flow.views.to_arrow("view").to_pylist():
+        place = tuple(row[name] for name in key)
+        assert place not in out
+        out[place] = {name: value for name, value in row.items() if name not in (*key, "_status")}
+    return out
+
+
+def check(flow: Sparkless, asked: Query) -> None:
+    rows, ledger = wanted(flow, asked)
+    found = rows_of(flow)
+    assert found.keys() == rows.keys()
+    for place, row in rows.items():
+        assert found[place] == {name: row[name] for name in found[place]}, place
+    assert {
+        row["window_start"]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
+        for row in flow.views.ledger("view").to_pylist()
+    } == ledger
+    if asked.kind != "fixed":  # each record once
+        assert sum(sum(counts) for counts in ledger.values()) == len(records_of(flow.topic))
+
+
+@pytest.mark.parametrize("kind", ["session", "sliding"])
+@few
+@given(found=records, grace=st.sampled_from([0, 2]), within=st.sampled_from([0, 6]), group=st.booleans())
+def test_any_records_in_any_cuts(kind: str, found: list[tuple[Any, ...]], grace: int, within: int, group: bool) -> None:
+    groups = ("word",) if group else ()
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        Sparkless(Path(home), WINDOWS[kind], groups=groups, grace=grace, within=within, partitions=2) as flow,
+    ):
+        put(flow, found, restarts=True)
+        check(flow, query(kind, grace, within, groups))
+
+
+@few
+@given(found=records, within=st.sampled_from([0, 6]), group=st.booleans())
+def test_panes_of_hopping_windows_are_merged_before_they_are_stored(
+    found: list[tuple[Any, ...]], within: int, group: bool
+) -> None:
+    names = ("records", "total", "mean", "least", "most")
+    groups = ("word",) if group else ()
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        pytest.MonkeyPatch.context() as patch,
+        Sparkless(
+            Path(home),
+            hr.hopping("7 seconds", every="2 seconds"),
+            groups=groups,
+            within=within,
+            partitions=2,
+            names=names,
+        ) as flow,
+    ):
+        patch.setattr(hops, "ROWS_MAX", 12)  # a few rows at a time
+        put(flow, found)
+        asked = Query(7, 2, 0, within, groups)
+        check(flow, asked)
+
+
+@pytest.mark.parametrize("kind", ["session", "sliding"])
+@pytest.mark.parametrize("emit", ["updates", "final"])
+@few
+@given(found=records, within=st.sampled_from([0, 6]))
+def test_what_goes_out_comes_to_the_view(kind: str, emit: Any, found: list[tuple[Any, ...]], within: int) -> None:
+    """With "final" to the rows that are final; no row goes that has not come, and none comes twice."""
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        Sparkless(Path(home), WINDOWS[kind], within=within, partitions=2, emit=emit) as flow,
+    ):
+        put(flow, found)
+        if emit == "final":
+            flow.loop.close_windows(all_of_them=True)
+        rows, _ = wanted(flow, query(kind, 0, within))
+        there: Counter[tuple[Any, ...]] = Counter()
+        for record in flow.log.topic("view").records():
+            row = dict(record.value)
+            sign = 1 if row.pop("op") == "+" else -1
+            there[tuple(row.values())] += sign
+            assert there[tuple(row.values())] in (0, 1)
+        assert +there == Counter(
+            (start, row["window_end"], word, *(row[name] for name in AGGREGATES)) for (start, word), row in rows.items()
+        )
+
+
+def test_what_is_left_of_a_session_is_not_compared() -> None:
+    """Records before 9 are gone: a session that began with one of them may begin at 13 now, and at no later time."""
+    view = ViewSpec("v", (), (), (), (4_000_000, 0), windows="session")
+    gone = [Gone("v", "t", 0, 0, 5, compared_from=at(9))]
+    compared = Compared.of(view, FlowState("v", 1, 1, {}, {}, None), gone)
+    assert compared is not None
+    rows = [{"window_start": at(start), "window_end": at(start)} for start in (8, 12.999, 13, 20)]
+    assert compared.rows(rows) == rows[2:]

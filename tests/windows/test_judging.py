@@ -1,0 +1,82 @@
+"""How records stand to their windows, kind by kind, against the definitions written out one record at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.windows import Fixed, Session, Sliding
+from headrace.windows.sessions import joined
+
+times = st.integers(-50, 100)
+graces = st.sampled_from([0, 3])
+withins = st.sampled_from([0, 1, 20])
+
+
+def arrays(*columns: list[int]) -> list[np.ndarray]:
+    return [np.array(column, np.int64) for column in columns]
+
+
+@given(
+    st.integers(1, 12), st.integers(1, 12), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins
+)
+def test_fixed(size: int, every: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
+    window = Fixed(max(size, every), min(size, every))
+    event, progress = arrays(*map(list, zip(*found, strict=True)))  # type: ignore[arg-type]
+    judged = window.judged(event, progress, grace, within)
+    held = list(window.windows(judged.pane))
+    for at, (t, p) in enumerate(found):
+        mine = [(int(each.start[at]), int(each.end[at])) for each in held if each.inside[at]]
+        starts = range(-200, 200)
+        assert mine == [
+            (k, k + window.size_us) for k in starts if k % window.every_us == 0 and k <= t < k + window.size_us
+        ]
+        assert int(judged.late[at]) == sum(p >= end + grace for _, end in mine)
+        assert int(judged.dropped[at]) == sum(p >= end + grace + within for _, end in mine)
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins)
+def test_session(gap: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
+    event, progress = arrays(*map(list, zip(*found, strict=True)))  # type: ignore[arg-type]
+    judged = Session(gap).judged(event, progress, grace, within)
+    for at, (t, p) in enumerate(found):
+        assert (int(judged.late[at]), int(judged.dropped[at])) == (p >= t + gap + grace, p >= t + gap + grace + within)
+        together = [other for number, (other, _) in enumerate(found) if judged.pane[number] == judged.pane[at]]
+        assert max(together) - min(together) <= gap
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins)
+def test_sliding(size: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
+    event, progress = arrays(*map(list, zip(*found, strict=True)))  # type: ignore[arg-type]
+    judged = Sliding(size).judged(event, progress, grace, within)
+    for at, (t, p) in enumerate(found):
+        ends = range(t, t + size + 1)
+        assert int(judged.late[at]) == sum(not p <= end + grace for end in ends)
+        assert int(judged.dropped[at]) == sum(not p <= end + grace + within for end in ends)
+
+
+stretches = st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 6))
+
+
+@given(st.lists(stretches, max_size=12), st.integers(1, 6))
+def test_stretches_are_joined_where_no_gap_is_between_them(found: list[tuple[int, int, int]], gap: int) -> None:
+    key, start, length = arrays(*(map(list, zip(*found, strict=True)) if found else ([], [], [])))  # type: ignore[arg-type]
+    number, first, last = joined(key, start, start + length, gap)
+    wanted: list[tuple[int, int, int]] = []
+    for each, begin, more in sorted(found):
+        if wanted and wanted[-1][0] == each and begin <= wanted[-1][2] + gap:
+            wanted[-1] = (each, wanted[-1][1], max(wanted[-1][2], begin + more))
+        else:
+            wanted.append((each, begin, begin + more))
+    assert list(zip(first.tolist(), last.tolist(), strict=True)) == [(begin, end) for _, begin, end in wanted]
+    for at, (each, begin, more) in enumerate(found):
+        _, low, high = wanted[number[at]]
+        assert wanted[number[at]][0] == each and low <= begin and begin + more <= high
+
+
+def test_far_apart_times_do_not_run_over() -> None:
+    key, start, end = arrays([0, 1, 0, 1], [-(2**62), -(2**62), 2**62, 2**62], [-(2**62), 2**62, 2**62, 2**62])
+    number, first, last = joined(key, start, end, 10)
+    assert number.tolist() == [0, 2, 1, 2]
+    assert (first.tolist(), last.tolist()) == ([-(2**62), 2**62, -(2**62)], [-(2**62), 2**62, 2**62])
