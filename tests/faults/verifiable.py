@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ class Run:
     _zombies: list[tuple[str, Child]] = field(default_factory=list)
     _starts: int = 0
 
-    def go(self, seconds: float) -> None:
+    def go(self, seconds: float, enough: Callable[[Mapping[str, int]], bool] = lambda _: True) -> None:
+        """For so long, and on a slow machine up to five times as long, until what happened is `enough`."""
         rng = random.Random(self.seed)
         for number in range(self.producers):
             self._start(f"producer{number}")
@@ -127,8 +129,8 @@ class Run:
             self._start(f"consumer{number}")
         for number in range(self.keepers):
             self._start(f"keeper{number}")
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while (gone := time.monotonic() - began) < seconds or (gone < 5 * seconds and not enough(self.did)):
             time.sleep(rng.uniform(0.2, 0.7))
             self._wake_up()
             self._hurt(rng.choice(sorted(self._live)), rng.choice(["kill", "pause"]), rng)
