@@ -92,6 +92,7 @@ class Held:
     epoch: int
     position: int
     committed: int | None
+    begin: int
 
 
 @dataclass
@@ -451,7 +452,8 @@ class Log:
                 if old is None or old.epoch != share.epoch:
                     partition = topic.partitions[number]
                     begin = partition.next if member.start == "latest" else partition.earliest
-                    old = Held(share.epoch, begin if share.committed is None else share.committed, share.committed)
+                    first = begin if share.committed is None else share.committed
+                    old = Held(share.epoch, first, share.committed, first)
                 held[number] = old
         member.held = held
 
@@ -474,6 +476,9 @@ class Log:
             if held is not None and offset > held.position:
                 raise Refused(InvalidArgument)
             if held is None or share.owner != member.id or share.epoch != held.epoch:
+                for each in self.claims(member, upto).keys() & member.held.keys():
+                    kept = member.held[each]
+                    kept.position = kept.begin if kept.committed is None else kept.committed
                 raise Refused(MemberFenced)
             if share.committed is not None and offset < share.committed:
                 raise Refused(CommitBackwards)

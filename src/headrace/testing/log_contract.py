@@ -2077,6 +2077,31 @@ class Groups(Setting):
                     stuck.commit()
                 assert group.committed() == {}  # all or nothing
 
+    @pytest.mark.parametrize("in_transaction", [False, True])
+    def test_after_a_refused_commit_what_is_still_ones_own_is_polled_again(
+        self, log: Any, clicks: Any, in_transaction: bool
+    ) -> None:
+        """One partition was lost, the commit of all was refused: the others' records must not be passed over."""
+        clicks.alter(partitions=2)
+        clicks.append([click(f"v{n}", ms=n) for n in range(20)])
+        group = clicks.group("g")
+        with group.join() as member:
+            first = polled(member, 20)
+            assert {record.partition for record in first} == {0, 1}
+            group.rewind({0: 3})
+            with pytest.raises(MemberFenced):
+                if in_transaction:
+                    with log.transaction() as tx:
+                        tx.commit(member)
+                else:
+                    member.commit()
+            again = polled(member, sum(record.partition == 1 or record.offset >= 3 for record in first))
+            assert {record.offset for record in again if record.partition == 1} == {
+                record.offset for record in first if record.partition == 1
+            }
+            member.commit()
+        assert not sum(lag.records for lag in group.lag().values())
+
     # -- looking in --------------------------------------------------------------------------------
 
     def test_lag_in_records_and_in_time(self, clicks: Any) -> None:

@@ -218,6 +218,7 @@ class _Held:
     epoch: int
     position: int  # the next offset to poll
     committed: int | None
+    begin: int  # where it goes back to while nothing is committed
 
 
 Claims = dict[int, tuple[str, int, int]]
@@ -372,7 +373,8 @@ class EmbeddedMember:
         for share in shares:
             held = self._held.get(share.partition)
             if held is None or held.epoch != share.epoch:
-                held = _Held(share.epoch, self._begin(share), share.committed)
+                begin = self._begin(share)
+                held = _Held(share.epoch, begin, share.committed, begin)
             fresh[share.partition] = held
         self._held = fresh
 
@@ -440,7 +442,8 @@ class EmbeddedMember:
 
     def commit(self, upto: Record | None = None) -> None:
         """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
-        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed.
+        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed, and what is
+        still this member's is polled again.
 
         It is not synced: a power loss may take the last commits, and their records are then polled again, as after a
         crash before a commit. In a transaction (`tx.commit(member)`) offsets are as durable as its appends."""
@@ -449,7 +452,11 @@ class EmbeddedMember:
             claims = self.claims() if upto is None else self._claim(upto)
             if not claims:
                 return
-            self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=False)
+            try:
+                self._engine.committer.run(lambda tx: self.apply_commit(tx, claims), synced=False)
+            except MemberFenced:
+                self.refused(claims)
+                raise
             reach("member.committed")
             self.committed(claims)
 
@@ -486,6 +493,14 @@ class EmbeddedMember:
                 sorted(lost),
                 "they were taken over, handed over or rewound since they were polled",
             )
+
+    def refused(self, claims: Claims) -> None:
+        """After a commit that some other partition's loss prevented: nothing of it may be passed over."""
+        with self._lock:
+            for partition, (_, epoch, _) in claims.items():
+                held = self._held.get(partition)
+                if held is not None and held.epoch == epoch:
+                    held.position = held.begin if held.committed is None else held.committed
 
     def committed(self, claims: Claims) -> None:
         """After the commit."""

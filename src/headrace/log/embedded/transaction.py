@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.errors import Closed, InvalidArgument, WaitTimeout
+from headrace.errors import Closed, InvalidArgument, MemberFenced, WaitTimeout
 from headrace.log.contract import Appended, Progress, Rows
 from headrace.log.embedded.append import Append, Stale, Stamp
 from headrace.log.embedded.committer import Job, Tx
@@ -113,6 +113,10 @@ class EmbeddedTransaction:
                     handle.refresh()
                 self._appends = [prepare() for prepare in self._prepare]
                 continue
+            except MemberFenced:
+                for member, claims in self._members:
+                    member.refused(claims)
+                raise
             for member, claims in self._members:
                 member.committed(claims)
             for messages in self._acks.values():
