@@ -14,6 +14,8 @@ import headrace as hr
 from headrace.flows.query import FlowQuery
 from tests.flows.shop import app_of
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for a minute."""
 NAMES = ("tumbling_drop", "arrow_drop")
 ROWS = 200
 
@@ -32,6 +34,7 @@ def slowly(marks: str) -> Any:
 def main() -> None:
     home, master, marks = sys.argv[1:]
     settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    settings["spark.executor.extraJavaOptions"] = QUICK_JAVA
     with app_of(Path(home), settings, names=NAMES) as app:
         topic = app.log.topic("events")
         app.stream(topic).transform(slowly(marks)).group_by("word").agg(records=hr.count(), total=hr.sum("n")).to_view(

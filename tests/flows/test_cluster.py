@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from headrace.views.reading import open_views
-from tests.flows.on_cluster import NAMES, ROWS
+from tests.flows.on_cluster import NAMES, QUICK_JAVA, ROWS
 from tests.flows.oracle import expected, records_of
 from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows
 
@@ -31,7 +31,7 @@ def daemon(folder: Path, kind: str, *arguments: str) -> Iterator[str]:
     """A part of Spark's standalone cluster; gives what it says first that has an address in it."""
     folder.mkdir()
     environment = {**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {"SPARK_WORKER_DIR": str(folder), "SPARK_NO_DAEMONIZE": "1"}
+    environment |= {"SPARK_WORKER_DIR": str(folder), "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA}
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
     log = folder / "log"
     with log.open("wb") as out:
