@@ -3,8 +3,8 @@ options, which `scripts/reference.py` writes."""
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,24 +15,21 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "cli.md"
 
 
-def commands(command: click.Command = cli, name: str = "headrace") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by its whole name."""
-    if isinstance(command, click.Group):
-        with click.Context(command) as ctx:
-            for part in command.list_commands(ctx):
-                found = command.get_command(ctx, part)
-                assert found is not None
-                yield from commands(found, f"{name} {part}")
-    else:
-        yield name, command
-
-
-def sections() -> dict[str, str]:
-    """As the site has them."""
+def loaded() -> Any:
+    """`scripts/reference.py`, which is no package's."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
     assert spec is not None and spec.loader is not None
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
+    return reference
+
+
+reference = loaded()
+commands = reference.commands
+
+
+def sections() -> dict[str, str]:
+    """As the site has them."""
     parts = re.split(r"^## (headrace .+)$", reference.with_options(DOCS.read_text("utf-8")), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
