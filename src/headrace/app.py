@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import Aggregate, over_changes
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
@@ -33,7 +33,7 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.views.contract import Emit, check_emit
-from headrace.windows import Drop, Late, Window
+from headrace.windows import Calendar, Drop, Fixed, Late, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,19 +140,35 @@ class App:
             raise InvalidArgument("schema", None, f"topic {name!r} needs one, such as 'user string, at timestamp'")
         return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
 
-    def stream(self, source: EmbeddedTopic | str, *, start: Start = "earliest") -> Stream:
-        """The records of a topic. `start` counts when the flow is run for the first time."""
+    def stream(
+        self, source: EmbeddedTopic | View | str, *, start: Start = "earliest", emit: Emit = "updates"
+    ) -> Stream:
+        """The records of a topic, or the changes of a view of this app. `start` counts when the flow is run for the
+        first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed, and
+        then corrections only."""
         if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
-            raise InvalidArgument(
-                "source",
-                source,
-                "is a view, and a flow reads topics: end the first with .to_topic(…) in place of .to_view(…), or write "
-                "the same results to both, and stream that topic. To read a view's changes use view.changes()",
-            )
+            return self._changes_of(source if isinstance(source, str) else source.name, start, check_emit(emit))
         topic = self.log.topic(source) if isinstance(source, str) else source
         if not isinstance(topic, EmbeddedTopic):
-            raise InvalidArgument("source", source, "must be a topic: app.topic(…), or a topic's name")
+            raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
+        if emit != "updates":
+            raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
         return Stream(self, (Source(topic, start),))
+
+    def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
+        """The view's flow is told to leave its changes where flows over it read them."""
+        flow = self._flow(view)
+        if start != "earliest":
+            raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+        if flow.after:
+            raise InvalidArgument("source", view, "has a transform behind agg: stream the view without, and .transform")
+        if emit == "final" and flow.window is None:
+            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        topic = self.running.feed(flow, emit)
+        if emit not in flow.feeds:
+            self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))
+            self.running.replaced(self.flows[view])
+        return Stream(self, (Source(topic, changes=True),), upstream=flow)
 
     def _is_view(self, name: str) -> bool:
         """And no topic: a topic and a view may have one name."""
@@ -339,6 +355,8 @@ class Stream:
     app: App
     sources: tuple[Source, ...]
     transforms: tuple[Transform, ...] = ()
+    upstream: Flow | None = None
+    """Of a view's changes: the flow that makes the view."""
 
     def transform(self, function: Transform) -> Stream:
         """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
@@ -351,6 +369,9 @@ class Stream:
         """The records of both; they must have the same columns."""
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
+        if self.upstream or other.upstream:
+            why = "a view's changes are not united with anything: unite the records, before they are aggregated"
+            raise InvalidArgument("other", other, why)
         both = tuple(
             replace(source, transforms=(*source.transforms, *stream.transforms))
             for stream in (self, other)
@@ -377,6 +398,8 @@ class Stream:
             kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
         grace_us = duration_us(grace, argument="grace", positive=False)
+        if self.upstream is not None:
+            _check_over_view(self.upstream, window, time, {"grace": grace_us, "late": late})
         shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
         return Windowed(self, shape)
 
@@ -444,7 +467,13 @@ class Grouped:
                 raise InvalidArgument(
                     name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
                 )
-        return Aggregated(self, aggregates)
+            if aggregate.kind == "merge" and self.stream.upstream is None:
+                why = "merges what a view keeps: use it over app.stream(view)"
+                raise InvalidArgument(name, str(aggregate), why)
+        if self.stream.upstream is None:
+            return Aggregated(self, aggregates)
+        known = self.stream.upstream.aggregates or {}
+        return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
 
 
 @dataclass(frozen=True)
@@ -495,6 +524,21 @@ class Aggregated:
         app = self.grouped.stream.app
         app._add(flow)
         return app.running.target(flow, settings)
+
+
+def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
+    """What is said of records where they come from a topic is not said again of what was made of them."""
+    of = f"view {view.name!r}"
+    if view.window is None:
+        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
+    if not isinstance(window, Fixed | Calendar):
+        raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
+    if time is not None:
+        raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
+    for argument, value in judging.items():
+        if value:
+            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
+            raise InvalidArgument(argument, value, why)
 
 
 class View:

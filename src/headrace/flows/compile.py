@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, NumericType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from headrace.aggregates import Aggregate
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
@@ -24,6 +33,11 @@ from headrace.flows.plan_check import check_transform, columns_needed, unknown_c
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
+    AT,
+    CHANGE,
+    MARK,
+    OP,
+    ROWS,
     TAIL,
     WINDOW,
     Column,
@@ -33,6 +47,7 @@ from headrace.views.contract import (
     ViewSpec,
     WindowKind,
     change_columns,
+    feed_columns,
 )
 from headrace.views.values import arrow_type, check_column
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
@@ -48,6 +63,8 @@ OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 class Compiled:
     """A flow that can be run: what its store keeps of it, and which columns of its topics it reads."""
 
+    given: Flow
+    """As it was written."""
     flow: Flow
     spec: FlowSpec
     columns: Mapping[str, ranges.Columns]
@@ -74,6 +91,7 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
+    given, flow = flow, _exactly(flow, spark)
     checks = _Checks(flow, spark)
     checks.of_records()
     df = empty(flow, spark)
@@ -87,10 +105,28 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         time = time_column(flow)
         schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
         packed = _packed(flow, _in_arrow(schema))
-        arrow = arrow_partials.plan(flow, time, packed)
+        arrow = None if flow.retracts else arrow_partials.plan(flow, time, packed)
         then = None if arrow is None else ranges.Then(_struct(packed), arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
-    return Compiled(flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+    return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+
+
+def _exactly(flow: Flow, spark: SparkSession) -> Flow:
+    """Sums of doubles that can be taken back do not round: or something would stay of what is gone."""
+    if not flow.retracts or flow.aggregates is None:
+        return flow
+    df = empty(flow, spark)
+    aggregates = dict(flow.aggregates)
+    for name, each in aggregates.items():
+        if each.kind not in ("sum", "avg"):
+            continue
+        try:
+            kind = df.select(column_of(each.partial.argument)).schema[0].dataType
+        except PySparkException:
+            continue  # said where aggregates are checked
+        if isinstance(kind, (DoubleType, FloatType)):
+            aggregates[name] = replace(each, partial=replace(each.partial, exact=True))
+    return replace(flow, aggregates=aggregates)
 
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
@@ -101,10 +137,10 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
     }:
         return None
     sources = tuple(replace(source, topic=topics[source.topic.name]) for source in known.flow.sources)
-    if replace(known.flow, sources=sources) != flow or known.time != _time_folded(flow):
+    if replace(known.given, sources=sources) != flow or known.time != _time_folded(flow):
         return None
     columns = {name: replace(each, topic=topics[name]) for name, each in known.columns.items()}
-    return replace(known, flow=flow, columns=columns)
+    return replace(known, given=flow, flow=replace(known.flow, sources=flow.sources), columns=columns)
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
@@ -135,10 +171,11 @@ class _Checks:
 
     def of_records(self) -> None:
         flow, several = self._flow, len(self._flow.sources) > 1
+        kept = (*META, *CHANGE) if flow.retracts else META
         for source in flow.sources:
             of = f" of {source.topic.name}" if several else ""
-            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, META)
-        self._through(schema, flow.transforms, "", META)
+            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, kept)
+        self._through(schema, flow.transforms, "", kept)
 
     def of_results(self, view: ViewSpec) -> None:
         """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
@@ -168,7 +205,8 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
         return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
 
     schema = ranges.spark_schema(source.topic)
-    return ranges.Columns(source.topic, source.topic.schema, schema, columns_needed(spark, query, schema))
+    needed = columns_needed(spark, query, schema)
+    return ranges.Columns(source.topic, source.topic.schema, schema, needed, changes=source.changes)
 
 
 def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
@@ -184,6 +222,7 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         time=flow.time,
         target=flow.target,
         emit=flow.emit,
+        feeds=flow.feeds,
     )
     if flow.aggregates is None:
         return spec
@@ -268,17 +307,32 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []
+    if flow.retracts:
+        slots.append(SlotColumn(ROWS, "bigint", "add"))
     for name, aggregate in flow.aggregates.items():
         made = _slots(name, aggregate, schema)
         slots += made
-        if aggregate.kind == "avg":
+        if aggregate.kind == "sum" and aggregate.partial.retracts:
+            total = next(slot for slot in made if slot.name == f"{name}__sum")
+            results.append(Result(name, total.type, (total.name,), unless=f"{name}__count"))
+        elif aggregate.kind == "avg" and aggregate.partial.retracts:
+            results.append(Result(name, "double", (f"{name}__sum", f"{name}__count")))
+        elif aggregate.kind == "avg":
             results.append(Result(name, "double", tuple(slot.name for slot in made)))
         else:
             own = next(slot for slot in made if slot.name == name)
             results.append(Result(name, "bigint" if own.rule == "distinct" else own.type, (name,)))
     kind, length = kept_windows(flow.window)
     return ViewSpec(
-        flow.name, groups, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
+        flow.name,
+        groups,
+        tuple(slots),
+        tuple(results),
+        length,
+        flow.keep_us,
+        flow.target is None,
+        windows=kind,
+        retracts=flow.retracts,
     )
 
 
@@ -313,6 +367,8 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
     """The aggregate's slots with the types Spark gives them."""
+    if aggregate.partial.retracts:
+        return _slots_that_shrink(name, aggregate, schema)
     types: dict[str, str]
     kept = aggregate.slots(name)[0].name
     match aggregate.kind:
@@ -350,6 +406,39 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
     return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
 
 
+def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
+    out = []
+    for slot in aggregate.slots(name):
+        match slot.rule:
+            case "exact" | "rounded":
+                out.append(SlotColumn(slot.name, "string" if slot.rule == "exact" else "double", slot.rule, slot.of))
+            case "finished":
+                out.append(SlotColumn(slot.name, aggregate.type or out[0].type, slot.rule, slot.of))
+            case "kept":
+                array = schema[slot.name].dataType
+                assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
+                value = array.elementType["value"].dataType
+                out.append(SlotColumn(slot.name, _made_of(aggregate, name, value), "kept", _state_ddl(value, name)))
+            case _:
+                out.append(SlotColumn(slot.name, _ddl(schema[slot.name].dataType, name), slot.rule))
+    return out
+
+
+def _made_of(aggregate: Aggregate, name: str, value: DataType) -> str:
+    """The type of what is made of kept values."""
+    match aggregate.kind:
+        case "count_distinct":
+            return "bigint"
+        case "top_k":
+            return f"array<struct<value:{_ddl(value, name)},count:bigint>>"
+        case "first" | "last":
+            assert isinstance(value, StructType)
+            return _ddl(value["value"].dataType, name)
+        case "merge":
+            return _state_ddl(value, name)
+    return _ddl(value, name)
+
+
 def _ddl(kind: DataType, name: str, *, lists: bool = False) -> str:
     text = _state_ddl(kind, name) if lists else kind.simpleString()
     check_column(arrow_type(text), column=name, lists=lists)  # what a view cannot hold is said now
@@ -366,7 +455,8 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     group and have their window's start as event time; records keep the key and the event time they had."""
     spec = _spec(flow, app, empty(flow, spark))
     if spec.view is None:
-        schema = schema_from(empty(flow, spark).drop(*META).schema)
+        plain = empty(flow, spark).drop(*META, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
+        schema = schema_from(plain.schema)
         settings = flow.sources[0].topic.settings
         implied: dict[str, Any] = {"event_time": time_column(flow), "key": settings.key}
     else:
@@ -384,6 +474,17 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
     return schema, implied
+
+
+def feed_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns of the topic with a view's changes, for flows over them."""
+    view = _spec(_exactly(flow, spark), app, empty(flow, spark)).view
+    assert view is not None
+    kinds = ("string", "timestamp", "bigint", "timestamp")
+    marks = [Column(name, kind) for name, kind in zip(CHANGE, kinds, strict=True)]
+    columns = [*feed_columns(view), *marks, *(Column(name, "timestamp") for name in MARK)]
+    ddl = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
+    return parse_ddl(ddl), {"event_time": AT if flow.window else None, "max_ahead": "36500 days"}
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:

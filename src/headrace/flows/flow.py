@@ -34,6 +34,8 @@ class Source:
     topic: EmbeddedTopic
     start: Start = "earliest"
     transforms: tuple[Transform, ...] = ()
+    changes: bool = False
+    """Whether its records are changes, which can take back others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+    feeds: tuple[Emit, ...] = ()
+    """Which of the view's changes other flows read."""
+
+    @property
+    def retracts(self) -> bool:
+        """Whether what it reads can take back what it has read."""
+        return any(source.changes for source in self.sources)
 
     @property
     def by_arrival(self) -> bool:
