@@ -103,6 +103,10 @@ _LEDGER = (
     "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
     "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
 )
+_EMPTY = (
+    "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND on_time = 0 AND corrected = 0 AND dropped = 0 "
+    "AND untimed = 0"
+)
 _POSITION = (
     "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
     "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress"
@@ -491,6 +495,8 @@ class SqliteViews:
         )
         db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
         db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
+        fewer = [(flow, _ledger_values(row)[0]) for row in commit.ledger if row.on_time <= 0]
+        db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
         later = ", ".join(
             f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
             for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))
