@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from headrace.aggregates import Aggregate, over_changes
+from headrace.aggregates import Aggregate, first, over_changes
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
@@ -32,8 +32,8 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
-from headrace.views.contract import Emit, check_emit
-from headrace.windows import Calendar, Drop, Fixed, Late, Window
+from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
+from headrace.windows import CALENDAR_US_MAX, Calendar, Drop, Fixed, Late, Session, Window, drop, session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -357,6 +357,8 @@ class Stream:
     transforms: tuple[Transform, ...] = ()
     upstream: Flow | None = None
     """Of a view's changes: the flow that makes the view."""
+    deduped: Flow | None = None
+    """The flow that takes out duplicates, without the name it gets from what is behind it."""
 
     def transform(self, function: Transform) -> Stream:
         """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
@@ -369,8 +371,8 @@ class Stream:
         """The records of both; they must have the same columns."""
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
-        if self.upstream or other.upstream:
-            why = "a view's changes are not united with anything: unite the records, before they are aggregated"
+        if any(stream.upstream or stream.deduped for stream in (self, other)):
+            why = "what can take records back is not united with anything: unite the records themselves, before that"
             raise InvalidArgument("other", other, why)
         both = tuple(
             replace(source, transforms=(*source.transforms, *stream.transforms))
@@ -381,6 +383,55 @@ class Stream:
         if len(set(names)) < len(names):
             raise InvalidArgument("other", other, f"topic {names[-1]!r} is in both streams: transform it once")
         return Stream(self.app, both)
+
+    def dedup(
+        self,
+        *key: str,
+        within: Duration,
+        grace: Duration = "0 seconds",
+        late: Late | None = None,
+        idle: Duration = "30 seconds",
+    ) -> Stream:
+        """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
+        an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
+        that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
+        allow: then `late` says what becomes of it."""
+        if not key or not all(isinstance(name, str) and name for name in key):
+            raise InvalidArgument("key", key, "must be names of columns, at least one: dedup('id', within='1 hour')")
+        if self.upstream or self.deduped:
+            raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
+        flow = Flow(
+            name="",
+            sources=self.sources,
+            transforms=self.transforms,
+            window=session(within),
+            grace_us=duration_us(grace, argument="grace", positive=False),
+            late=late or Drop(),
+            idle_us=duration_us(idle, argument="idle"),
+            groups=key,
+            aggregates={RECORD: first("struct(*)")},
+            keep_us=duration_us(within, argument="within"),
+            feeds=("updates",),
+            records=True,
+        )
+        return Stream(self.app, (), deduped=flow)
+
+    def _named(self, name: str, shape: _Shape) -> Stream:
+        """With the flow that takes out duplicates before it, if there is one. That accepts all records that the windows
+        behind it accept."""
+        if self.deduped is None:
+            return self
+        flow, window, app = self.deduped, shape.window, self.app
+        assert isinstance(flow.window, Session)
+        if window is not None:
+            size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
+            needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
+            late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
+            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late, idle_us=shape.idle_us)
+        flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
+        app._add(flow)
+        source = Source(app.running.target(flow, {}), changes=True, judged=True)
+        return replace(self, sources=(source,), deduped=None)
 
     def window(
         self,
@@ -400,6 +451,9 @@ class Stream:
         grace_us = duration_us(grace, argument="grace", positive=False)
         if self.upstream is not None:
             _check_over_view(self.upstream, window, time, {"grace": grace_us, "late": late})
+        if self.deduped is not None and (time is not None or not isinstance(window, Fixed | Calendar)):
+            why = "behind dedup windows are fixed, or of a calendar, and of the records' own time"
+            raise InvalidArgument("window", str(window), why)
         shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
         return Windowed(self, shape)
 
@@ -413,9 +467,9 @@ class Stream:
 
     def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
         """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
-        flow = Flow(
-            name=check_name(name, argument="name"), sources=self.sources, transforms=self.transforms, target=name
-        )
+        check_name(name, argument="name")
+        stream = self._named(name, _Shape())
+        flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
         self.app._add(flow)
         return self.app.running.target(flow, settings)
 
@@ -470,9 +524,10 @@ class Grouped:
             if aggregate.kind == "merge" and self.stream.upstream is None:
                 why = "merges what a view keeps: use it over app.stream(view)"
                 raise InvalidArgument(name, str(aggregate), why)
-        if self.stream.upstream is None:
+        upstream = self.stream.upstream
+        if upstream is None and self.stream.deduped is None:
             return Aggregated(self, aggregates)
-        known = self.stream.upstream.aggregates or {}
+        known = (upstream.aggregates if upstream else None) or {}
         return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
 
 
@@ -492,9 +547,11 @@ class Aggregated:
         return replace(self, after=(*self.after, function))
 
     def _flow(self, name: str) -> Flow:
-        stream, shape = self.grouped.stream, self.grouped.shape
+        check_name(name, argument="name")
+        shape = self.grouped.shape
+        stream = self.grouped.stream._named(name, shape)
         return Flow(
-            name=check_name(name, argument="name"),
+            name=name,
             sources=stream.sources,
             transforms=stream.transforms,
             window=shape.window,

@@ -37,6 +37,7 @@ from headrace.views.contract import (
     CHANGE,
     MARK,
     OP,
+    RECORD,
     ROWS,
     TAIL,
     WINDOW,
@@ -289,7 +290,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
             raise UnknownColumn(flow.name, name, known)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
-        if name in taken or name.startswith("_") or "__" in name:
+        if not flow.records and (name in taken or name.startswith("_") or "__" in name):
             raise InvalidArgument(
                 "agg",
                 name,
@@ -333,6 +334,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         flow.target is None,
         windows=kind,
         retracts=flow.retracts,
+        records=flow.records,
     )
 
 
@@ -353,6 +355,8 @@ def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | N
 
 def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
+    if flow.records:
+        return
     of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own")}
     columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
     for field, aggregate in zip(df.select(*columns).schema if columns else (), of.values(), strict=True):
@@ -393,7 +397,8 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
         case "first" | "last":
             struct = schema[name].dataType
             assert isinstance(struct, StructType)
-            types = {name: _ddl(struct["value"].dataType, name), f"{name}__at": "timestamp"}
+            kind = struct["value"].dataType
+            types = {name: _state_ddl(kind, name) if name == RECORD else _ddl(kind, name), f"{name}__at": "timestamp"}
             types |= {f"{name}__partition": "int", f"{name}__offset": "bigint"}
         case "count_distinct":
             array = schema[name].dataType
@@ -454,6 +459,8 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     """The columns of the topic a flow writes to, and the settings that follow from the flow: results are keyed by their
     group and have their window's start as event time; records keep the key and the event time they had."""
     spec = _spec(flow, app, empty(flow, spark))
+    if flow.records:
+        return _of_records(flow, spark)
     if spec.view is None:
         plain = empty(flow, spark).drop(*META, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
         schema = schema_from(plain.schema)
@@ -476,13 +483,24 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     return schema, implied
 
 
+def _of_records(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns of a topic of records that can be taken back: theirs, and what marks a change."""
+    schema = schema_from(empty(flow, spark).drop(*META).schema)
+    for column in _marks():
+        schema = schema.append(pa.field(column.name, arrow_type(column.type)))
+    return schema, {"event_time": time_column(flow), "max_ahead": "36500 days"}
+
+
+def _marks() -> list[Column]:
+    kinds = ("string", "timestamp", "bigint", "timestamp", "timestamp", "timestamp")
+    return [Column(name, kind) for name, kind in zip((*CHANGE, *MARK), kinds, strict=True)]
+
+
 def feed_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of the topic with a view's changes, for flows over them."""
     view = _spec(_exactly(flow, spark), app, empty(flow, spark)).view
     assert view is not None
-    kinds = ("string", "timestamp", "bigint", "timestamp")
-    marks = [Column(name, kind) for name, kind in zip(CHANGE, kinds, strict=True)]
-    columns = [*feed_columns(view), *marks, *(Column(name, "timestamp") for name in MARK)]
+    columns = [*feed_columns(view), *_marks()]
     ddl = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
     return parse_ddl(ddl), {"event_time": AT if flow.window else None, "max_ahead": "36500 days"}
 

@@ -319,7 +319,7 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=None if reachable is None else self._unchanged(reachable),
+                reachable_us=reachable if reachable is None or self.flow.retracts else self._unchanged(reachable),
                 partials=batch.partials,
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),

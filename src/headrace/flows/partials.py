@@ -74,7 +74,7 @@ def lateness_of(flow: Flow, time: Column) -> list[Column]:
 def progress_of(flow: Flow) -> Column:
     """What arrived before a record arrived no later than it: by arrival nothing is late. Nor is a change of a view: it
     was decided where the record came from a topic."""
-    if flow.retracts:
+    if not flow.judged:
         return F.lit(None).cast("bigint")
     return F.unix_micros(F.col(ARRIVED if flow.by_arrival else "_progress"))
 

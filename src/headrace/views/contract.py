@@ -33,6 +33,7 @@ OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("/op", "/at", "/corrections", "/upda
 the row's window: what is made of changes has no other time."""
 CLOSED, REACHABLE = MARK = ("/closed", "/reachable")
 """Of a record that is no change, `/op` '.': windows that end by then are final, or can no longer change."""
+RECORD = "record"
 ROWS = "/rows"
 """How many rows a result is made of: with the last of them it goes."""
 WindowKind = Literal["fixed", "calendar", "session", "sliding", "parts"]
@@ -93,6 +94,8 @@ class ViewSpec:
     windows: WindowKind = "fixed"
     retracts: bool = False
     """Whether results can go again: they are made of another view's changes."""
+    records: bool = False
+    """Whether its one result, `RECORD`, is a record, and what is told of changes is that."""
 
     @property
     def key(self) -> tuple[str, ...]:

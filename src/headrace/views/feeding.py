@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.durations import from_us
+from headrace.log.contract import META
 from headrace.views.contract import (
     AT,
     CORRECTIONS,
     MARK,
     OP,
+    RECORD,
     UPDATED_AT,
     WINDOW,
     Column,
@@ -37,6 +41,9 @@ CHUNK_ROWS = 100_000
 def fed(tables: ViewTables) -> tuple[str, list[Column]]:
     """What flows over the view are told of a row: as SQL, and as columns."""
     spec = tables.spec
+    if spec.records:
+        kind = next(slot.type for slot in spec.slots if slot.name == RECORD)
+        return f"s.{RECORD}", [Column(OP, "string"), Column(RECORD, kind)]
     seen, columns = {column.name for column in spec.result_columns}, feed_columns(spec)
     kept = [f"s.{quoted(column.name)}" for column in columns if column.name not in seen]
     tail = [Column(CORRECTIONS, "bigint"), Column(UPDATED_AT, "timestamp")]
@@ -46,12 +53,28 @@ def fed(tables: ViewTables) -> tuple[str, list[Column]]:
 
 def marked(view: ViewSpec, rows: pa.Table, marks: tuple[int, int | None] | None) -> pa.Table:
     """Changes with their times, and behind them how far the view is: what is final, what cannot change."""
+    if view.records:
+        return _with_mark(_unpacked(rows), marks)
     times = pa.nulls(rows.num_rows, INSTANT)
     if view.window_us:
         inside = 1 if view.windows in ("fixed", "calendar") else 0  # the end itself is not part of such a window
         times = time_column(us_column(rows[WINDOW[1]]) - inside)
-    for name, values in (AT, times), *((mark, pa.nulls(rows.num_rows, INSTANT)) for mark in MARK):
-        rows = rows.append_column(name, values)
+    return _with_mark(rows.append_column(AT, times), marks)
+
+
+def _unpacked(rows: pa.Table) -> pa.Table:
+    """Records, with the progress they were judged by. They have a time of their own, and were corrected by nobody."""
+    record = rows[RECORD].combine_chunks()
+    names = [field.name for field in record.type if field.name not in META]
+    columns = {OP: rows[OP]} | {name: pc.struct_field(record, name) for name in names}
+    columns |= {AT: pa.nulls(len(record), INSTANT), CORRECTIONS: pa.array(np.zeros(len(record), np.int64))}
+    columns[UPDATED_AT] = pc.struct_field(record, "_arrived_at")
+    return pa.table(columns | {"_progress": pc.struct_field(record, "_progress")})
+
+
+def _with_mark(rows: pa.Table, marks: tuple[int, int | None] | None) -> pa.Table:
+    for name in MARK:
+        rows = rows.append_column(name, pa.nulls(rows.num_rows, INSTANT))
     if marks is None:
         return rows
     told = {name: None if us is None else from_us(us) for name, us in zip(MARK, marks, strict=True)}

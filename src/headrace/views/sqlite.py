@@ -462,6 +462,8 @@ class SqliteViews:
         out = []
         for emit, each in feeds.items():
             marks = None if moved is None else (moved, commit.reachable_us)
+            if spec.view.records and commit.frontier_us is not None:  # records are judged again, by how far those are
+                marks = commit.frontier_us, commit.reachable_us
             if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
                 out.append(Outgoing(feed_topic(flow, emit), told))
         if commit.closed_us is not None and commit.reachable_us is not None:
