@@ -106,7 +106,7 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         time = time_column(flow)
         schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
         packed = _packed(flow, _in_arrow(schema))
-        arrow = None if flow.retracts else arrow_partials.plan(flow, time, packed)
+        arrow = arrow_partials.plan(flow, time, packed)
         then = None if arrow is None else ranges.Then(_struct(packed), arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
     return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
