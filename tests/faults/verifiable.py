@@ -170,6 +170,8 @@ class Run:
             self._start(name)
             return
         child.stop()
+        if name.startswith("producer"):
+            self._heard(name, child)  # what it was acknowledged since: the log remembers some of the last appends only
         self._sleeping.append((time.monotonic() + LEASE_SECONDS * rng.uniform(1.2, 2), name, child))
         if name.startswith("producer"):  # a new one in its place: the sleeper must find out
             self.did["replaced"] += 1
