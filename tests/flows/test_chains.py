@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.errors import InvalidArgument, TopicReplaced
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, some_rows
@@ -224,3 +225,207 @@ def test_a_chain_of_three_is_the_same_however_it_is_cut(app: hr.App) -> None:
 @pytest.mark.timeout(600)
 def test_a_chain_of_three_is_the_same_wherever_it_is_struck(app: hr.App) -> None:
     assert len(crash_points(app, *steps(SEED + 1, 8))) >= 6
+
+
+# -- a chain that changes ------------------------------------------------------------------------------
+
+
+def minutes(home: Path | str, spark: Any, *, chain: bool = True, only: str = "true", emit: Any = "updates") -> hr.App:
+    """Words by ten seconds, and, over that, how many there are of each."""
+    app = hr.App("tests", home=home, spark=spark)
+    events = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
+    windowed = app.stream(events).transform(lambda df: df.where(only)).window(hr.tumbling("10 seconds"), idle="1 day")
+    windowed.group_by("word").agg(records=hr.count(), most=hr.max("n")).to_view("minutes")
+    if chain:
+        behind = app.stream("minutes", emit=emit).group_by("word")
+        behind.agg(windows=hr.count(), records=hr.sum("records"), most=hr.max("most")).to_view("words")
+    return app
+
+
+def words_of(app: hr.App, final: bool = False) -> dict[Any, dict[str, Any]]:
+    """What `words` should be, from the rows of `minutes`."""
+    out: dict[Any, dict[str, Any]] = {}
+    for row in app.view("minutes").to_arrow().to_pylist():
+        if not final or row["_status"] == "final":
+            to = out.setdefault(row["word"], {"windows": 0, "records": 0, "most": None})
+            to["windows"] += 1
+            to["records"] += row["records"]
+            to["most"] = max(known([to["most"], row["most"]]), default=None)
+    return out
+
+
+def words(app: hr.App) -> dict[Any, dict[str, Any]]:
+    names = ("windows", "records", "most")
+    return {row["word"]: {name: row[name] for name in names} for row in app.view("words").to_arrow().to_pylist()}
+
+
+def put(app: hr.App, seed: int) -> None:
+    app.log.topic("events").append(some_rows(random.Random(seed), 40, seed % 7 * 20))
+
+
+def test_a_flow_over_a_view_that_was_there_before_begins_with_its_rows(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, chain=False) as app:
+        put(app, 1)
+        app.drain()
+    with minutes(tmp_path, spark) as app:
+        put(app, 2)
+        app.drain()
+        assert words(app) == words_of(app) != {}
+        assert app.audit().ok
+
+
+def test_a_view_that_is_made_anew_is_made_anew_behind_it_too(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+        before = words(app)
+    with minutes(tmp_path, spark, only="n is null or n < 50") as app:
+        app.rebuild("minutes").switch()
+        put(app, 2)
+        app.drain()
+        assert words(app) == words_of(app) != before
+        assert max(known(row["most"] for row in words(app).values())) < 50
+        app.rollback("minutes")
+    with minutes(tmp_path, spark) as app:
+        app.drain()
+        assert words(app) == words_of(app)
+        assert max(known(row["most"] for row in words(app).values())) >= 50
+
+
+def test_final_results_come_once_and_then_corrections_only(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, emit="final") as app:
+        for seed in (1, 2, 3):
+            put(app, seed)
+            app.drain()
+            assert words(app) == words_of(app, final=True)
+        app.drain(close=True)
+        assert words(app) == words_of(app) != {}
+        changes = [record.value["/op"] for record in app.log.topic("__finals.minutes").records()]
+        assert changes.count("+") - changes.count("-") == len(app.view("minutes").to_arrow())
+
+
+def test_changes_pass_through_to_a_topic(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, chain=False) as app:
+        out = app.stream("minutes").transform(lambda df: df.where("records > 1").drop("most")).to_topic("busy")
+        put(app, 1)
+        app.drain()
+        net: Counter[Any] = Counter()
+        for record in out.records():
+            row = record.value
+            net[row["window_start"], row["word"], row["records"]] += 1 if row["op"] == "+" else -1
+        rows = app.view("minutes").to_arrow().to_pylist()
+        assert +net == Counter((r["window_start"], r["word"], r["records"]) for r in rows if r["records"] > 1)
+
+
+def test_a_view_that_is_dropped_is_another_one_afterwards(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+        app.view("minutes").drop()
+    with minutes(tmp_path, spark) as app:
+        with pytest.raises(TopicReplaced):
+            app.drain()
+        app.view("words").drop()
+    with minutes(tmp_path, spark) as app:
+        app.drain()
+        assert words(app) == words_of(app) != {}
+
+
+def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        stream, events = app.stream("minutes"), app.stream(app.log.topic("events"))
+        tumbling = hr.tumbling("1 minute")
+        for refused, why in (
+            (lambda: stream.window(tumbling, grace="1 second"), "never late"),
+            (lambda: stream.window(tumbling, late=hr.correct(within="1 hour")), "never late"),
+            (lambda: stream.window(tumbling, time="window_start"), "the time of its window"),
+            (lambda: stream.window(hr.session("1 minute")), "fixed"),
+            (lambda: app.stream("words").window(tumbling), "has no windows"),
+            (lambda: app.stream("words", emit="final"), "ever final"),
+            (lambda: app.stream("minutes", start="latest"), "all are read"),
+            (lambda: stream.agg(p=hr.approx_quantile("records", 0.5)), "hr.merge"),
+            (lambda: stream.agg(p=hr.merge("recordz")), "records"),
+            (lambda: events.agg(p=hr.merge("records")), r"app\.stream\(view\)"),
+            (lambda: stream.union(events), "not united"),
+            (lambda: stream.dedup("word", within="1 hour"), "for records"),
+            (lambda: events.dedup(within="1 hour"), "names of columns"),
+            (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
+            (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
+        ):
+            with pytest.raises(InvalidArgument, match=why):
+                refused()
+        with pytest.raises(hr.TransformRefused, match=r"\*hr\.META, \*hr\.CHANGE"):
+            stream.transform(lambda df: df.select("word", *hr.META)).group_by("word").agg(n=hr.count()).to_view("x")
+            app.drain()
+
+
+# -- duplicates ----------------------------------------------------------------------------------------
+
+WITHIN, GRACE, CORRECTED = timedelta(seconds=5), timedelta(seconds=2), timedelta(seconds=30)
+
+
+def deduped(home: Path | str, spark: Any) -> hr.App:
+    app = hr.App("tests", home=home, spark=spark)
+    events = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
+    windowed = (
+        app.stream(events)
+        .dedup("word", within=WITHIN)
+        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED), idle="1 day")
+    )
+    windowed.group_by("word").agg(records=hr.count(), total=hr.sum("n"), last=hr.last("money")).to_view("once")
+    return app
+
+
+def check_deduped(app: hr.App) -> None:
+    accepted = [r for r in records_of(app.log.topic("events")) if r["at"] is not None]
+    reach = WITHIN + max(TEN + GRACE + CORRECTED - WITHIN, timedelta(0))
+    accepted = [r for r in accepted if r["_progress"] is None or r["_progress"] < r["at"] + reach]
+    winners = []
+    for word in {r["word"] for r in accepted}:
+        of_word = sorted(
+            (r for r in accepted if r["word"] == word), key=lambda r: (r["at"], r["_partition"], r["_offset"])
+        )
+        winners += [r for i, r in enumerate(of_word) if i == 0 or r["at"] - of_word[i - 1]["at"] > WITHIN]
+    expected: dict[tuple[datetime, Any], dict[str, Any]] = {}
+    ledger: dict[datetime, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for record in sorted(winners, key=lambda r: (r["at"], r["money"] or 0)):
+        start = EPOCH + (record["at"] - EPOCH) // TEN * TEN
+        late = timedelta(-1) if record["_progress"] is None else record["_progress"] - start - TEN - GRACE
+        kind = 0 if late < timedelta(0) else 1 if late < CORRECTED else 2
+        ledger[start][kind] += 1
+        if kind < 2:
+            row = expected.setdefault(
+                (start, record["word"]), {"records": 0, "total": None, "last": None, "_corrections": 0}
+            )
+            row["records"] += 1
+            row["_corrections"] += kind
+            if record["n"] is not None:
+                row["total"] = (row["total"] or 0) + record["n"]
+            if record["money"] is not None:
+                row["last"] = record["money"]
+    found = {
+        (row["window_start"], row["word"]): {name: row[name] for name in ("records", "total", "last", "_corrections")}
+        for row in rows(app, "once")
+    }
+    assert found == expected
+    told = app.view("once").ledger().to_pylist()
+    assert {row["window_start"]: [row["on_time"], row["corrected"], row["dropped"]] for row in told} == dict(ledger)
+
+
+@pytest.mark.timeout(600)
+def test_the_earliest_of_duplicates_however_the_log_is_cut(spark: Any, tmp_path: Path) -> None:
+    with deduped(tmp_path, spark) as app:
+        assert_cut_invariant(app, *steps(SEED + 2), cuts=2, seed=SEED, check=check_deduped)
+        assert (
+            len(crash_points(app, *steps(SEED + 3, 8), points=("view.applied", "view.committed", "relay.appended")))
+            == 3
+        )
+
+
+@pytest.mark.soak
+def test_a_chain_of_three_killed_for_real() -> None:
+    assert len(crash_points(_program, *steps(SEED + 4, 10), kill=True)) >= 6
+
+
+def _program() -> hr.App:
+    return chained(":temp:", None)

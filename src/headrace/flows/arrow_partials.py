@@ -63,7 +63,7 @@ class ArrowPartials:
             yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
 
     def _rows(self, records: pa.Table) -> pa.Table:
-        ordered = any(each.kind in ("first", "last") for each in self.aggregates.values())
+        ordered = not self.retracts and any(each.kind in ("first", "last") for each in self.aggregates.values())
         lists = {name: each for name, each in self.aggregates.items() if each.kind in PACKED}
         if ordered:
             records = _in_order(records, self.time)

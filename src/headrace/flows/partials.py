@@ -234,7 +234,8 @@ def _in_order(column: Column, time: Column | None) -> Column:
     """The value with what orders it; null if it, or its time, is."""
     when = F.col("_arrived_at") if time is None else time
     parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
-    order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
+    value = F.when(column.isNotNull(), column)  # Arrow holds Spark to it that what is never null is not, even in a null
+    order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), value.alias("value"))
     return F.when(column.isNotNull() & when.isNotNull(), order)
 
 
