@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.aggregates import histogram as histogram
     from headrace.aggregates import last as last
     from headrace.aggregates import max as max
+    from headrace.aggregates import merge as merge
     from headrace.aggregates import min as min
     from headrace.aggregates import sum as sum
     from headrace.aggregates import top_k as top_k
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.log import open_log as open_log
     from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
+    from headrace.views.contract import CHANGE as CHANGE
     from headrace.views.reading import open_views as open_views
     from headrace.windows import calendar as calendar
     from headrace.windows import correct as correct
@@ -67,12 +69,13 @@ _HOMES = {
     "Stream": "headrace.app",
     "Aggregated": "headrace.app",
     "View": "headrace.app",
+    "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.reading",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(("tumbling", "hopping", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
     **dict.fromkeys(("approx_count_distinct", "approx_quantile", "top_k", "histogram"), "headrace.aggregates"),
-    **dict.fromkeys(("collect", "Aggregate"), "headrace.aggregates"),
+    **dict.fromkeys(("collect", "merge", "Aggregate"), "headrace.aggregates"),
 }
 
 

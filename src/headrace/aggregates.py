@@ -6,13 +6,16 @@ rule is associative and commutative, and null is its neutral value, so that any 
 The slot with the aggregate's own name is its result; an average has none, its result is the ratio of its two slots.
 
 What SQL can merge, the store's SQL does. Sketches, and what a user makes, bring functions: `merge` of two, and
-`finish`, which makes the result of what is kept in the slot NAME__state."""
+`finish`, which makes the result of what is kept in the slot NAME__state.
+
+Over a view's changes what came can go again. Sums are taken back by subtraction; of everything else the values are
+kept, with how often each is there, and the result is made of those: `over_changes` says which."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -33,7 +36,9 @@ __all__ = [
     "histogram",
     "last",
     "max",
+    "merge",
     "min",
+    "over_changes",
     "sum",
     "top_k",
 ]
@@ -52,6 +57,7 @@ Kind = Literal[
     "top_k",
     "histogram",
     "collect",
+    "merge",  # of what another view has kept
     "own",  # an aggregate expression of Spark's
 ]
 
@@ -67,6 +73,7 @@ Rule = Literal[
     "counted",  # the most frequent values; how often each came is in a table of their own
     "merged",  # what the aggregate's `merge` makes of old and new
     "finished",  # what its `finish` makes of the slot `of`
+    "kept",  # what is made of values that may go again; those are in a table of their own, `of` is their type
 ]
 
 
@@ -95,6 +102,10 @@ class Partial:
     exact: bool = False
     limit: int = 0
     bounds: tuple[float, ...] = ()
+    retracts: bool = False
+    """Whether records may take back others."""
+    count: str = ""
+    """Of an average of averages: the column that says of how many values each is; the argument has their sum."""
 
     @property
     def ordered(self) -> bool:
@@ -136,6 +147,8 @@ class Aggregate:
         return found
 
     def slots(self, name: str) -> tuple[Slot, ...]:
+        if self.partial.retracts:
+            return self._slots_that_shrink(name)
         match self.kind:
             case "count" | "sum" if not self.partial.exact:
                 return (Slot(name, "add"),)
@@ -157,6 +170,19 @@ class Aggregate:
         if self.finish is None:
             return (Slot(name, "merged"),)
         return Slot(f"{name}__state", "merged"), Slot(name, "finished", of=f"{name}__state")
+
+    def _slots_that_shrink(self, name: str) -> tuple[Slot, ...]:
+        match self.kind:
+            case "count":
+                return (Slot(name, "add"),)
+            case "sum" | "avg" if self.partial.exact:
+                exact = Slot(f"{name}__exact", "exact"), Slot(f"{name}__sum", "rounded", of=f"{name}__exact")
+                return *exact, Slot(f"{name}__count", "add")
+            case "sum" | "avg":
+                return Slot(f"{name}__sum", "add"), Slot(f"{name}__count", "add")
+        if self.finish is None:
+            return (Slot(name, "kept"),)
+        return Slot(f"{name}__state", "kept"), Slot(name, "finished", of=f"{name}__state")
 
     def __str__(self) -> str:
         partial = self.partial
@@ -267,6 +293,57 @@ def collect(column: Any, limit: int) -> Aggregate:
     where that is equal."""
     partial = Partial("collect", _given(column, "collect"), limit=_positive(limit, "limit"))
     return Aggregate(partial, sketches.Earliest(limit), sketches.values_of)
+
+
+def merge(column: Any) -> Aggregate:
+    """Over a view's changes: what the view's aggregate of that name keeps, merged. Minutes become hours, and hours
+    days, without the events: `merge("p95")` of `p95=approx_quantile("ms", 0.95)`."""
+    if not isinstance(column, str) or not column:
+        raise InvalidArgument("column", column, "merge() takes the name of an aggregate of the view that is streamed")
+    return Aggregate(Partial("merge", column))
+
+
+# -- over a view's changes -------------------------------------------------------------------------------
+
+SHRINKS = ("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "top_k")
+"""Kinds that can be taken back record by record."""
+
+
+def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate]) -> Aggregate:
+    """The aggregate as it is made of the changes of a view with the aggregates `upstream`."""
+    if aggregate.kind == "merge":
+        return _merging(name, aggregate.partial.argument, upstream)
+    if aggregate.kind not in SHRINKS:
+        raise InvalidArgument(
+            name,
+            str(aggregate),
+            "cannot be made of a view's changes, because it cannot be taken back: make it where the records are, in "
+            f"the view, and roll it up with hr.merge(…). Over changes there are {', '.join(SHRINKS)} and merge",
+        )
+    return replace(aggregate, partial=replace(aggregate.partial, retracts=True))
+
+
+def _merging(name: str, column: str, upstream: Mapping[str, Aggregate]) -> Aggregate:
+    """What becomes of the results of one aggregate when they are rolled up."""
+    if column not in upstream:
+        known = ", ".join(sorted(upstream)) or "none"
+        raise InvalidArgument(name, f"merge({column})", f"the view has no aggregate of that name; it has {known}")
+    of = upstream[column]
+    match of.kind:
+        case "count":
+            made = sum(column)
+        case "sum" | "min" | "max":
+            made = Aggregate(Partial(of.kind, column, exact=of.partial.exact))
+        case "avg":
+            made = Aggregate(Partial("avg", f"{column}__sum", count=f"{column}__count"))
+        case "first" | "last" | "count_distinct" | "top_k":
+            why = f"the view keeps too little of {of} to merge two of them"
+            instead = {"count_distinct": "use approx_count_distinct(…) there", "top_k": "count by value there"}
+            raise InvalidArgument(name, f"merge({column})", f"{why}: {instead.get(of.kind, f'use hr.{of.kind}(…)')}")
+        case _:
+            kept = column if of.finish is None else f"{column}__state"
+            made = Aggregate(Partial("merge", kept), of.merge, of.finish, of.type)
+    return replace(made, partial=replace(made.partial, retracts=True))
 
 
 def _positive(number: int, argument: str) -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import Aggregate, first, over_changes
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
@@ -32,8 +32,8 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
-from headrace.views.contract import Emit, check_emit
-from headrace.windows import Drop, Late, Window
+from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
+from headrace.windows import CALENDAR_US_MAX, Calendar, Drop, Fixed, Late, Session, Window, drop, session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,19 +140,35 @@ class App:
             raise InvalidArgument("schema", None, f"topic {name!r} needs one, such as 'user string, at timestamp'")
         return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
 
-    def stream(self, source: EmbeddedTopic | str, *, start: Start = "earliest") -> Stream:
-        """The records of a topic. `start` counts when the flow is run for the first time."""
+    def stream(
+        self, source: EmbeddedTopic | View | str, *, start: Start = "earliest", emit: Emit = "updates"
+    ) -> Stream:
+        """The records of a topic, or the changes of a view of this app. `start` counts when the flow is run for the
+        first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed, and
+        then corrections only."""
         if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
-            raise InvalidArgument(
-                "source",
-                source,
-                "is a view, and a flow reads topics: end the first with .to_topic(…) in place of .to_view(…), or write "
-                "the same results to both, and stream that topic. To read a view's changes use view.changes()",
-            )
+            return self._changes_of(source if isinstance(source, str) else source.name, start, check_emit(emit))
         topic = self.log.topic(source) if isinstance(source, str) else source
         if not isinstance(topic, EmbeddedTopic):
-            raise InvalidArgument("source", source, "must be a topic: app.topic(…), or a topic's name")
+            raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
+        if emit != "updates":
+            raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
         return Stream(self, (Source(topic, start),))
+
+    def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
+        """The view's flow is told to leave its changes where flows over it read them."""
+        flow = self._flow(view)
+        if start != "earliest":
+            raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+        if flow.after:
+            raise InvalidArgument("source", view, "has a transform behind agg: stream the view without, and .transform")
+        if emit == "final" and flow.window is None:
+            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        topic = self.running.feed(flow, emit)
+        if emit not in flow.feeds:
+            self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))
+            self.running.replaced(self.flows[view])
+        return Stream(self, (Source(topic, changes=True),), upstream=flow)
 
     def _is_view(self, name: str) -> bool:
         """And no topic: a topic and a view may have one name."""
@@ -339,6 +355,10 @@ class Stream:
     app: App
     sources: tuple[Source, ...]
     transforms: tuple[Transform, ...] = ()
+    upstream: Flow | None = None
+    """Of a view's changes: the flow that makes the view."""
+    deduped: Flow | None = None
+    """The flow that takes out duplicates, without the name it gets from what is behind it."""
 
     def transform(self, function: Transform) -> Stream:
         """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
@@ -351,6 +371,9 @@ class Stream:
         """The records of both; they must have the same columns."""
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
+        if any(stream.upstream or stream.deduped for stream in (self, other)):
+            why = "what can take records back is not united with anything: unite the records themselves, before that"
+            raise InvalidArgument("other", other, why)
         both = tuple(
             replace(source, transforms=(*source.transforms, *stream.transforms))
             for stream in (self, other)
@@ -360,6 +383,55 @@ class Stream:
         if len(set(names)) < len(names):
             raise InvalidArgument("other", other, f"topic {names[-1]!r} is in both streams: transform it once")
         return Stream(self.app, both)
+
+    def dedup(
+        self,
+        *key: str,
+        within: Duration,
+        grace: Duration = "0 seconds",
+        late: Late | None = None,
+        idle: Duration = "30 seconds",
+    ) -> Stream:
+        """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
+        an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
+        that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
+        allow: then `late` says what becomes of it."""
+        if not key or not all(isinstance(name, str) and name for name in key):
+            raise InvalidArgument("key", key, "must be names of columns, at least one: dedup('id', within='1 hour')")
+        if self.upstream or self.deduped:
+            raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
+        flow = Flow(
+            name="",
+            sources=self.sources,
+            transforms=self.transforms,
+            window=session(within),
+            grace_us=duration_us(grace, argument="grace", positive=False),
+            late=late or Drop(),
+            idle_us=duration_us(idle, argument="idle"),
+            groups=key,
+            aggregates={RECORD: first("struct(*)")},
+            keep_us=duration_us(within, argument="within"),
+            feeds=("updates",),
+            records=True,
+        )
+        return Stream(self.app, (), deduped=flow)
+
+    def _named(self, name: str, shape: _Shape) -> Stream:
+        """With the flow that takes out duplicates before it, if there is one. That accepts all records that the windows
+        behind it accept."""
+        if self.deduped is None:
+            return self
+        flow, window, app = self.deduped, shape.window, self.app
+        assert isinstance(flow.window, Session)
+        if window is not None:
+            size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
+            needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
+            late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
+            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late, idle_us=shape.idle_us)
+        flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
+        app._add(flow)
+        source = Source(app.running.target(flow, {}), changes=True, judged=True)
+        return replace(self, sources=(source,), deduped=None)
 
     def window(
         self,
@@ -377,6 +449,11 @@ class Stream:
             kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
         grace_us = duration_us(grace, argument="grace", positive=False)
+        if self.upstream is not None:
+            _check_over_view(self.upstream, window, time, {"grace": grace_us, "late": late})
+        if self.deduped is not None and (time is not None or not isinstance(window, Fixed | Calendar)):
+            why = "behind dedup windows are fixed, or of a calendar, and of the records' own time"
+            raise InvalidArgument("window", str(window), why)
         shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
         return Windowed(self, shape)
 
@@ -390,9 +467,9 @@ class Stream:
 
     def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
         """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
-        flow = Flow(
-            name=check_name(name, argument="name"), sources=self.sources, transforms=self.transforms, target=name
-        )
+        check_name(name, argument="name")
+        stream = self._named(name, _Shape())
+        flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
         self.app._add(flow)
         return self.app.running.target(flow, settings)
 
@@ -444,7 +521,14 @@ class Grouped:
                 raise InvalidArgument(
                     name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
                 )
-        return Aggregated(self, aggregates)
+            if aggregate.kind == "merge" and self.stream.upstream is None:
+                why = "merges what a view keeps: use it over app.stream(view)"
+                raise InvalidArgument(name, str(aggregate), why)
+        upstream = self.stream.upstream
+        if upstream is None and self.stream.deduped is None:
+            return Aggregated(self, aggregates)
+        known = (upstream.aggregates if upstream else None) or {}
+        return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
 
 
 @dataclass(frozen=True)
@@ -463,9 +547,11 @@ class Aggregated:
         return replace(self, after=(*self.after, function))
 
     def _flow(self, name: str) -> Flow:
-        stream, shape = self.grouped.stream, self.grouped.shape
+        check_name(name, argument="name")
+        shape = self.grouped.shape
+        stream = self.grouped.stream._named(name, shape)
         return Flow(
-            name=check_name(name, argument="name"),
+            name=name,
             sources=stream.sources,
             transforms=stream.transforms,
             window=shape.window,
@@ -495,6 +581,21 @@ class Aggregated:
         app = self.grouped.stream.app
         app._add(flow)
         return app.running.target(flow, settings)
+
+
+def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
+    """What is said of records where they come from a topic is not said again of what was made of them."""
+    of = f"view {view.name!r}"
+    if view.window is None:
+        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
+    if not isinstance(window, Fixed | Calendar):
+        raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
+    if time is not None:
+        raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
+    for argument, value in judging.items():
+        if value:
+            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
+            raise InvalidArgument(argument, value, why)
 
 
 class View:

@@ -171,8 +171,8 @@ class Child:
         fd = self.process.stdout.fileno()
         if not self._open:
             return False
-        remaining = deadline - time.monotonic()
-        if remaining <= 0 or not select.select([fd], [], [], remaining)[0]:
+        remaining = max(deadline - time.monotonic(), 0)  # what is there is read, however late it is
+        if not select.select([fd], [], [], remaining)[0]:
             raise TimeoutError(f"{self.name} said nothing in time, after {len(self.facts)} facts\n{self.stderr}")
         data = os.read(fd, 1 << 16)
         self._unread += data

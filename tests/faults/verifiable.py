@@ -170,6 +170,8 @@ class Run:
             self._start(name)
             return
         child.stop()
+        if name.startswith("producer"):
+            self._heard(name, child)  # what it was acknowledged since: the log remembers some of the last appends only
         self._sleeping.append((time.monotonic() + LEASE_SECONDS * rng.uniform(1.2, 2), name, child))
         if name.startswith("producer"):  # a new one in its place: the sleeper must find out
             self.did["replaced"] += 1
@@ -189,11 +191,18 @@ class Run:
         now = time.monotonic()
         for entry in list(self._sleeping):
             when, name, child = entry
-            if all_of_them or when <= now:
+            if all_of_them:
+                _wait_until(lambda name=name: self._fenced(name))
+            if all_of_them or (when <= now and self._fenced(name)):
                 self._sleeping.remove(entry)
                 child.resume()
                 if self._live.get(name) is not child:
                     self._zombies.append((name, child))  # not waited for here: it may need a lock another sleeper has
+
+    def _fenced(self, name: str) -> bool:
+        """Whether who was started in a sleeping producer's place has written: the sleeper is a zombie then. Before, it
+        would go on, and its successor repeat what the log has long forgotten."""
+        return not name.startswith("producer") or self._heard(name, self._live[name])
 
     def _hear(self, name: str, facts: list[Any]) -> None:
         for fact in facts:
@@ -204,6 +213,13 @@ class Run:
             if fact[0] == "acked":
                 self.did["recognised"] += fact[2]
                 self.acked[name] = max(self.acked.get(name, 0), fact[1])
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < limit, f"not in {seconds} seconds"
+        time.sleep(0.05)
 
 
 # -- the checker -------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Sparkless:
         read = ranges.Columns(
             self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, arrow.of)
         )
-        return Compiled(flow, spec, {"events": read}, arrow, time)
+        return Compiled(flow, flow, spec, {"events": read}, arrow, time)
 
     def started(self) -> FlowLoop:
         """As a program that is started again would."""

@@ -171,3 +171,13 @@ def test_a_function_that_fails_stops_the_flow_and_commits_nothing(spark: Any, tm
         app.start()
         with pytest.raises(hr.AggregateFailed):
             app.wait(timeout="60 seconds")
+
+
+def test_the_first_of_what_is_never_null(spark: Any, tmp_path: Path) -> None:
+    """Of a record without a time there is no first, though its value is there."""
+    with hr.App("tests", home=tmp_path, spark=spark) as app:
+        events = app.topic("events", "word string, at timestamp", event_time="at")
+        app.stream(events).group_by("word").agg(first=hr.first("coalesce(word, 'none')")).to_view("firsts")
+        events.append([{"word": "a", "at": None}])
+        app.drain()
+        assert [row["first"] for row in app.view("firsts").to_arrow().to_pylist()] == [None]

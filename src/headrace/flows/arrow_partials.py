@@ -46,6 +46,8 @@ class ArrowPartials:
     time: str | None
     groups: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
+    retracts: bool = False
+    judged: bool = True
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The partial rows of the records."""
@@ -61,7 +63,7 @@ class ArrowPartials:
             yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
 
     def _rows(self, records: pa.Table) -> pa.Table:
-        ordered = any(each.kind in ("first", "last") for each in self.aggregates.values())
+        ordered = not self.retracts and any(each.kind in ("first", "last") for each in self.aggregates.values())
         lists = {name: each for name, each in self.aggregates.items() if each.kind in PACKED}
         if ordered:
             records = _in_order(records, self.time)
@@ -72,6 +74,8 @@ class ArrowPartials:
             assert self.time is not None
             for name, values in zip((PANE, DROPPED, LATE), self._lateness(records), strict=True):
                 grouping.key(name, values)
+        if self.retracts:
+            return self._of_changes(records, grouping)
         for name, aggregate in self.aggregates.items():
             self._ask(grouping, name, aggregate, records)
         if isinstance(self.window, Session):
@@ -89,11 +93,23 @@ class ArrowPartials:
                 if aggregate.kind in ("first", "last")
             }
         if lists:
-            of = _rows_of(found.pop(OF), records.num_rows)
+            of = rows_of(found.pop(OF), records.num_rows)
             count = len(found[RECORDS])
             for name, aggregate in lists.items():
                 values = self._values(records, aggregate.partial)
                 found[aggregate.slots(name)[0].name] = packed(aggregate.partial, of, values, count)
+        return self._table(found)
+
+    def _of_changes(self, records: pa.Table, grouping: Grouping) -> pa.Table:
+        from headrace.flows.arrow_changes import Changes
+
+        changes, aggregates = Changes(records, self.time, grouping), dict(self.aggregates)
+        changes.ask(aggregates)
+        found = grouping.done()
+        changes.made(aggregates, found)
+        return self._table(found)
+
+    def _table(self, found: Mapping[str, pa.Array]) -> pa.Table:
         return pa.table([as_kept(found[field.name], field.type) for field in self.schema], schema=self.schema)
 
     def _values(self, records: pa.Table, partial: Partial) -> pa.Array:
@@ -143,10 +159,11 @@ class ArrowPartials:
     def _lateness(self, records: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
         """As `partials.lateness`: the records' panes, for how many of its windows each is too late, and not on time."""
         assert self.window is not None
-        times, progress = records[self.time], records[ARRIVED if self.time == ARRIVED else "_progress"]
+        times = records[self.time]
+        progress = records[ARRIVED if self.time == ARRIVED else "_progress"] if self.judged else times
         untimed = times.is_null().to_numpy()
         found = self.window.judged(_numbers(times), _numbers(progress), self.grace_us, self.within_us)
-        counts = ~(untimed | progress.is_null().to_numpy())
+        counts = ~(untimed | progress.is_null().to_numpy()) & self.judged
         dropped, late = (pa.array(np.where(counts, each, 0)) for each in (found.dropped, found.late))
         return pa.array(found.pane, mask=untimed), dropped, late
 
@@ -198,7 +215,7 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
     wanted = [*flow.groups, *([time] if time and not flow.by_arrival else [])]
     partials = [aggregate.partial for aggregate in flow.aggregates.values()]
     for partial in partials:
-        wanted += [name for name in (partial.argument, partial.where) if name is not None]
+        wanted += [name for name in (partial.argument, partial.where, partial.count or None) if name is not None]
         if not all(_is_a_name(given) for given in (partial.argument, partial.where)):
             return None
     known = _common(flow, wanted)
@@ -207,7 +224,15 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
     if not all(_possible(partial, known) for partial in partials):
         return None
     return ArrowPartials(
-        schema, flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, dict(flow.aggregates)
+        schema,
+        flow.window,
+        flow.grace_us,
+        flow.late.within_us,
+        time,
+        flow.groups,
+        dict(flow.aggregates),
+        flow.retracts,
+        flow.judged,
     )
 
 
@@ -235,9 +260,13 @@ def _possible(partial: Partial, known: Mapping[str, pa.DataType]) -> bool:
         return False
     kind = known[partial.argument]
     match partial.kind:
+        case "merge":
+            return True
+        case "sum" | "avg" if partial.exact:
+            return partial.retracts
         case "sum" | "avg":
             fits = types.is_decimal(kind) and kind.precision <= 28  # of wider ones Spark keeps fewer digits
-            return not partial.exact and (types.is_integer(kind) or types.is_floating(kind) or fits)
+            return bool(types.is_integer(kind) or types.is_floating(kind) or fits)
         case "count_distinct" | "top_k":
             return _same_in_arrow(kind)
         case "approx_count_distinct":
@@ -261,7 +290,7 @@ def _same_in_arrow(kind: pa.DataType) -> bool:
     )
 
 
-def _rows_of(lists: pa.Array, records: int) -> _I64:
+def rows_of(lists: pa.Array, records: int) -> _I64:
     """For each record, which row it belongs to; `lists` has the numbers of each row's records."""
     of = np.empty(records, np.int64)
     of[lists.flatten().to_numpy()] = np.repeat(np.arange(len(lists)), lists.value_lengths().to_numpy())

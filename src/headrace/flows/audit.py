@@ -193,10 +193,11 @@ class Compared:
 
 def compare(out: Audited, real: Views, fresh: Views, compared: Compared) -> None:
     """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
-    is not compared."""
+    is not compared; nor, of what is made of changes, when it last changed: that may be by something that is gone."""
     spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
-    columns = [column.name for column in spec.columns if column.name not in (*key, "_status")]
+    not_compared = (*key, "_status", *(("_updated_at",) if spec.retracts else ()))
+    columns = [column.name for column in spec.columns if column.name not in not_compared]
     stored, expected = (
         _by_key(_numbered(compared.rows(views.to_arrow(spec.name).to_pylist()), spec), key) for views in (real, fresh)
     )

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, NumericType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from headrace.aggregates import Aggregate
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
@@ -24,6 +33,12 @@ from headrace.flows.plan_check import check_transform, columns_needed, unknown_c
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
+    AT,
+    CHANGE,
+    MARK,
+    OP,
+    RECORD,
+    ROWS,
     TAIL,
     WINDOW,
     Column,
@@ -33,6 +48,7 @@ from headrace.views.contract import (
     ViewSpec,
     WindowKind,
     change_columns,
+    feed_columns,
 )
 from headrace.views.values import arrow_type, check_column
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
@@ -48,6 +64,8 @@ OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 class Compiled:
     """A flow that can be run: what its store keeps of it, and which columns of its topics it reads."""
 
+    given: Flow
+    """As it was written."""
     flow: Flow
     spec: FlowSpec
     columns: Mapping[str, ranges.Columns]
@@ -74,6 +92,7 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
+    given, flow = flow, _exactly(flow, spark)
     checks = _Checks(flow, spark)
     checks.of_records()
     df = empty(flow, spark)
@@ -90,7 +109,25 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         arrow = arrow_partials.plan(flow, time, packed)
         then = None if arrow is None else ranges.Then(_struct(packed), arrow.of)
     columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
-    return Compiled(flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+    return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+
+
+def _exactly(flow: Flow, spark: SparkSession) -> Flow:
+    """Sums of doubles that can be taken back do not round: or something would stay of what is gone."""
+    if not flow.retracts or flow.aggregates is None:
+        return flow
+    df = empty(flow, spark)
+    aggregates = dict(flow.aggregates)
+    for name, each in aggregates.items():
+        if each.kind not in ("sum", "avg"):
+            continue
+        try:
+            kind = df.select(column_of(each.partial.argument)).schema[0].dataType
+        except PySparkException:
+            continue  # said where aggregates are checked
+        if isinstance(kind, (DoubleType, FloatType)):
+            aggregates[name] = replace(each, partial=replace(each.partial, exact=True))
+    return replace(flow, aggregates=aggregates)
 
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
@@ -101,10 +138,10 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
     }:
         return None
     sources = tuple(replace(source, topic=topics[source.topic.name]) for source in known.flow.sources)
-    if replace(known.flow, sources=sources) != flow or known.time != _time_folded(flow):
+    if replace(known.given, sources=sources) != flow or known.time != _time_folded(flow):
         return None
     columns = {name: replace(each, topic=topics[name]) for name, each in known.columns.items()}
-    return replace(known, flow=flow, columns=columns)
+    return replace(known, given=flow, flow=replace(known.flow, sources=flow.sources), columns=columns)
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
@@ -135,10 +172,11 @@ class _Checks:
 
     def of_records(self) -> None:
         flow, several = self._flow, len(self._flow.sources) > 1
+        kept = (*META, *CHANGE) if flow.retracts else META
         for source in flow.sources:
             of = f" of {source.topic.name}" if several else ""
-            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, META)
-        self._through(schema, flow.transforms, "", META)
+            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, kept)
+        self._through(schema, flow.transforms, "", kept)
 
     def of_results(self, view: ViewSpec) -> None:
         """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
@@ -168,7 +206,8 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
         return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
 
     schema = ranges.spark_schema(source.topic)
-    return ranges.Columns(source.topic, source.topic.schema, schema, columns_needed(spark, query, schema))
+    needed = columns_needed(spark, query, schema)
+    return ranges.Columns(source.topic, source.topic.schema, schema, needed, changes=source.changes)
 
 
 def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
@@ -184,6 +223,7 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         time=flow.time,
         target=flow.target,
         emit=flow.emit,
+        feeds=flow.feeds,
     )
     if flow.aggregates is None:
         return spec
@@ -250,7 +290,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
             raise UnknownColumn(flow.name, name, known)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
-        if name in taken or name.startswith("_") or "__" in name:
+        if not flow.records and (name in taken or name.startswith("_") or "__" in name):
             raise InvalidArgument(
                 "agg",
                 name,
@@ -268,17 +308,33 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     groups = tuple(Column(name, _ddl(schema[name].dataType, name)) for name in flow.groups)
     slots: list[SlotColumn] = []
     results: list[Result] = []
+    if flow.retracts:
+        slots.append(SlotColumn(ROWS, "bigint", "add"))
     for name, aggregate in flow.aggregates.items():
         made = _slots(name, aggregate, schema)
         slots += made
-        if aggregate.kind == "avg":
+        if aggregate.kind == "sum" and aggregate.partial.retracts:
+            total = next(slot for slot in made if slot.name == f"{name}__sum")
+            results.append(Result(name, total.type, (total.name,), unless=f"{name}__count"))
+        elif aggregate.kind == "avg" and aggregate.partial.retracts:
+            results.append(Result(name, "double", (f"{name}__sum", f"{name}__count")))
+        elif aggregate.kind == "avg":
             results.append(Result(name, "double", tuple(slot.name for slot in made)))
         else:
             own = next(slot for slot in made if slot.name == name)
             results.append(Result(name, "bigint" if own.rule == "distinct" else own.type, (name,)))
     kind, length = kept_windows(flow.window)
     return ViewSpec(
-        flow.name, groups, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
+        flow.name,
+        groups,
+        tuple(slots),
+        tuple(results),
+        length,
+        flow.keep_us,
+        flow.target is None,
+        windows=kind,
+        retracts=flow.retracts,
+        records=flow.records,
     )
 
 
@@ -299,6 +355,8 @@ def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | N
 
 def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
+    if flow.records:
+        return
     of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own")}
     columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
     for field, aggregate in zip(df.select(*columns).schema if columns else (), of.values(), strict=True):
@@ -313,6 +371,8 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
     """The aggregate's slots with the types Spark gives them."""
+    if aggregate.partial.retracts:
+        return _slots_that_shrink(name, aggregate, schema)
     types: dict[str, str]
     kept = aggregate.slots(name)[0].name
     match aggregate.kind:
@@ -337,7 +397,8 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
         case "first" | "last":
             struct = schema[name].dataType
             assert isinstance(struct, StructType)
-            types = {name: _ddl(struct["value"].dataType, name), f"{name}__at": "timestamp"}
+            kind = struct["value"].dataType
+            types = {name: _state_ddl(kind, name) if name == RECORD else _ddl(kind, name), f"{name}__at": "timestamp"}
             types |= {f"{name}__partition": "int", f"{name}__offset": "bigint"}
         case "count_distinct":
             array = schema[name].dataType
@@ -348,6 +409,39 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
         case _:
             types = {slot.name: _ddl(schema[slot.name].dataType, name) for slot in aggregate.slots(name)}
     return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
+
+
+def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
+    out = []
+    for slot in aggregate.slots(name):
+        match slot.rule:
+            case "exact" | "rounded":
+                out.append(SlotColumn(slot.name, "string" if slot.rule == "exact" else "double", slot.rule, slot.of))
+            case "finished":
+                out.append(SlotColumn(slot.name, aggregate.type or out[0].type, slot.rule, slot.of))
+            case "kept":
+                array = schema[slot.name].dataType
+                assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
+                value = array.elementType["value"].dataType
+                out.append(SlotColumn(slot.name, _made_of(aggregate, name, value), "kept", _state_ddl(value, name)))
+            case _:
+                out.append(SlotColumn(slot.name, _ddl(schema[slot.name].dataType, name), slot.rule))
+    return out
+
+
+def _made_of(aggregate: Aggregate, name: str, value: DataType) -> str:
+    """The type of what is made of kept values."""
+    match aggregate.kind:
+        case "count_distinct":
+            return "bigint"
+        case "top_k":
+            return f"array<struct<value:{_ddl(value, name)},count:bigint>>"
+        case "first" | "last":
+            assert isinstance(value, StructType)
+            return _ddl(value["value"].dataType, name)
+        case "merge":
+            return _state_ddl(value, name)
+    return _ddl(value, name)
 
 
 def _ddl(kind: DataType, name: str, *, lists: bool = False) -> str:
@@ -365,8 +459,11 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     """The columns of the topic a flow writes to, and the settings that follow from the flow: results are keyed by their
     group and have their window's start as event time; records keep the key and the event time they had."""
     spec = _spec(flow, app, empty(flow, spark))
+    if flow.records:
+        return _of_records(flow, spark)
     if spec.view is None:
-        schema = schema_from(empty(flow, spark).drop(*META).schema)
+        plain = empty(flow, spark).drop(*META, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
+        schema = schema_from(plain.schema)
         settings = flow.sources[0].topic.settings
         implied: dict[str, Any] = {"event_time": time_column(flow), "key": settings.key}
     else:
@@ -384,6 +481,28 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
     return schema, implied
+
+
+def _of_records(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns of a topic of records that can be taken back: theirs, and what marks a change."""
+    schema = schema_from(empty(flow, spark).drop(*META).schema)
+    for column in _marks():
+        schema = schema.append(pa.field(column.name, arrow_type(column.type)))
+    return schema, {"event_time": time_column(flow), "max_ahead": "36500 days"}
+
+
+def _marks() -> list[Column]:
+    kinds = ("string", "timestamp", "bigint", "timestamp", "timestamp", "timestamp")
+    return [Column(name, kind) for name, kind in zip((*CHANGE, *MARK), kinds, strict=True)]
+
+
+def feed_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns of the topic with a view's changes, for flows over them."""
+    view = _spec(_exactly(flow, spark), app, empty(flow, spark)).view
+    assert view is not None
+    columns = [*feed_columns(view), *_marks()]
+    ddl = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
+    return parse_ddl(ddl), {"event_time": AT if flow.window else None, "max_ahead": "36500 days"}
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:

@@ -34,6 +34,10 @@ class Source:
     topic: EmbeddedTopic
     start: Start = "earliest"
     transforms: tuple[Transform, ...] = ()
+    changes: bool = False
+    """Whether its records are changes, which can take back others."""
+    judged: bool = False
+    """Whether changes are of records, which can be late; those of a view never are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,20 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+    feeds: tuple[Emit, ...] = ()
+    """Which of the view's changes other flows read."""
+    records: bool = False
+    """Whether its results are records, one of many that are alike: only other flows read them."""
+
+    @property
+    def retracts(self) -> bool:
+        """Whether what it reads can take back what it has read."""
+        return any(source.changes for source in self.sources)
+
+    @property
+    def judged(self) -> bool:
+        """Whether what it reads can be late."""
+        return not self.retracts or any(source.judged for source in self.sources)
 
     @property
     def by_arrival(self) -> bool:

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from headrace.aggregates import Aggregate
 from headrace.flows import hops
 from headrace.flows.packing import from_lists
-from headrace.flows.partials import DROPPED, FIRST, LAST, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
-from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, WINDOW, LedgerRow, ViewSpec
+from headrace.flows.partials import CARRIED, DROPPED, FIRST, LAST, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
+from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, ROWS, WINDOW, LedgerRow, ViewSpec
 from headrace.views.exact import exact_sum, rounded
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
 
@@ -32,12 +32,14 @@ def folded(
 ) -> tuple[pa.Table, list[LedgerRow]]:
     """The rows to merge, and what became of the records."""
     partials = from_lists(partials, aggregates)
-    own = {*groups, PANE, DROPPED, LATE, RECORDS, FIRST, LAST, SOURCE, "_partition", REACHED}
+    if CARRIED in partials.column_names:
+        partials = partials.append_column(ROWS, partials[RECORDS])
+    own = {*groups, PANE, DROPPED, LATE, RECORDS, FIRST, LAST, SOURCE, "_partition", REACHED, CARRIED}
     values = [*groups, *(name for name in partials.column_names if name not in own)]
     if window is None:
         if not groups:  # of no records, Spark makes a row
-            partials = partials.filter(pc.greater(partials[RECORDS], 0))
-        rows = partials.select(values).append_column("_corrections", _zeros(partials.num_rows))
+            partials = partials.filter(pc.is_valid(partials[UPDATED]))
+        rows = partials.select(values).append_column("_corrections", pa.array(_carried(partials)))
         total = pc.sum(partials[RECORDS]).as_py() or 0
         return _slots(rows, aggregates), [LedgerRow(None, None, on_time=total)] if total else []
     timed = partials.filter(pc.is_valid(partials[PANE]))
@@ -68,11 +70,13 @@ def _of_windows(
 
 def _in_windows(timed: pa.Table, values: list[str], window: Fixed | Calendar) -> pa.Table:
     records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
+    carried = _carried(timed)
     pieces = []
     for number, held in enumerate(window.windows(_numbers(timed[PANE]))):
         accepted = held.inside & (number >= dropped)
         chosen = _within(timed.select(values).filter(pa.array(accepted)), held.start[accepted], held.end[accepted])
-        pieces.append(chosen.append_column("_corrections", pa.array(np.where(number >= late, 0, records)[accepted])))
+        corrections = np.where(number >= late, 0, records) + carried
+        pieces.append(chosen.append_column("_corrections", pa.array(corrections[accepted])))
     return pa.concat_tables(pieces)
 
 
@@ -152,21 +156,30 @@ def reached(partials: pa.Table) -> dict[tuple[int, int], int]:
 def _slots(rows: pa.Table, aggregates: Mapping[str, Aggregate]) -> pa.Table:
     """What Spark could not bring in the shape of slots."""
     for name, aggregate in aggregates.items():
-        if aggregate.kind in ("first", "last"):
+        if aggregate.partial.retracts:
+            rows = _exact(rows, name, aggregate) if aggregate.partial.exact else rows
+        elif aggregate.kind in ("first", "last"):
             at = rows.column_names.index(name)
             best = rows[name].combine_chunks()
             for part in ("at", "partition", "offset"):
                 rows = rows.append_column(f"{name}__{part}", pc.struct_field(best, part))
             rows = rows.set_column(at, name, pc.struct_field(best, "value"))
         elif aggregate.kind == "sum" and aggregate.partial.exact:
-            texts = [exact_sum(values) for values in rows[f"{name}__exact"].to_pylist()]
-            rows = rows.set_column(
-                rows.column_names.index(f"{name}__exact"), f"{name}__exact", pa.array(texts, pa.string())
-            )
-            sums = [rounded(text) for text in texts]
-            floats = [float(value) if isinstance(value, str) else value for value in sums]
-            rows = rows.append_column(name, pa.array(floats, pa.float64()))
+            rows = _exact(rows, name, aggregate)
     return rows
+
+
+def _exact(rows: pa.Table, name: str, aggregate: Aggregate) -> pa.Table:
+    """Values, or values with how often each comes or goes, summed; and the sums, rounded."""
+    exact, sums, *_ = (slot.name for slot in aggregate.slots(name))
+    values = rows[exact].to_pylist()
+    if aggregate.partial.retracts:
+        texts = [exact_sum([one["value"] for one in some], [one["count"] for one in some]) for some in values]
+    else:
+        texts = [exact_sum(some) for some in values]
+    rows = rows.set_column(rows.column_names.index(exact), exact, pa.array(texts, pa.string()))
+    floats = [float(value) if isinstance(value, str) else value for value in map(rounded, texts)]
+    return rows.append_column(sums, pa.array(floats, pa.float64()))
 
 
 def _numbers(column: pa.ChunkedArray) -> _I64:
@@ -174,8 +187,11 @@ def _numbers(column: pa.ChunkedArray) -> _I64:
     return numbers
 
 
-def _zeros(count: int) -> pa.Array:
-    return pa.array(np.zeros(count, np.int64))
+def _carried(partials: pa.Table) -> _I64:
+    """The corrections that changes bring with them."""
+    if CARRIED not in partials.column_names:
+        return np.zeros(partials.num_rows, np.int64)
+    return _numbers(partials[CARRIED])
 
 
 def needed(spec: ViewSpec) -> list[str]:

@@ -28,6 +28,8 @@ def merging(rows: pa.Table, groups: tuple[str, ...], aggregates: Mapping[str, Ag
     out = {WINDOW[1]: "max", "_corrections": "sum", "_updated_at": "max"}
     for name, aggregate in aggregates.items():
         match aggregate.kind:
+            case _ if aggregate.partial.retracts:
+                return None
             case "count":
                 out[name] = "sum"
             case "sum" if not aggregate.partial.exact:

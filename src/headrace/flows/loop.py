@@ -31,7 +31,17 @@ from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.time import UNSET
-from headrace.views.contract import Commit, FlowState, LedgerRow, Outgoing, Place, ViewStore
+from headrace.views.contract import (
+    CHANGE,
+    MARK,
+    OP,
+    Commit,
+    FlowState,
+    LedgerRow,
+    Outgoing,
+    Place,
+    ViewStore,
+)
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
@@ -58,6 +68,8 @@ class Batch:
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
+    unchanging_us: int | None = None
+    """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
 
 class FlowLoop:
@@ -74,7 +86,8 @@ class FlowLoop:
         until: FlowState | None = None,
         clock_us: Clock = lambda: time.time_ns() // 1000,
     ) -> None:
-        self.flow, self.spec, self.batch_rows, self._until = query.compiled.flow, query.compiled.spec, batch_rows, until
+        self.flow, self.batch_rows, self._until = query.compiled.flow, batch_rows, until
+        self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
         self._query, self._log, self._store, self._clock_us = query, log, store, clock_us
         self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
@@ -120,7 +133,7 @@ class FlowLoop:
 
     def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
-        if self.flow.own_progress:
+        if self.flow.own_progress or self.flow.retracts:
             return Place(offset, None)
         return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
 
@@ -174,6 +187,7 @@ class FlowLoop:
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
         planned = ranges.plan(behind, batch_rows or self.batch_rows)
+        unchanging: list[int | None] = []
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
             if self.flow.own_progress:
@@ -182,9 +196,16 @@ class FlowLoop:
             for each in chosen:
                 place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 carried = self.flow.own_progress
+                if self.flow.retracts:
+                    closed, reachable = ranges.marks(topic, each)
+                    before = known[each.partition].progress_us
+                    place = replace(place, progress_us=before if closed is None else closed)
+                    unchanging.append(reachable)
                 known[each.partition] = replace(place, progress_us=each.carry_us) if carried else place
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
-        self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows)), rows
+        told = [us for us in unchanging if us is not None]
+        least = min(told) if told and len(told) == sum(map(len, ends.values())) else None
+        self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows, unchanging_us=least)), rows
         if rows == 0:
             return None
         reach("flow.planned")
@@ -283,7 +304,8 @@ class FlowLoop:
         state = self.position
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
-        frontier, reachable = self.frontier(batch.places, batch.ends, batch.looked_us), self._reachable(batch.places)
+        frontier = self.frontier(batch.places, batch.ends, batch.looked_us)
+        reachable = batch.unchanging_us if self.flow.retracts else self._reachable(batch.places)
         closed = None if frontier is None else self._closed(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
@@ -297,7 +319,7 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=None if reachable is None else self._unchanged(reachable),
+                reachable_us=reachable if reachable is None or self.flow.retracts else self._unchanged(reachable),
                 partials=batch.partials,
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
@@ -342,7 +364,7 @@ class FlowLoop:
                 end = ends[topic][partition]
                 assert end.arrived_at is not None
                 since = max(instant_us(end.arrived_at, argument="arrived_at"), self._begun_us)
-                quiet = now_us - since >= self.flow.idle_us
+                quiet = now_us - since >= self.flow.idle_us and not self.flow.retracts
                 if place.offset >= end.next and quiet:
                     progress = max(progress, now_us - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
@@ -418,4 +440,6 @@ class _Reporting:
 def _in_order(rows: pa.Table) -> pa.Table:
     """Rows as their sources have them: by partition and offset. Of the metadata only progress goes on."""
     rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
-    return rows.drop_columns([name for name in rows.column_names if name in {*META, SOURCE} - {"_progress"}])
+    ours = {*META, SOURCE, *CHANGE[1:], *MARK} - {"_progress"}
+    rows = rows.drop_columns([name for name in rows.column_names if name in ours])
+    return rows.rename_columns(["op" if name == OP else name for name in rows.column_names])

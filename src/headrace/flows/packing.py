@@ -15,7 +15,7 @@ import pyarrow.types as types
 from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.sketches import COUNT, HASH, HASHES_MAX, buckets
 
-__all__ = ["from_lists", "packed", "packed_type"]
+__all__ = ["as_lists", "from_lists", "packed", "packed_type"]
 
 I64 = npt.NDArray[np.int64]
 COUNTED = pa.int64()
@@ -26,6 +26,8 @@ _BUCKETS = 1 << 19
 def packed_type(partial: Partial, arrow: pa.DataType) -> pa.DataType | None:
     """How a partial row has the values; `arrow` is what Spark makes of them. None: as it is."""
     match partial.kind:
+        case _ if partial.retracts:
+            return None
         case "approx_count_distinct" | "approx_quantile":
             return pa.binary()
         case "top_k":
@@ -89,14 +91,14 @@ def _value_counts(of: I64, values: pa.Array, rows: int) -> pa.Array:
     width = max(1, len(few.dictionary))
     pairs, counts = np.unique(of * width + few.indices.to_numpy(), return_counts=True)
     fields = [few.dictionary.take(pa.array(pairs % width)), pa.array(counts, COUNTED)]
-    return _as_lists(pairs // width, pa.StructArray.from_arrays(fields, names=["value", "count"]), rows)
+    return as_lists(pairs // width, pa.StructArray.from_arrays(fields, names=["value", "count"]), rows)
 
 
 def _histogram(of: I64, values: npt.NDArray[np.float64], bounds: tuple[float, ...], rows: int) -> pa.Array:
     width = len(bounds) + 1
     place = np.searchsorted(np.array(bounds), values, side="right")
     counts = np.bincount(of * width + place, minlength=rows * width)
-    return _as_lists(np.repeat(np.arange(rows), width), pa.array(counts, COUNTED), rows)
+    return as_lists(np.repeat(np.arange(rows), width), pa.array(counts, COUNTED), rows)
 
 
 def _earliest(of: I64, records: pa.Array, limit: int, rows: int) -> pa.Array:
@@ -104,7 +106,7 @@ def _earliest(of: I64, records: pa.Array, limit: int, rows: int) -> pa.Array:
     keys = {part: records.field(part) for part in ORDER}
     order = pc.sort_indices(pa.table({"of": of, **keys}), [(name, "ascending") for name in ("of", *ORDER)]).to_numpy()
     first = order[_place_in_row(of[order]) < limit]
-    return _as_lists(of[first], records.take(pa.array(first)), rows)
+    return as_lists(of[first], records.take(pa.array(first)), rows)
 
 
 def _place_in_row(of: I64) -> I64:
@@ -112,7 +114,7 @@ def _place_in_row(of: I64) -> I64:
     return np.arange(len(of)) - np.searchsorted(of, of)
 
 
-def _as_lists(of: I64, values: pa.Array, rows: int) -> pa.Array:
+def as_lists(of: I64, values: pa.Array, rows: int) -> pa.Array:
     ends = np.searchsorted(of, np.arange(rows + 1))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
 

@@ -17,6 +17,7 @@ from headrace.errors import InvalidArgument
 from headrace.flows.flow import ARRIVED, Flow
 from headrace.schema import quoted_name
 from headrace.sketches import HASHES_MAX
+from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PANE, DROPPED, LATE, RECORDS, UPDATED = "_pane", "_dropped", "_late", "_records", "_updated_at"
 FIRST, LAST = "_first", "_last"
 """Of the records of a pane of a session."""
+CARRIED = "_carried"
+"""Corrections of the view whose changes are folded."""
 SOURCE, REACHED = "_source", "_reached"
 _JUDGED = "_judged"
 
@@ -45,6 +48,9 @@ def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
         slots += [F.min(F.unix_micros(time)).alias(FIRST), F.max(F.unix_micros(time)).alias(LAST)]
     if flow.own_progress and time is not None:
         slots.append(F.max(F.unix_micros(_capped(time))).alias(REACHED))
+    if flow.retracts:
+        slots += [F.sum(signed(F.col(quoted_name(CORRECTIONS)))).alias(CARRIED), F.sum(_once()).alias(RECORDS)]
+        return df.groupBy(*keys).agg(*slots, F.max(quoted_name(UPDATED_AT)).alias(UPDATED))
     return df.groupBy(*keys).agg(*slots, F.count(F.lit(1)).alias(RECORDS), F.max("_arrived_at").alias(UPDATED))
 
 
@@ -66,7 +72,10 @@ def lateness_of(flow: Flow, time: Column) -> list[Column]:
 
 
 def progress_of(flow: Flow) -> Column:
-    """What arrived before a record arrived no later than it: by arrival nothing is late."""
+    """What arrived before a record arrived no later than it: by arrival nothing is late. Nor is a change of a view: it
+    was decided where the record came from a topic."""
+    if not flow.judged:
+        return F.lit(None).cast("bigint")
     return F.unix_micros(F.col(ARRIVED if flow.by_arrival else "_progress"))
 
 
@@ -148,6 +157,8 @@ def _floor_div(number: Column, by: int) -> Column:
 
 def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Column]:
     """The columns that hold an aggregate's slots over some records; `fold` makes slots of them."""
+    if aggregate.partial.retracts:
+        return _weighed(name, aggregate, time)
     partial, slot = aggregate.partial, aggregate.slots(name)[0].name
     column = None if partial.argument is None else column_of(partial.argument)
     match partial.kind:
@@ -190,11 +201,41 @@ def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Col
     raise AssertionError(partial.kind)
 
 
+def _once() -> Column:
+    """A change counts one, or takes one away."""
+    return signed(F.lit(1).cast("bigint"))
+
+
+def signed(column: Column) -> Column:
+    """What a change adds, or takes away."""
+    return F.when(F.col(quoted_name(OP)) == "-", -column).otherwise(column)
+
+
+def _weighed(name: str, aggregate: Aggregate, time: Column | None) -> list[Column]:
+    """The same of changes. What cannot be taken away comes as it is, each value with how often."""
+    partial, slot = aggregate.partial, aggregate.slots(name)[0].name
+    if partial.kind == "count":
+        counts = _once() if partial.where is None else F.when(column_of(partial.where), _once()).otherwise(F.lit(0))
+        return [F.sum(counts).alias(name)]
+    column = column_of(partial.argument)
+    value = column.cast("double") if partial.exact else column
+    if partial.kind in ("first", "last"):
+        when = F.col(quoted_name(UPDATED_AT)) if time is None else time
+        value = F.when(when.isNotNull(), F.struct(when.alias("at"), column.alias("value")))
+    times = F.collect_list(F.when(column.isNotNull(), F.struct(value.alias("value"), _once().alias("count"))))
+    if partial.kind not in ("sum", "avg"):
+        return [times.alias(slot)]
+    of = signed(column_of(partial.count)) if partial.count else F.when(column.isNotNull(), _once()).otherwise(F.lit(0))
+    total = times if partial.exact else F.sum(signed(column))
+    return [total.alias(slot), F.sum(of).alias(f"{name}__count")]
+
+
 def _in_order(column: Column, time: Column | None) -> Column:
     """The value with what orders it; null if it, or its time, is."""
     when = F.col("_arrived_at") if time is None else time
     parts = dict(zip(ORDER, (when, F.col("_partition"), F.col("_offset")), strict=True))
-    order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), column.alias("value"))
+    value = F.when(column.isNotNull(), column)  # Arrow holds Spark to it that what is never null is not, even in a null
+    order = F.struct(*(part.alias(suffix) for suffix, part in parts.items()), value.alias("value"))
     return F.when(column.isNotNull() & when.isNotNull(), order)
 
 

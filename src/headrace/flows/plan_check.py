@@ -40,6 +40,7 @@ from headrace.flows.plan_text import MAPPERS, PROBE, Node, Output, analyzed, fin
 from headrace.flows.probe_rows import edge_rows, plain_rows
 from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
+from headrace.views.contract import CHANGE
 
 __all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange", "sample_rows"]
 
@@ -201,19 +202,27 @@ def _last_part(name: str) -> str:
     return name.removesuffix("`").rsplit("`.`", 1)[-1].removeprefix("`").replace("``", "`")
 
 
+_OF_RECORDS = {len(META): "*hr.META", len(META) + len(CHANGE): "*hr.META, *hr.CHANGE"}
+
+
+def _of_records(kept: Sequence[str]) -> bool:
+    """Whether the columns that are kept are those of records, or of changes; or of results."""
+    return tuple(kept[: len(META)]) == META
+
+
 def _explained(out: DataFrame, schema_out: StructType, schema: StructType, kept: Sequence[str]) -> tuple[Node, Node]:
     """The analysed plan of `out`, and an optimised plan of all its columns below a filter that holds `MARK`.
 
     The columns go into one that mentions them all, so that the text opens with a Project that is known. They go by
     number, because a column may be called `now()`."""
     numbered = out.toDF(*(f"c{at}" for at in range(len(schema_out))))
-    marks = ("_offset",) if kept is META else kept
+    marks = ("_offset",) if _of_records(kept) else kept
     marked = bool(marks) and all(
         name in schema_out.names and schema_out[name].dataType == schema[name].dataType for name in marks
     )
     if marked:
         columns = [F.col(f"c{schema_out.names.index(name)}") for name in marks]
-        numbered = numbered.where((columns[0] if kept is META else F.xxhash64(*columns)) > F.lit(MARK))
+        numbered = numbered.where((columns[0] if _of_records(kept) else F.xxhash64(*columns)) > F.lit(MARK))
     text = _explain(numbered.select(F.struct("*").alias("row")))
     plan = analyzed(text)
     for _ in range(3 if marked else 2):  # the one column, the mark, the numbers
@@ -318,7 +327,7 @@ def _columns_refused(
         )
     missing = [name for name in kept if name not in out.names]
     if missing:
-        them = "*hr.META" if kept is META else ", ".join(map(repr, kept))
+        them = _OF_RECORDS[len(kept)] if _of_records(kept) else ", ".join(map(repr, kept))
         return Refusal("select", f"drops {', '.join(missing)}, which {_says(kept)}", f"Keep them: df.select(…, {them})")
     for name in kept:
         origin = traced[out.names.index(name)] if traced and len(traced) == len(out.names) else Output("", opaque=True)
@@ -328,11 +337,11 @@ def _columns_refused(
 
 
 def _says(kept: Sequence[str]) -> str:
-    return "say where a record is in the log and in time" if kept is META else "say which result a row is of"
+    return "say where a record is in the log and in time" if _of_records(kept) else "say which result a row is of"
 
 
 def _changed(name: str, kept: Sequence[str]) -> Refusal:
-    time = "; for another event time use .window(…, time='your_column')" if kept is META else ""
+    time = "; for another event time use .window(…, time='your_column')" if _of_records(kept) else ""
     return Refusal(
         f"column {name!r}",
         f"is changed, and it must come through as it is: such columns {_says(kept)}",
@@ -445,7 +454,7 @@ def _compared(
 
 
 def _where(row: Row, kept: Sequence[str]) -> str:
-    if kept is META:
+    if _of_records(kept):
         return f"at partition {row[0]}, offset {row[1]}"
     return "of " + (", ".join(f"{name} {value}" for name, value in zip(kept, row, strict=False)) or _short(str(row)))
 
@@ -475,7 +484,7 @@ def _moved(table: pa.Table, result: Counter[Row], kept: Sequence[str]) -> str | 
     """The kept column that some row of the result has from nowhere."""
     if not kept:
         return None
-    many = 2 if kept is META else len(kept)  # so many name the row
+    many = 2 if _of_records(kept) else len(kept)  # so many name the row
     before = {row[:many]: row for row in _rows(table.select(list(kept)), kept)}
     came = {row[: len(kept)] for row in result}
     if any(row[:many] not in before for row in came):

@@ -62,7 +62,8 @@ class FlowQuery:
         """The same under another name, from another start: for a version of the flow beside it."""
         flow, spec = self.compiled.flow, self.compiled.spec
         flow = replace(flow, name=name, sources=tuple(replace(source, start=start) for source in flow.sources))
-        spec = replace(spec, name=name, view=None if spec.view is None else replace(spec.view, name=name))
+        view = None if spec.view is None else replace(spec.view, name=name)
+        spec = replace(spec, name=name, view=view, feeds=())  # flows over the view are told of the switch
         return FlowQuery(replace(self.compiled, flow=flow, spec=spec), self.spark, self._small)
 
     def rows(self, planned: Planned) -> pa.Table:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
@@ -24,7 +25,7 @@ from headrace.flows.scratch import scratch_file
 from headrace.flows.session import cores
 from headrace.log.contract import META
 from headrace.time import UNSET
-from headrace.views.contract import Place
+from headrace.views.contract import MARK, OP, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,6 +196,8 @@ class Columns:
     schema: StructType
     needed: frozenset[str]
     then: Then | None = None
+    changes: bool = False
+    """Whether its records are changes, with marks between them, which are nobody's."""
 
     @property
     def comes(self) -> StructType:
@@ -253,6 +256,7 @@ class _Reading:
     wanted: list[str]
     whole: pa.Schema
     of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None
+    changes: bool = False
 
     def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
@@ -266,13 +270,27 @@ class _Reading:
         for each in ranges:
             for batch in topic.batches(each.partition, each.start, each.stop, self.wanted):
                 carries = each.carry_us != UNSET and "_progress" in self.wanted
+                if self.changes:
+                    batch = batch.filter(pc.not_equal(batch.column(OP), "."))
                 yield _carrying(batch, each.carry_us) if carries else batch
 
 
 def _reading(columns: Columns) -> _Reading:
     whole = arrow_schema(columns.known, columns.schema.names)
-    wanted = [column for column in whole.names if column in columns.needed] or ["_offset"]
-    return _Reading(wanted, whole, None if columns.then is None else columns.then.of)
+    needed = {*columns.needed, *((OP,) if columns.changes else ())}
+    wanted = [column for column in whole.names if column in needed] or ["_offset"]
+    return _Reading(wanted, whole, None if columns.then is None else columns.then.of, columns.changes)
+
+
+def marks(topic: EmbeddedTopic, chosen: Range) -> tuple[int | None, int | None]:
+    """Of a view's changes: what is final, and what can no longer change, as the last mark in the range says."""
+    last: tuple[int | None, int | None] = None, None
+    for batch in topic.batches(chosen.partition, chosen.start, chosen.stop, [OP, *MARK]):
+        told = batch.filter(pc.equal(batch.column(OP), "."))
+        if told.num_rows:
+            closed, reachable = (told.column(name).cast(pa.int64())[-1].as_py() for name in MARK)
+            last = closed, reachable if reachable is not None else last[1]
+    return last
 
 
 Where = Sequence[str]

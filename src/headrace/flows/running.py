@@ -18,6 +18,7 @@ from headrace.errors import FlowChanged, InvalidArgument, UnknownTopic, ViewInUs
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
+from headrace.views.contract import Emit, feed_topic
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
 from headrace.views.versions import beside
@@ -136,7 +137,7 @@ class Running:
 
         with self._lock:
             found = self._queries.get(flow.name)
-            if found is None or found.compiled.flow is not flow:
+            if found is None or found.compiled.given is not flow:
                 known = self._checked.get(flow.name)
                 found = None if known is None else known.over(flow, self.spark)
                 if found is None:
@@ -196,7 +197,11 @@ class Running:
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
             self._loops.pop(view, None)
+            feeds = self.store.spec(view).feeds
             self.store.drop(view)
+            for emit in feeds:  # its changes begin anew: flows over it are told that they are others
+                with contextlib.suppress(UnknownTopic):
+                    self._log.delete_own_topic(feed_topic(view, emit))
             for name in (view, beside(view, "next")):
                 self._log.forget_flow(name)
 
@@ -244,7 +249,19 @@ class Running:
         with contextlib.suppress(UnknownTopic):
             return self._log.topic(flow.target)
         schema, implied = target_schema(flow, self._app, self.spark)
+        if flow.records:
+            return self._log.own_topic(flow.target, schema, **implied)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
+
+    def feed(self, flow: Flow, emit: Emit) -> EmbeddedTopic:
+        """The topic with the changes of a flow's view, for flows over it."""
+        from headrace.flows.compile import feed_schema
+
+        name = feed_topic(flow.name, emit)
+        with contextlib.suppress(UnknownTopic):
+            return self._log.topic(name)
+        schema, settings = feed_schema(flow, self._app, self.spark)
+        return self._log.own_topic(name, schema, **settings)
 
     # -- all there is ------------------------------------------------------------------------------
 
@@ -258,7 +275,8 @@ class Running:
             while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
                 total += done
             if close:
-                for loop in loops:
+                for loop in loops:  # what is closed may go on to the next
+                    total += loop.drain(batch_rows)
                     loop.close_windows(all_of_them=True)
         except BaseException:
             self._loops.clear()  # a loop that failed is not where its last commit is

@@ -25,6 +25,7 @@ from headrace.testing.comparing import shown, table
 from headrace.testing.spark import shared_session
 from headrace.testing.steps import Add, Advance
 from headrace.testing.trial import Trial, told
+from headrace.views.contract import OP
 
 CRASH_POINTS = tuple(name for name in failpoints.KNOWN if name.split(".")[0] in ("flow", "view", "relay"))
 """Where a flow can be struck: while it plans and computes, while the store commits, while results go to topics."""
@@ -223,9 +224,9 @@ def _net(app: App, topic: str) -> Counter[str]:
     out: Counter[str] = Counter()
     for record in app.log.topic(topic).records():
         row = dict(record.value)
-        out[", ".join(f"{name} {_cell(value)}" for name, value in row.items() if name != "op")] += (
-            -1 if row.get("op") == "-" else 1
-        )
+        op = row.pop(OP, row.pop("op", "+"))
+        if op != ".":  # how far the writer is, which depends on the cut
+            out[", ".join(f"{name} {_cell(value)}" for name, value in row.items())] += -1 if op == "-" else 1
     return out
 
 

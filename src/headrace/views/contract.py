@@ -27,6 +27,15 @@ TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
+
+OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("/op", "/at", "/corrections", "/updated_at")
+"""What says what became of a row of a view, and when: columns of a stream of its changes. `/at` is the last instant of
+the row's window: what is made of changes has no other time."""
+CLOSED, REACHABLE = MARK = ("/closed", "/reachable")
+"""Of a record that is no change, `/op` '.': windows that end by then are final, or can no longer change."""
+RECORD = "record"
+ROWS = "/rows"
+"""How many rows a result is made of: with the last of them it goes."""
 WindowKind = Literal["fixed", "calendar", "session", "sliding", "parts"]
 """`parts`: what sliding windows are made of, for the store alone."""
 
@@ -62,6 +71,8 @@ class Result:
     name: str
     type: str
     slots: tuple[str, ...]
+    unless: str = ""
+    """Null, when that slot is 0: what was summed has all gone again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,10 @@ class ViewSpec:
     """What a transform makes of the results, besides window and groups: for each any number of rows. None: readers see
     the results themselves."""
     windows: WindowKind = "fixed"
+    retracts: bool = False
+    """Whether results can go again: they are made of another view's changes."""
+    records: bool = False
+    """Whether its one result, `RECORD`, is a record, and what is told of changes is that."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -126,6 +141,17 @@ def change_columns(view: ViewSpec) -> list[Column]:
     return [Column("op", "string"), *view.result_columns]
 
 
+def feed_topic(view: str, emit: Emit) -> str:
+    """The topic with the view's changes, for flows over them."""
+    return f"__{'changes' if emit == 'updates' else 'finals'}.{view}"
+
+
+def feed_columns(view: ViewSpec) -> list[Column]:
+    """What such a change has, besides what marks one: the result, and what other views can merge."""
+    kept = [slot for slot in view.slots if slot.name.endswith(("__state", "__sum", "__count"))]
+    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in kept)]
+
+
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
     """What a flow is, as far as its stored state depends on it. Kept as JSON, and compared before a start."""
@@ -142,6 +168,8 @@ class FlowSpec:
     time: str | None = None
     target: str | None = None
     emit: Emit | None = None
+    feeds: tuple[Emit, ...] = ()
+    """Which of the view's changes flows of this home read: `feed_topic`."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -161,7 +189,8 @@ class FlowSpec:
                     "shaped": None if shaped is None else tuple(Column(**each) for each in shaped),
                 }
             )
-        return cls(**{**tree, "view": view, "sources": tuple(tree["sources"])})
+        feeds = tuple(tree.get("feeds", ()))
+        return cls(**{**tree, "view": view, "sources": tuple(tree["sources"]), "feeds": feeds})
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are

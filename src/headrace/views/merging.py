@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any
@@ -28,17 +28,23 @@ from headrace.views.values import NAN, arrow_type, as_column, decode, encode, te
 
 __all__ = [
     "Changes",
+    "Functions",
+    "count_values",
     "ending",
     "expire",
     "forget",
     "group_columns",
     "in_order",
+    "lists_of",
     "merge",
     "numbered",
+    "order_of",
     "read_out",
     "reshape",
     "same_groups",
+    "stage",
     "staged",
+    "staged_rows",
     "take_out",
 ]
 
@@ -82,13 +88,13 @@ def numbered(rows: pa.Table, names: Iterable[str]) -> npt.NDArray[np.int64]:
 
 def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
     """Merges rows of key columns and slots; a `distinct` slot comes as a list of values, a `counted` one as a list of
-    values with their counts."""
+    values with their counts. Not `kept` ones: see `retracting`."""
     if tables.merged:
         for at in range(0, partials.num_rows, TOGETHER):
             _upsert(db, tables, _with_merged(db, tables, partials.slice(at, TOGETHER), aggregates))
     else:
         _upsert(db, tables, partials)
-    if tables.with_values:
+    if tables.distinct or tables.counted:
         _merge_values(db, tables, partials, aggregates)
 
 
@@ -105,8 +111,8 @@ def _upsert(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> N
 
 
 def _columns(tables: ViewTables, partials: pa.Table) -> list[list[Any]]:
-    begin: dict[str, Any] = {slot.name: 0 if slot.rule == "distinct" else "[]" for slot in tables.with_values}
-    return [[begin[name]] * partials.num_rows if name in begin else encode(partials[name]) for name in tables.names]
+    begin, rows = tables.begins, partials.num_rows
+    return [[begin[name]] * rows if name in begin else encode(partials[name]) for name in tables.names]
 
 
 def _many(db: sqlite3.Connection, statement: Any, columns: list[list[Any]]) -> None:
@@ -135,9 +141,9 @@ def _with_merged(
 ) -> pa.Table:
     """The rows with what their aggregates' functions make of them, of others of the same key and of what is stored: to
     be put in the place of that. All rows of a key bring the same."""
-    _stage(db, tables, partials)
+    stage(db, tables, partials)
     names = ", ".join(f"s.{quoted(slot.name)}" for slot in tables.merged)
-    found = {row[0]: row[1:] for row in db.execute(f"SELECT t.number, {names} FROM {_staged(tables)}")}
+    found = {row[0]: row[1:] for row in db.execute(f"SELECT t.number, {names} FROM {staged_rows(tables)}")}
     key_columns = [encode(partials[name]) for name in tables.spec.key]
     groups: dict[Row, list[int]] = {}
     for number, key in enumerate(zip(*key_columns, strict=True) if key_columns else [()] * partials.num_rows):
@@ -149,7 +155,7 @@ def _with_merged(
     made: dict[str, pa.Array] = {}
     for at, slot in enumerate(tables.merged):
         result = finished.get(slot.name, slot)
-        own = _Functions(tables.spec.name, result.name, aggregates[result.name])
+        own = Functions(tables.spec.name, result.name, aggregates[result.name])
         arrow = arrow_type(slot.type)
         olds = [found[numbers[0]][at] if numbers[0] in found else None for numbers in groups.values()]
         news = python_values(partials[slot.name].combine_chunks())
@@ -166,7 +172,7 @@ def _with_merged(
     return partials
 
 
-class _Functions:
+class Functions:
     """An aggregate's own functions; what they raise says whose they are."""
 
     def __init__(self, flow: str, name: str, aggregate: Aggregate) -> None:
@@ -201,12 +207,12 @@ def _merge_values(
     db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
 ) -> None:
     """Values are kept under their row's number."""
-    _stage(db, tables, partials)
+    stage(db, tables, partials)
     wanted = ", ".join(f"s.{name}" for name in (tables.row, *(quoted(slot.name) for slot in tables.counted)))
-    found = db.execute(f"SELECT {wanted} FROM {_staged(tables)} ORDER BY t.number").fetchall()
+    found = db.execute(f"SELECT {wanted} FROM {staged_rows(tables)} ORDER BY t.number").fetchall()
     numbers = np.array([row[0] for row in found], np.int64)
     assert len(numbers) == partials.num_rows, "each partial row has its row"
-    for slot in tables.with_values:
+    for slot in (*tables.distinct, *tables.counted):
         lists = partials[slot.name].combine_chunks()
         rows = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy()).tolist()
         if slot.rule == "distinct":
@@ -243,35 +249,46 @@ def _merge_counted(
 ) -> None:
     """Counts only grow: so the most frequent values are among those that were, `tops`, and those that just came."""
     value, arrow, name = value_type(slot), arrow_type(slot.type), quoted(slot.name)
-    given = list(zip(rows, encode(counts.field("value")), encode(counts.field("count")), strict=True))
     now: dict[int, dict[Any, int]] = {row: {} for row in tops}
-    for at in range(0, len(given), ROWS_PER_STATEMENT):
-        some = given[at : at + ROWS_PER_STATEMENT]
-        found = db.execute(
-            f"INSERT INTO {tables.values_of(slot)} VALUES {', '.join(['(?, ?, ?)'] * len(some))} "
-            f"ON CONFLICT (row, value) DO UPDATE SET count = count + excluded.count RETURNING row, value, count",
-            [each for one in some for each in one],
-        )
-        for row, each, count in found:
-            now[row][each] = max(count, now[row].get(each, 0))
+    for row, each, count in count_values(db, tables, slot, rows, counts):
+        now[row][each] = max(count, now[row].get(each, 0))
     before = decode(list(tops.values()), arrow)
     of = np.repeat(list(tops), before.value_lengths().to_numpy()).tolist()
     were = before.flatten()
     for row, each, count in zip(of, encode(were.field("value")), encode(were.field("count")), strict=True):
         now[row].setdefault(each, count)
-    order = _order_of(value)
+    order = order_of(value)
     best = [sorted(each.items(), key=lambda one: (-one[1], order(one[0])))[:limit] for each in now.values()]
+    made = lists_of(best, value, arrow)
+    db.executemany(f"UPDATE {tables.state} SET {name} = ? WHERE {tables.row} = ?", zip(made, now, strict=True))
+
+
+def count_values(
+    db: sqlite3.Connection, tables: ViewTables, slot: SlotColumn, rows: list[int], counts: pa.Array
+) -> Iterator[tuple[int, Any, int]]:
+    """Adds to how often values are there; (row, value, how often now) of each."""
+    given = list(zip(rows, encode(counts.field("value")), encode(counts.field("count")), strict=True))
+    for at in range(0, len(given), ROWS_PER_STATEMENT):
+        some = given[at : at + ROWS_PER_STATEMENT]
+        yield from db.execute(
+            f"INSERT INTO {tables.values_of(slot)} VALUES {', '.join(['(?, ?, ?)'] * len(some))} "
+            f"ON CONFLICT (row, value) DO UPDATE SET count = count + excluded.count RETURNING row, value, count",
+            [each for one in some for each in one],
+        ).fetchall()
+
+
+def lists_of(best: Sequence[Sequence[tuple[Any, int]]], value: pa.DataType, arrow: pa.DataType) -> list[Any]:
+    """Values with their counts, a list of them for each row, as a column has them."""
     flat = [one for top in best for one in top]
     structs = pa.StructArray.from_arrays(
         [decode([each for each, _ in flat], value), pa.array([count for _, count in flat], pa.int64())],
         fields=list(arrow.value_type),
     )
     ends = pa.array(np.cumsum([0, *map(len, best)]), pa.int32())
-    made = encode(pa.ListArray.from_arrays(ends, structs, type=arrow))
-    db.executemany(f"UPDATE {tables.state} SET {name} = ? WHERE {tables.row} = ?", zip(made, now, strict=True))
+    return encode(pa.ListArray.from_arrays(ends, structs, type=arrow))
 
 
-def _order_of(arrow: pa.DataType) -> Callable[[Any], Any]:
+def order_of(arrow: pa.DataType) -> Callable[[Any], Any]:
     """What orders values as they are in the tables."""
     if pa.types.is_decimal(arrow):
         return Decimal
@@ -280,7 +297,7 @@ def _order_of(arrow: pa.DataType) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _stage(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
+def stage(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> None:
     """The rows' keys into a table of this connection, numbered."""
     keys = {f"k{number}": encode(partials[name]) for number, name in enumerate(tables.spec.key)}
     staged(db, "touched", range(partials.num_rows), keys)
@@ -298,7 +315,7 @@ def staged(db: sqlite3.Connection, table: str, numbers: Iterable[int], columns: 
     )
 
 
-def _staged(tables: ViewTables) -> str:
+def staged_rows(tables: ViewTables) -> str:
     """The rows of the staged keys, in their order."""
     on = " AND ".join(f"s.{name} IS t.k{number}" for number, name in enumerate(tables.key)) or "1"
     return f"temp.touched t CROSS JOIN {tables.state} s ON {on}"
@@ -331,7 +348,7 @@ def read_out(db: sqlite3.Connection, tables: ViewTables, numbers: Iterable[int])
 
 def _values_of_taken(db: sqlite3.Connection, tables: ViewTables, slot: SlotColumn) -> pa.Array:
     """A list for each row, as it comes in partial rows: of values, or of values with their counts."""
-    count = "v.count" if slot.rule == "counted" else "1"
+    count = "1" if slot.rule == "distinct" else "v.count"
     kept = f"temp.taken t LEFT JOIN {tables.values_of(slot)} v ON v.row = t.number"
     found = db.execute(f"SELECT t.number, v.value, {count} FROM {kept} ORDER BY t.number").fetchall()
     sizes = Counter(number for number, value, _ in found if value is not None)
@@ -361,8 +378,8 @@ def reshape(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, shap
     """After the merge: what readers see of the rows that were touched is made anew."""
     spec = tables.spec
     assert spec.shaped is not None
-    _stage(db, tables, partials)
-    found = db.execute(f"SELECT s.{tables.row}, {tables.results()} FROM {_staged(tables)} ORDER BY t.number")
+    stage(db, tables, partials)
+    found = db.execute(f"SELECT s.{tables.row}, {tables.results()} FROM {staged_rows(tables)} ORDER BY t.number")
     touched = {row[0]: row[1:] for row in found}
     places = [column.name for column in spec.places]
     numbers = {row[: len(places)]: number for number, row in touched.items()}
@@ -449,16 +466,19 @@ class Changes:
         partials: pa.Table | None,
         closed: str | None,
         became: Mapping[int, int] | None = None,
+        wanted: tuple[str, Sequence[Column]] | None = None,
     ) -> None:
-        """`became`: for rows that may become part of others, which rows are touched, and which they will be then."""
+        """`became`: for rows that may become part of others, which rows are touched, and which they will be then.
+        `wanted`: what is told of a row, as SQL, and as the columns of a change; results if nothing else is said."""
         self._db, self._tables, self._emit, self._closed, self._became = db, tables, emit, closed, became or {}
+        self._wanted, self._columns = wanted or (tables.results(), change_columns(tables.spec))
         self._any = partials is not None and partials.num_rows > 0
         if partials is not None and self._any:
-            _stage(db, tables, partials)
+            stage(db, tables, partials)
         self._old = self._touched() if became is None else self._joining()
 
     def _touched(self) -> dict[int, Row]:
-        return self._final(f"{_staged(self._tables)} WHERE", "t.number") if self._any else {}
+        return self._final(f"{staged_rows(self._tables)} WHERE", "t.number") if self._any else {}
 
     def _joining(self) -> dict[int, Row]:
         staged(self._db, "joining", sorted(self._became), {})
@@ -474,12 +494,12 @@ class Changes:
         return self._found(f"{source} s.window_end <= ? ORDER BY {order}", [self._closed])
 
     def _found(self, source: str, values: Iterable[Any]) -> dict[int, Row]:
-        wanted = f"s.{self._tables.row}, {self._tables.results()}"
+        wanted = f"s.{self._tables.row}, {self._wanted}"
         return {row[0]: row[1:] for row in self._db.execute(f"SELECT {wanted} FROM {source}", tuple(values))}
 
     def rows(self, closed_us: int | None) -> pa.Table:
         """After the merge: what was, and what is. By window and group, '-' before '+'."""
-        spec, new = self._tables.spec, self._touched()
+        new = self._touched()
         old: dict[int, list[Row]] = {}
         for number, row in self._old.items():
             old.setdefault(self._became.get(number, number), []).append(row)
@@ -493,7 +513,13 @@ class Changes:
             order = ", ".join(f"s.{name}" for name in self._tables.key)
             closing = self._found(f"{self._tables.state} s WHERE {where} ORDER BY {order}", values)
             changed += [("+", *row) for row in closing.values()]
-        return _table(changed, change_columns(spec))
+        return _table(changed, self._columns)
+
+    def all(self, op: str) -> pa.Table:
+        """Every row the view has, as if each came, or went, just now."""
+        order = ", ".join(f"s.{name}" for name in self._tables.key) or "1"
+        found = self._final(f"{self._tables.state} s WHERE", order)
+        return _table([(op, *row) for row in found.values()], self._columns)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> pa.Table:

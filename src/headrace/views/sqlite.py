@@ -19,6 +19,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace as replace_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,8 +43,18 @@ from headrace.errors import (
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, joining, merging, sliding, versions, watchers
-from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, Waiting
+from headrace.views import exact, feeding, joining, merging, retracting, sliding, versions, watchers
+from headrace.views.contract import (
+    Commit,
+    Emit,
+    FlowSpec,
+    FlowState,
+    LedgerRow,
+    Outgoing,
+    Place,
+    Waiting,
+    feed_topic,
+)
 from headrace.views.tables import tables_of
 from headrace.views.values import order_decimals, text_of_us
 from headrace.views.values import us_of as us_of
@@ -91,6 +102,10 @@ _LEDGER = (
     "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start) DO UPDATE SET "
     "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
     "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
+)
+_EMPTY = (
+    "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND on_time = 0 AND corrected = 0 AND dropped = 0 "
+    "AND untimed = 0"
 )
 _POSITION = (
     "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
@@ -212,11 +227,24 @@ class SqliteViews:
             statements = () if tables is None else tables.create() if known is None or replace else tables.show()
             for statement in statements:
                 db.execute(statement)
+            if known is not None and not replace:
+                self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in known.feeds])
             db.execute(
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (_next_epoch(db), text, os.getpid(), socket.gethostname(), _now(), spec.name),
             )
             return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
+
+    def _feed_what_is(self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit], op: str = "+") -> None:
+        """For those who read a view's changes from now on: what it has, as a commit of its own."""
+        if not emits:
+            return
+        assert spec.view is not None
+        tables = tables_of(spec.view)
+        sequence, closed = db.execute("SELECT sequence, closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+        out = [each for emit in emits for each in feeding.snapshot(db, tables, spec.name, emit, op, closed)]
+        self._put_out(db, spec.name, sequence, out)
+        db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
     def drop(self, flow: str) -> None:
         """Forgets a flow with all its rows; the log has what they were made from."""
@@ -274,15 +302,34 @@ class SqliteViews:
             comes = self._known(db, beside.name)
             if (known := spec_of(db, goes)) is not None:
                 self._drop(db, known)
-            line = state_of(db, view).line
-            if versions.exchange(db, self._known(db, view), comes, goes):
+            line, was = state_of(db, view).line, self._known(db, view)
+            if versions.exchange(db, was, comes, goes):
                 db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"line/{view}", line))
+            self._feed_switch(db, was, goes)
             for name in (view, goes):
                 db.execute("UPDATE _flows SET epoch = ?, pid = NULL WHERE flow = ?", (_next_epoch(db), name))
             state = state_of(db, view)
             reach("switch.applied")
         reach("switch.committed")
         return state
+
+    def _feed_switch(self, db: sqlite3.Connection, was: FlowSpec, goes: str) -> None:
+        """Flows over the view are told that all of the one version went, and all of the other came."""
+        if not was.feeds:
+            return
+        view = was.name
+        old, new = self._known(db, goes), self._known(db, view)
+        assert old.view is not None and new.view is not None
+        (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (view,)).fetchone()
+        out: list[Outgoing] = []
+        for emit in was.feeds:
+            for version, op in (old.view, "-"), (new.view, "+"):
+                (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (version.name,)).fetchone()
+                out += feeding.snapshot(db, tables_of(version), view, emit, op, closed)
+        self._put_out(db, view, sequence, out)
+        for spec in replace_spec(new, feeds=was.feeds), replace_spec(old, feeds=()):
+            db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(spec.as_json()), spec.name))
+        db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (view,))
 
     def discard(self, view: str) -> list[str]:
         """Drops what is beside the view; its names."""
@@ -303,6 +350,11 @@ class SqliteViews:
         """FlowFenced if the flow is not the caller's any more."""
         with self._reading() as db:
             self._check(db, flow, None)
+
+    def spec(self, flow: str) -> FlowSpec:
+        """What the flow's state was made by."""
+        with self._reading() as db:
+            return self._known(db, flow)
 
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
@@ -389,30 +441,41 @@ class SqliteViews:
         if partials is not None and partials.num_rows and spec.view.windows == "session":
             joins = joining.joining(db, tables, partials)
             partials = joins.partials
+        became = None if joins is None else joins.became
         changes = None
         if spec.emit is not None:
-            became = None if joins is None else joins.became
             changes = merging.Changes(db, tables, spec.emit, partials, was_closed, became)
+        fed = feeding.fed(tables) if spec.feeds else None
+        feeds = {emit: merging.Changes(db, tables, emit, partials, was_closed, became, fed) for emit in spec.feeds}
         if joins is not None:
             partials = joins.apply(db, tables)
         if partials is not None and partials.num_rows:
             merging.merge(db, tables, partials, commit.aggregates)
+            if spec.view.retracts:
+                retracting.retract(db, tables, partials, commit.aggregates)
             if spec.view.shaped is not None:
                 assert commit.shape is not None, "a shaped view's commits say how"
                 merging.reshape(db, tables, partials, commit.shape)
         merging.forget(db, tables, was_reachable, commit.reachable_us)
         moved = commit.closed_us if closed is not None and closed > (was_closed or "") else None
         rows = None if changes is None else changes.rows(moved)
+        out = []
+        for emit, each in feeds.items():
+            marks = None if moved is None else (moved, commit.reachable_us)
+            if spec.view.records and commit.frontier_us is not None:  # records are judged again, by how far those are
+                marks = commit.frontier_us, commit.reachable_us
+            if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
+                out.append(Outgoing(feed_topic(flow, emit), told))
         if commit.closed_us is not None and commit.reachable_us is not None:
             merging.expire(db, tables, min(commit.closed_us, commit.reachable_us), commit.frontier_us)
         if rows is None:
-            return []
+            return out
         if spec.view.window_us:
             rows = rows.append_column("_progress", rows["window_start"])  # a change of a view is never late
         if commit.shape is not None and rows.num_rows:
             rows = commit.shape(rows)
         assert spec.target is not None, "what is emitted goes somewhere"
-        return [Outgoing(spec.target, rows)] if rows.num_rows else []
+        return [*out, Outgoing(spec.target, rows)] if rows.num_rows else out
 
     def _note(self, db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> None:
         """How far the flow has come. Neither frontier nor what is closed goes back."""
@@ -434,6 +497,8 @@ class SqliteViews:
         )
         db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
         db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
+        fewer = [(flow, _ledger_values(row)[0]) for row in commit.ledger if row.on_time <= 0]
+        db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
         later = ", ".join(
             f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
             for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))

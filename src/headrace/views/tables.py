@@ -2,8 +2,9 @@
 
 The state is one plain table, a row per window and group, with the slots of the aggregates as columns. What readers see
 is an SQL view over it under the view's own name; whether a window is final is computed there from the flow's frontier,
-so that closing a million windows changes one row. Values of `count_distinct` and `top_k` lie in tables of their own, as
-do the rows that a transform made of the results: readers see these, joined with the state's row for what is common.
+so that closing a million windows changes one row. Values of `count_distinct` and `top_k`, and others that may go again,
+lie in tables of their own, as do the rows that a transform made of the results: readers see these, joined with the
+state's row for what is common.
 
 A group's name is a user's column and may be anything, so it is quoted. Names with a '/' are ours: no view has one."""
 
@@ -11,13 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.aggregates import ORDER
 from headrace.errors import InvalidArgument, InvalidName
 from headrace.names import check_name
-from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, TAIL, WINDOW, Column, SlotColumn, ViewSpec
+from headrace.views.contract import (
+    COUNTS_FROM,
+    ON_TIME_FROM,
+    ROWS,
+    TAIL,
+    WINDOW,
+    Column,
+    SlotColumn,
+    ViewSpec,
+)
 from headrace.views.values import arrow_type, declared
 
 __all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
@@ -55,10 +66,11 @@ class ViewTables:
         self.key = [quoted(name) for name in spec.key]
         self.distinct = [slot for slot in spec.slots if slot.rule == "distinct"]
         self.counted = [slot for slot in spec.slots if slot.rule == "counted"]
+        self.kept = [slot for slot in spec.slots if slot.rule == "kept"]
         self.merged = [slot for slot in spec.slots if slot.rule == "merged"]
         window = [f"{quoted(name)} UTC_TIMESTAMP" for name in WINDOW] if spec.window_us else []
         groups = [f"{quoted(each.name)} {declared(arrow_type(each.type), column=each.name)}" for each in spec.groups]
-        finished = {slot.of for slot in spec.slots if slot.rule == "finished"}
+        finished = [slot.of for slot in spec.slots if slot.rule == "finished"]
         slots = [f"{quoted(slot.name)} {_slot_type(slot)}" for slot in spec.slots if slot.name not in finished]
         tail = ["_corrections INTEGER NOT NULL", "_updated_at UTC_TIMESTAMP"]
         # Large, and of no interest to readers: behind what they read, so that SQLite need not read past it.
@@ -66,6 +78,11 @@ class ViewTables:
         self._columns = [f"{self.row} INTEGER PRIMARY KEY", *window, *groups, *slots, *tail, *kept]
         self.names = [*(WINDOW if spec.window_us else ()), *(group.name for group in spec.groups)]
         self.names += [*(slot.name for slot in spec.slots), "_corrections", "_updated_at"]
+        self.finished = {slot.of: slot.name for slot in spec.slots if slot.rule == "finished"}
+        begins: dict[str, Any] = {"distinct": 0, "counted": "[]", "kept": None}
+        self.begins = {slot.name: begins[slot.rule] for slot in self.with_values}
+        """What is made of values, after the rest of a row is merged; and what it is until then."""
+        self.begins |= {self.finished[slot.name]: None for slot in self.kept if slot.name in self.finished}
         self._upserts: dict[int, str] = {}
         self.parts = None if spec.parts is None else ViewTables(spec.parts)
         self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
@@ -94,7 +111,8 @@ class ViewTables:
         own = (ROW, NUMBER, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
         own += (COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()
         results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
-        users = [*(("group_by", group.name) for group in spec.groups), *(("agg", slot.name) for slot in spec.slots)]
+        slots = [slot.name for slot in spec.slots if slot.name != ROWS]
+        users = [*(("group_by", group.name) for group in spec.groups), *(("agg", name) for name in slots)]
         self._refuse_alike(own, [*users, *(("agg", name) for name in sorted(results))])
         groups = [("group_by", group.name) for group in spec.groups]
         self._refuse_alike(own, [*groups, *(("transform", column.name) for column in spec.shaped or ())])
@@ -117,7 +135,7 @@ class ViewTables:
         made = [f"CREATE TABLE {self.state} ({', '.join(self._columns)}{unique})"]
         for slot in self.with_values:
             value = declared(value_type(slot), column=slot.name)
-            count = ", count INTEGER NOT NULL" if slot.rule == "counted" else ""
+            count = "" if slot.rule == "distinct" else ", count INTEGER NOT NULL"
             made.append(
                 f"CREATE TABLE {self.values_of(slot)} (row INTEGER NOT NULL, value {value} NOT NULL{count}, "
                 f"PRIMARY KEY (row, value)) WITHOUT ROWID"
@@ -164,7 +182,7 @@ class ViewTables:
     @property
     def with_values(self) -> list[SlotColumn]:
         """The slots whose values lie in a table of their own."""
-        return [*self.distinct, *self.counted]
+        return [*self.distinct, *self.counted, *self.kept]
 
     def values_of(self, slot: SlotColumn) -> str:
         return quoted(f"{self.spec.name}/values/{slot.name}")
@@ -182,6 +200,7 @@ class ViewTables:
         for result in self.spec.results:
             slots = [f"s.{quoted(slot)}" for slot in result.slots]
             value = slots[0] if len(slots) == 1 else _ratio(*slots, type_above=types[result.slots[0]])
+            value = f"CASE s.{quoted(result.unless)} WHEN 0 THEN NULL ELSE {value} END" if result.unless else value
             out.append(f"{value} AS {quoted(result.name)}")
         return out
 
@@ -228,7 +247,7 @@ class ViewTables:
 
     def _merges(self, incoming: Callable[[str], str]) -> dict[str, str]:
         """Column -> the SQL of its merged value; `incoming` writes the new value of a column."""
-        slots = [slot for slot in self.spec.slots if slot.rule not in ("distinct", "counted")]
+        slots = [slot for slot in self.spec.slots if slot.name not in self.begins]
         out = {slot.name: _merge(slot, quoted(slot.name), incoming) for slot in slots}
         if self.spec.windows == "session":
             out["window_end"] = _better("window_end", incoming("window_end"), ">")
@@ -245,6 +264,8 @@ def _ratio(above: str, below: str, *, type_above: str) -> str:
 
 def value_type(slot: SlotColumn) -> pa.DataType:
     """Of the values in a slot's own table."""
+    if slot.rule == "kept":
+        return arrow_type(slot.of)
     arrow = arrow_type(slot.type)
     return arrow if slot.rule == "distinct" else arrow.value_type.field("value").type
 
@@ -290,5 +311,5 @@ def _merge(slot: SlotColumn, old: str, incoming: Callable[[str], str]) -> str:
             return f"hr_round_exact(hr_add_exact({quoted(slot.of)}, {incoming(slot.of)}))"
         case "merged" | "finished":
             return new  # merging has asked the functions
-        case "distinct" | "counted":
+        case "distinct" | "counted" | "kept":
             raise AssertionError("counted by merging, value by value")

@@ -7,13 +7,14 @@ of what is to come is `unchanged_after_us` behind it; grace, and the time for co
 
 from __future__ import annotations
 
-from headrace.windows.calendars import Calendar, calendar
+from headrace.windows.calendars import CALENDAR_US_MAX, Calendar, calendar
 from headrace.windows.fixed import Fixed, hopping, tumbling
 from headrace.windows.late import Correct, Drop, Late, correct, drop
 from headrace.windows.sessions import Session, session
 from headrace.windows.slides import Sliding, sliding
 
 __all__ = [
+    "CALENDAR_US_MAX",
     "Calendar",
     "Correct",
     "Drop",

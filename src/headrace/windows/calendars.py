@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Unit = Literal["day", "week", "month"]
 DAY_US = 86_400_000_000
+CALENDAR_US_MAX = 32 * DAY_US
+"""No window is longer."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.durations import Duration
 from headrace.errors import InvalidArgument
 from headrace.log.embedded import engine as engines
-from headrace.log.embedded.catalog import Catalog, settings_of
+from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 
@@ -103,6 +103,14 @@ class EmbeddedLog:
         )
         return self._handle(self._catalog.create(name, schema, settings, exist_ok=exist_ok))
 
+    def own_topic(
+        self, name: str, schema: object, *, event_time: str | None = None, max_ahead: Duration = "1 hour"
+    ) -> EmbeddedTopic:
+        """A topic of headrace's own, which is not listed; the one that is there, if there is."""
+        self._check()
+        settings = settings_of({"event_time": event_time, "max_ahead": max_ahead})
+        return self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
+
     def topic(self, name: str) -> EmbeddedTopic:
         """The topic of that name; UnknownTopic if there is none."""
         self._check()
@@ -117,12 +125,18 @@ class EmbeddedLog:
         """A topic like another log's, without its records; one of that name that is here is returned as it is."""
         self._check()
         described = topic.describe()
-        return self._handle(self._catalog.create(topic.name, described.schema, described.settings, exist_ok=True))
+        own = topic.name.startswith(SYSTEM_PREFIX)
+        state = self._catalog.create(topic.name, described.schema, described.settings, exist_ok=True, system=own)
+        return self._handle(state)
 
     def delete_topic(self, name: str) -> None:
         """Deletes the topic with its records, groups and versions. Handles on it get TopicReplaced."""
-        self._check()
         check_name(name, argument="name")  # headrace's own topics stay: the index points into them
+        self.delete_own_topic(name)
+
+    def delete_own_topic(self, name: str) -> None:
+        """The same, of headrace's own too."""
+        self._check()
         self._catalog.delete(self._catalog.named(name))
 
     def _handle(self, state: Any) -> EmbeddedTopic:

@@ -1,0 +1,431 @@
+"""Flows over views: what a view takes back is taken back behind it, three levels deep, exactly once at each, however
+the log is cut and wherever the program is struck. Results are compared with plain Python over the rows of the level
+above, and, for what is merged, over the records themselves."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import InvalidArgument, TopicReplaced
+from headrace.testing import add, assert_cut_invariant, crash_points
+from tests.flows.oracle import EPOCH, near_quantile, records_of
+from tests.flows.shop import SCHEMA, some_rows
+
+SEED = 20261116
+TEN = timedelta(seconds=10)
+
+
+def chained(home: Path | str, spark: Any, **settings: Any) -> hr.App:
+    """Sessions of words; those by how many records they have, which changes as they grow and merge; and all of that."""
+    app = hr.App("tests", home=home, spark=spark, **settings)
+    events = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
+    (
+        app.stream(events)
+        .window(hr.session("3 seconds"), late=hr.correct(within="365 days"), idle="1 day")
+        .group_by("word")
+        .agg(
+            records=hr.count(),
+            total=hr.sum("n"),
+            money=hr.sum("money"),
+            x=hr.sum("x", exact=True),
+            mean=hr.avg("n"),
+            best=hr.max("n"),
+            p90=hr.approx_quantile("n", 0.9),
+            about=hr.approx_count_distinct("n"),
+        )
+        .to_view("sessions")
+    )
+    (
+        app.stream("sessions")
+        .transform(lambda df: df.where("best is null or best <> 13"))
+        .window(hr.tumbling("10 seconds"))
+        .group_by("records")
+        .agg(
+            sessions=hr.count(),
+            odd=hr.count(where="total % 2 = 1"),
+            total=hr.sum("total"),
+            money=hr.sum("money"),
+            x=hr.sum("x"),
+            middle=hr.avg("best"),
+            mean=hr.merge("mean"),
+            least=hr.min("best"),
+            most=hr.max("money"),
+            first=hr.first("word"),
+            last=hr.last("word"),
+            words=hr.count_distinct("word"),
+            top=hr.top_k("word", 2),
+            p90=hr.merge("p90"),
+            about=hr.merge("about"),
+        )
+        .to_view("sizes")
+    )
+    app.stream("sizes").agg(
+        windows=hr.count(),
+        sessions=hr.merge("sessions"),
+        total=hr.merge("total"),
+        mean=hr.merge("mean"),
+        least=hr.merge("least"),
+        most=hr.merge("most"),
+        p90=hr.merge("p90"),
+        about=hr.merge("about"),
+    ).to_view("everything")
+    return app
+
+
+def rows(app: hr.App, view: str) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in row.items() if name != "_status"}
+        for row in app.view(view).to_arrow().to_pylist()
+    ]
+
+
+def known(values: Any) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def check(app: hr.App) -> None:
+    sessions = [row for row in rows(app, "sessions") if row["best"] != 13]
+    groups: dict[tuple[datetime, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in sessions:
+        groups[EPOCH + (row["window_end"] - EPOCH) // TEN * TEN, row["records"]].append(row)
+    found = {(row["window_start"], row["records"]): row for row in rows(app, "sizes")}
+    assert found.keys() == groups.keys()
+    for place, some in groups.items():
+        assert found[place] == expected_size(*place, some), place
+    (everything,) = rows(app, "everything") or [None]
+    if found:
+        assert everything == expected_total(list(found.values()), sessions, records_of(app.log.topic("events")))
+    counts = Counter({start: len(some) for (start, _), some in groups.items()})
+    merged: Counter[datetime] = Counter()
+    for (start, _), some in groups.items():
+        merged[start] += len(some)
+    ledger = {row["window_start"]: row["on_time"] for row in app.view("sizes").ledger().to_pylist() if row["on_time"]}
+    assert ledger == dict(merged) and counts.keys() == merged.keys()
+
+
+def expected_size(start: datetime, records: int, some: list[dict[str, Any]]) -> dict[str, Any]:
+    by_time = sorted(some, key=lambda row: (row["window_end"], row["word"] or ""))
+    words = known(row["word"] for row in by_time)
+    bests, totals, moneys, xs = (known(row[name] for row in some) for name in ("best", "total", "money", "x"))
+    return {
+        "window_start": start,
+        "window_end": start + TEN,
+        "records": records,
+        "sessions": len(some),
+        "odd": sum(total % 2 == 1 for total in totals),
+        "total": sum(totals) if totals else None,
+        "money": sum(moneys, Decimal(0)) if moneys else None,
+        "x": float(sum(map(Fraction, xs), Fraction(0))) if xs else None,
+        "middle": sum(bests) / len(bests) if bests else None,
+        "mean": found_mean(some),
+        "least": min(bests, default=None),
+        "most": max(moneys, default=None),
+        "first": words[0] if words else None,
+        "last": words[-1] if words else None,
+        "words": len(set(words)),
+        "top": [
+            {"value": word, "count": count}
+            for word, count in sorted(Counter(words).items(), key=lambda each: (-each[1], each[0]))[:2]
+        ],
+        "p90": pytest.approx(some[0]["p90"]) if len(some) == 1 else some_number(some, "p90"),
+        "about": some[0]["about"] if len(some) == 1 else some_number(some, "about"),
+        "_corrections": sum(row["_corrections"] for row in some),
+        "_updated_at": some_time(),
+    }
+
+
+class _Any:
+    """Equal to what the test has no independent answer for, if that is of the right kind."""
+
+    def __init__(self, is_right: Any) -> None:
+        self._is_right = is_right
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._is_right(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def some_time() -> Any:
+    return _Any(lambda value: isinstance(value, datetime))
+
+
+def some_number(some: list[dict[str, Any]], name: str) -> Any:
+    """Between the least and the greatest that were merged; of distinct values, no more than all of them."""
+    values = known(row[name] for row in some)
+    if not values:
+        return _Any(lambda value: value in (None, 0))
+    top = sum(values) if name == "about" else max(values)
+    return _Any(lambda value: min(values) <= value <= top)
+
+
+def found_mean(some: list[dict[str, Any]]) -> Any:
+    """Sums and how many values they are of cannot be told apart from here: the total over the mean is how many."""
+    parts = [(row["total"], row["mean"]) for row in some if row["mean"] is not None]
+    if not parts:
+        return None
+    if any(mean == 0 for _, mean in parts):
+        return _Any(lambda value: isinstance(value, float))
+    count = sum(round(total / mean) for total, mean in parts)
+    return pytest.approx(sum(total for total, _ in parts) / count)
+
+
+def expected_total(
+    sizes: list[dict[str, Any]], sessions: list[dict[str, Any]], records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    spans = [(row["word"], row["window_start"], row["window_end"]) for row in sessions]
+    inside = [
+        record["n"]
+        for record in records
+        if record["at"] is not None
+        and record["n"] is not None
+        and any(record["word"] == word and start <= record["at"] <= end for word, start, end in spans)
+    ]
+    totals, leasts, mosts = (known(row[name] for row in sizes) for name in ("total", "least", "most"))
+    return {
+        "windows": len(sizes),
+        "sessions": len(sessions),
+        "total": sum(totals) if totals else None,
+        "mean": pytest.approx(sum(inside) / len(inside)) if inside else None,
+        "least": min(leasts, default=None),
+        "most": max(mosts, default=None),
+        "p90": near_quantile([float(n) for n in inside], Fraction(9, 10)),
+        "about": len(set(inside)) if inside else _Any(lambda value: value in (None, 0)),
+        "_corrections": sum(row["_corrections"] for row in sizes),
+        "_updated_at": some_time(),
+    }
+
+
+@pytest.fixture
+def app(spark: Any, tmp_path: Path) -> Iterator[hr.App]:
+    with chained(tmp_path, spark) as app:
+        yield app
+
+
+def steps(seed: int, count: int = 24) -> list[Any]:
+    rng = random.Random(seed)
+    return [add("events", some_rows(rng, count, now)) for now in range(0, 60, 20)]
+
+
+@pytest.mark.timeout(600)
+def test_a_chain_of_three_is_the_same_however_it_is_cut(app: hr.App) -> None:
+    assert_cut_invariant(app, *steps(SEED), cuts=2, seed=SEED, check=check)
+
+
+@pytest.mark.timeout(600)
+def test_a_chain_of_three_is_the_same_wherever_it_is_struck(app: hr.App) -> None:
+    assert len(crash_points(app, *steps(SEED + 1, 8))) >= 6
+
+
+# -- a chain that changes ------------------------------------------------------------------------------
+
+
+def minutes(home: Path | str, spark: Any, *, chain: bool = True, only: str = "true", emit: Any = "updates") -> hr.App:
+    """Words by ten seconds, and, over that, how many there are of each."""
+    app = hr.App("tests", home=home, spark=spark)
+    events = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
+    windowed = app.stream(events).transform(lambda df: df.where(only)).window(hr.tumbling("10 seconds"), idle="1 day")
+    windowed.group_by("word").agg(records=hr.count(), most=hr.max("n")).to_view("minutes")
+    if chain:
+        behind = app.stream("minutes", emit=emit).group_by("word")
+        behind.agg(windows=hr.count(), records=hr.sum("records"), most=hr.max("most")).to_view("words")
+    return app
+
+
+def words_of(app: hr.App, final: bool = False) -> dict[Any, dict[str, Any]]:
+    """What `words` should be, from the rows of `minutes`."""
+    out: dict[Any, dict[str, Any]] = {}
+    for row in app.view("minutes").to_arrow().to_pylist():
+        if not final or row["_status"] == "final":
+            to = out.setdefault(row["word"], {"windows": 0, "records": 0, "most": None})
+            to["windows"] += 1
+            to["records"] += row["records"]
+            to["most"] = max(known([to["most"], row["most"]]), default=None)
+    return out
+
+
+def words(app: hr.App) -> dict[Any, dict[str, Any]]:
+    names = ("windows", "records", "most")
+    return {row["word"]: {name: row[name] for name in names} for row in app.view("words").to_arrow().to_pylist()}
+
+
+def put(app: hr.App, seed: int) -> None:
+    app.log.topic("events").append(some_rows(random.Random(seed), 40, seed % 7 * 20))
+
+
+def test_a_flow_over_a_view_that_was_there_before_begins_with_its_rows(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, chain=False) as app:
+        put(app, 1)
+        app.drain()
+    with minutes(tmp_path, spark) as app:
+        put(app, 2)
+        app.drain()
+        assert words(app) == words_of(app) != {}
+        assert app.audit().ok
+
+
+def test_a_view_that_is_made_anew_is_made_anew_behind_it_too(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+        before = words(app)
+    with minutes(tmp_path, spark, only="n is null or n < 50") as app:
+        app.rebuild("minutes").switch()
+        put(app, 2)
+        app.drain()
+        assert words(app) == words_of(app) != before
+        assert max(known(row["most"] for row in words(app).values())) < 50
+        app.rollback("minutes")
+    with minutes(tmp_path, spark) as app:
+        app.drain()
+        assert words(app) == words_of(app)
+        assert max(known(row["most"] for row in words(app).values())) >= 50
+
+
+def test_final_results_come_once_and_then_corrections_only(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, emit="final") as app:
+        for seed in (1, 2, 3):
+            put(app, seed)
+            app.drain()
+            assert words(app) == words_of(app, final=True)
+        app.drain(close=True)
+        assert words(app) == words_of(app) != {}
+        changes = [record.value["/op"] for record in app.log.topic("__finals.minutes").records()]
+        assert changes.count("+") - changes.count("-") == len(app.view("minutes").to_arrow())
+
+
+def test_changes_pass_through_to_a_topic(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark, chain=False) as app:
+        out = app.stream("minutes").transform(lambda df: df.where("records > 1").drop("most")).to_topic("busy")
+        put(app, 1)
+        app.drain()
+        net: Counter[Any] = Counter()
+        for record in out.records():
+            row = record.value
+            net[row["window_start"], row["word"], row["records"]] += 1 if row["op"] == "+" else -1
+        rows = app.view("minutes").to_arrow().to_pylist()
+        assert +net == Counter((r["window_start"], r["word"], r["records"]) for r in rows if r["records"] > 1)
+
+
+def test_a_view_that_is_dropped_is_another_one_afterwards(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+        app.view("minutes").drop()
+    with minutes(tmp_path, spark) as app:
+        with pytest.raises(TopicReplaced):
+            app.drain()
+        app.view("words").drop()
+    with minutes(tmp_path, spark) as app:
+        app.drain()
+        assert words(app) == words_of(app) != {}
+
+
+def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        stream, events = app.stream("minutes"), app.stream(app.log.topic("events"))
+        tumbling = hr.tumbling("1 minute")
+        for refused, why in (
+            (lambda: stream.window(tumbling, grace="1 second"), "never late"),
+            (lambda: stream.window(tumbling, late=hr.correct(within="1 hour")), "never late"),
+            (lambda: stream.window(tumbling, time="window_start"), "the time of its window"),
+            (lambda: stream.window(hr.session("1 minute")), "fixed"),
+            (lambda: app.stream("words").window(tumbling), "has no windows"),
+            (lambda: app.stream("words", emit="final"), "ever final"),
+            (lambda: app.stream("minutes", start="latest"), "all are read"),
+            (lambda: stream.agg(p=hr.approx_quantile("records", 0.5)), "hr.merge"),
+            (lambda: stream.agg(p=hr.merge("recordz")), "records"),
+            (lambda: events.agg(p=hr.merge("records")), r"app\.stream\(view\)"),
+            (lambda: stream.union(events), "not united"),
+            (lambda: stream.dedup("word", within="1 hour"), "for records"),
+            (lambda: events.dedup(within="1 hour"), "names of columns"),
+            (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
+            (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
+        ):
+            with pytest.raises(InvalidArgument, match=why):
+                refused()
+        with pytest.raises(hr.TransformRefused, match=r"\*hr\.META, \*hr\.CHANGE"):
+            stream.transform(lambda df: df.select("word", *hr.META)).group_by("word").agg(n=hr.count()).to_view("x")
+            app.drain()
+
+
+# -- duplicates ----------------------------------------------------------------------------------------
+
+WITHIN, GRACE, CORRECTED = timedelta(seconds=5), timedelta(seconds=2), timedelta(seconds=30)
+
+
+def deduped(home: Path | str, spark: Any) -> hr.App:
+    app = hr.App("tests", home=home, spark=spark)
+    events = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
+    windowed = (
+        app.stream(events)
+        .dedup("word", within=WITHIN)
+        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED), idle="1 day")
+    )
+    windowed.group_by("word").agg(records=hr.count(), total=hr.sum("n"), last=hr.last("money")).to_view("once")
+    return app
+
+
+def check_deduped(app: hr.App) -> None:
+    accepted = [r for r in records_of(app.log.topic("events")) if r["at"] is not None]
+    reach = WITHIN + max(TEN + GRACE + CORRECTED - WITHIN, timedelta(0))
+    accepted = [r for r in accepted if r["_progress"] is None or r["_progress"] < r["at"] + reach]
+    winners = []
+    for word in {r["word"] for r in accepted}:
+        of_word = sorted(
+            (r for r in accepted if r["word"] == word), key=lambda r: (r["at"], r["_partition"], r["_offset"])
+        )
+        winners += [r for i, r in enumerate(of_word) if i == 0 or r["at"] - of_word[i - 1]["at"] > WITHIN]
+    expected: dict[tuple[datetime, Any], dict[str, Any]] = {}
+    ledger: dict[datetime, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for record in sorted(winners, key=lambda r: (r["at"], r["money"] or 0)):
+        start = EPOCH + (record["at"] - EPOCH) // TEN * TEN
+        late = timedelta(-1) if record["_progress"] is None else record["_progress"] - start - TEN - GRACE
+        kind = 0 if late < timedelta(0) else 1 if late < CORRECTED else 2
+        ledger[start][kind] += 1
+        if kind < 2:
+            row = expected.setdefault(
+                (start, record["word"]), {"records": 0, "total": None, "last": None, "_corrections": 0}
+            )
+            row["records"] += 1
+            row["_corrections"] += kind
+            if record["n"] is not None:
+                row["total"] = (row["total"] or 0) + record["n"]
+            if record["money"] is not None:
+                row["last"] = record["money"]
+    found = {
+        (row["window_start"], row["word"]): {name: row[name] for name in ("records", "total", "last", "_corrections")}
+        for row in rows(app, "once")
+    }
+    assert found == expected
+    told = app.view("once").ledger().to_pylist()
+    assert {row["window_start"]: [row["on_time"], row["corrected"], row["dropped"]] for row in told} == dict(ledger)
+
+
+@pytest.mark.timeout(600)
+def test_the_earliest_of_duplicates_however_the_log_is_cut(spark: Any, tmp_path: Path) -> None:
+    with deduped(tmp_path, spark) as app:
+        assert_cut_invariant(app, *steps(SEED + 2), cuts=2, seed=SEED, check=check_deduped)
+        assert (
+            len(crash_points(app, *steps(SEED + 3, 8), points=("view.applied", "view.committed", "relay.appended")))
+            == 3
+        )
+
+
+@pytest.mark.soak
+def test_a_chain_of_three_killed_for_real() -> None:
+    assert len(crash_points(_program, *steps(SEED + 4, 10), kill=True)) >= 6
+
+
+def _program() -> hr.App:
+    return chained(":temp:", None)
