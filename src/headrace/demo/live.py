@@ -38,8 +38,8 @@ def go_on(
     begin_s: float,
     check: Callable[[], None],
 ) -> None:
-    """Sends visits and messages from second `begin_s` of the shop's clock on, and shows what they change. `check` raises
-    when there is no worker any more."""
+    """Sends visits and messages from second `begin_s` of the shop's clock on, and shows what they change. `check`
+    raises when there is no worker any more."""
     teller.step(f"The shop goes on, {SPEED} times as fast as life, until Ctrl-C")
     try:
         with _more(visits, messages, traffic, begin_s):
