@@ -20,7 +20,7 @@ from rich.text import Text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "demo.svg"
 COLUMNS = 108
-SHOWN = tuple("2345678")
+SHOWN = tuple(f"{number}. " for number in range(2, 10))
 """The steps in the picture, by number: the first is mostly waiting, the last shows a path of one machine."""
 
 
@@ -43,7 +43,7 @@ def told() -> str:
 
 
 def drawn(text: str) -> str:
-    steps = re.split(r"\n(?=\n\x1b\[1;36m\d\. )", text)
+    steps = re.split(r"\n(?=\n\x1b\[1;36m\d+\. )", text)
     kept = [steps[0], *(step for step in steps[1:] if step.lstrip().removeprefix("\x1b[1;36m").startswith(SHOWN))]
     with tempfile.TemporaryFile("w") as nowhere:
         console = Console(width=COLUMNS, record=True, file=nowhere, force_terminal=True, color_system="truecolor")

@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from headrace.demo.recount import differing, lost_and_doubled, recount
+from headrace.demo.recount_chats import chats_of
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic, day_of
 from headrace.flows import java
@@ -39,6 +40,7 @@ STEPS = (
     "A minute closes",
     "A straggler arrives",
     "A wrong clock is put right",
+    "Two sessions become one",
     "The ledger balances",
     "kill -9",
     "Another worker goes on",
@@ -126,6 +128,15 @@ class Books:
         return f"09:{minute:02} {page} {len(self.views[key])} views {sold}{status}{fixes}"
 
 
+def chats_among(messages: list[dict[str, Any]]) -> int:
+    """Each begins with a message that has none of its customer in the half minute before it."""
+    at: dict[str, set[datetime]] = defaultdict(set)
+    for message in messages:
+        at[message["customer"]].add(message["at"])
+    half = timedelta(seconds=30)
+    return sum(not any(timedelta(0) < b - a <= half for a in times) for times in at.values() for b in times)
+
+
 def expected() -> list[str]:
     """The lines with numbers, in their order."""
     day, books = day_of(Traffic()), Books()
@@ -140,14 +151,20 @@ def expected() -> list[str]:
     lines += [f"+ {books.row(0, '/kettle', 'final')}", f"- {books.row(1, '/teapot', 'open')}"]
     books.add([day.wrong_clock])
     lines.append(f"+ {books.row(1, '/teapot', 'open')}")
+    lines += ["- ann 09:00:05 to 09:00:12 2 messages final", "- ann 09:00:50 to 09:00:58 2 messages final"]
+    lines.append("+ ann 09:00:05 to 09:00:58 5 messages final, corrected 1x")
     fate = " + ".join(f"{count:,} {what}" for what, count in books.fate.items())
     lines.append(f"{books.visits:,} visits in the log = {fate}")
+    assert len(day.messages) == 99
+    lines.append("100 messages in the log = 99 on time + 1 corrected + 0 dropped")
     lines.append(f"{len(day.rush):,} more visits; worker")
     books.add(day.rush)
     rows = len(books.views.keys() | books.sales.keys())
     lines.append(f"{books.visits:,} visits counted by hand, against {rows} rows: 0 lost, 0 doubled")
     lines.append(f"{books.twice} page views were sent twice and count once")
-    lines.append(f"audit: {rows} rows recomputed by Spark in one batch: no difference")
+    chats = chats_among([*day.messages, day.between, *day.rush_messages])
+    lines.append(f"400 messages put together by hand: the same {chats} chats")
+    lines.append(f"audit: {rows + chats} rows of both views recomputed in one batch: no difference")
     assert books.fate["corrected"] == 1 and books.fate["dropped"] == 2 and books.twice > 100
     return lines
 
@@ -223,11 +240,13 @@ def test_live(tmp_path: Path) -> None:
         for line in process.stdout:
             if (page := re.match(r"     page: (http\S+)/\?token=(\S+)", line)) is not None:
                 with httpx.Client(headers={"Authorization": f"Bearer {page[2]}"}) as client:
-                    (flow,) = client.get(f"{page[1]}/api/overview").json()["flows"]
-                assert (flow["view"], flow["state"]) == ("pages_per_minute", "running")
+                    flows = client.get(f"{page[1]}/api/overview").json()["flows"]
+                assert {flow["view"]: flow["state"] for flow in flows} == dict.fromkeys(
+                    ("pages_per_minute", "chats"), "running"
+                )
             if re.match(r"   \+ 09:1\d  /.* final", line):  # minutes that the story did not have, closed by visitors
                 break
-        assert flow, "the page was served"
+        assert flows, "the page was served"
         process.send_signal(signal.SIGINT)
         shown, said = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 0 and said == "", shown + said
@@ -253,6 +272,17 @@ def test_the_count_by_hand_finds_what_is_wrong() -> None:
     rows = [{"window_start": start, "page": page} | cell.facts() for (start, page), cell in read.cells.items()]
     rows[0]["_corrections"] += 1
     assert lost_and_doubled(read, rows) == (0, 0) and len(differing(read, rows)) == 1
+
+
+def test_chats_put_together_by_hand_find_what_is_wrong() -> None:
+    day = day_of(Traffic())
+    apart, joined = chats_of(day.messages), chats_of([*day.messages, day.between])
+    assert len(joined.rows) == len(apart.rows) - 1 == chats_among(day.messages) - 1
+    names = ("customer", "window_start", "window_end", "messages", "_corrections")
+    rows = [dict(zip(names, (*key, *facts), strict=True)) for key, facts in joined.rows.items()]
+    assert joined.differing(rows) == [] and len(apart.differing(rows)) == 2
+    rows[0]["messages"] += 1
+    assert len(joined.differing(rows)) == 1 and len(joined.differing(rows[1:])) == 1
 
 
 def test_visitors_are_the_same_in_every_run() -> None:

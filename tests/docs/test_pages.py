@@ -20,7 +20,8 @@ import pytest
 
 from headrace import app as apps
 from headrace.demo.process import QUICK_START
-from headrace.flows import java
+from headrace.flows import class_archive, java
+from headrace.testing.spark import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,7 +52,16 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARING = {ROOT / "docs" / name for name in ("howto.md", "time.md", "tutorial.md")}
+SHARING = {ROOT / "docs" / f"{name}.md" for name in ("aggregates", "howto", "rebuild", "time", "tutorial", "windows")}
+CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def submitted() -> str:
+    """For sessions that pages make of their own: what those of the tests have, so that they are quick."""
+    options = {CHECKPOINTS: SETTINGS[CHECKPOINTS], "spark.ui.enabled": "false"}
+    if "SharedArchiveFile" in (archive := class_archive.java_options()):
+        options["spark.driver.extraJavaOptions"] = archive
+    return " ".join([*(f"--conf '{name}={value}'" for name, value in options.items()), "pyspark-shell"])
 
 
 @pytest.mark.timeout(300)  # a page on Spark starts a JVM, on a machine that may be busy
@@ -63,7 +73,7 @@ def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, m
         monkeypatch.setitem(apps.overrides, "spark", request.getfixturevalue("headrace_spark"))
         exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
         return
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}  # a JVM that lives for seconds
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START, "PYSPARK_SUBMIT_ARGS": submitted()}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
     )

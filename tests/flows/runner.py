@@ -1,4 +1,5 @@
-"""The program that is killed, and a process that runs it, to be stopped: `python -m tests.flows.runner HOME`."""
+"""The program that is killed, and a process that runs it, to be stopped: `python -m tests.flows.runner HOME PORT`, with
+the JVM that listens on the port; the first line of its input is what the JVM wants to hear."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import headrace as hr
 from headrace.errors import FlowFenced
-from headrace.testing.spark import shared_session
+from headrace.flows.session import borrowed
 from tests.flows.shop import app_of
 
 
@@ -18,8 +19,8 @@ def program(home: Path | str = ":temp:", spark: Any = None) -> hr.App:
     return app
 
 
-def main(home: str) -> int:
-    with program(home, shared_session()) as app:
+def main(home: str, port: str) -> int:
+    with program(home, borrowed(int(port), sys.stdin.readline().strip())) as app:
         app.start()
         print("running", flush=True)
         try:

@@ -88,10 +88,15 @@ class Sparkless:
     ) -> None:
         self.log = hr.open_log(home)
         self.topic = self.log.create_topic(
-            "events", "word string, n int, at timestamp", event_time="at", partitions=partitions, durability="os"
+            "events",
+            "word string, n int, at timestamp",
+            event_time="at",
+            partitions=partitions,
+            durability="os",
+            exist_ok=True,
         )
         if emit is not None:
-            self.log.create_topic("view", _target(groups, names), durability="os")
+            self.log.create_topic("view", _target(groups, names), durability="os", exist_ok=True)
         aggregates = {name: AGGREGATES[name] for name in names}
         late = hr.correct(within=f"{within} seconds") if within else hr.drop()
         self.flow = Flow(

@@ -1,4 +1,5 @@
-"""`headrace run`, `check` and `audit`, as a shell runs them."""
+"""`headrace run`, `check`, `rebuild` and `audit`: each once at least as a shell runs it, which starts a JVM; beside
+that in this process, in the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import headrace as hr
+from headrace import app as apps
+from tests.cli.conftest import Shell
 
 pytestmark = pytest.mark.timeout(400)  # each command starts a JVM
 
@@ -41,6 +45,15 @@ def headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.fixture
+def here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(apps, "overrides", {"spark": spark})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return Shell(tmp_path / ".headrace")
+
+
 def some_clicks(home: Path) -> None:
     with hr.open_log(home) as log:
         topic = log.create_topic(
@@ -49,7 +62,7 @@ def some_clicks(home: Path) -> None:
         topic.append([{"user": f"u{n % 3}", "page": f"/{n % 2}", "at": f"2026-01-01T09:{n:02}:00Z"} for n in range(20)])
 
 
-def test_run_once_then_audit(program: Path, tmp_path: Path) -> None:
+def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None:
     home = tmp_path / "elsewhere"
     some_clicks(home)
     done = headrace("run", str(program), "--once", "--home", str(home), cwd=tmp_path)
@@ -58,9 +71,8 @@ def test_run_once_then_audit(program: Path, tmp_path: Path) -> None:
     assert "WARN" not in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / ".headrace").exists()  # the command line comes over the program
     assert hr.open_views(home).query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 20}]
-    done = headrace("--home", str(home), "audit", str(program), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "1 view, 20 rows recomputed: no difference" in done.stderr
+    audited = here.ok("--home", str(home), "audit", str(program))
+    assert "1 view, 20 rows recomputed: no difference" in audited.err
     with sqlite3.connect(home / "views.db") as db:
         db.execute("UPDATE \"views_per_minute/state\" SET views = 7 WHERE window_start = '2026-01-01 09:03:00'")
     done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
@@ -110,35 +122,34 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
         assert "stopped" in running.stderr.read()
 
 
-def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path) -> None:
+def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here: Shell) -> None:
     some_clicks(tmp_path / ".headrace")
-    assert headrace("run", str(program), "--drain", cwd=tmp_path).returncode == 0
+    here.ok("run", str(program), "--drain")
     program.write_text(
         PROGRAM.replace(
             'count(), visitors=hr.count_distinct("user")', """count(where="page = '/1'"), latest=hr.last("user")"""
         )
     )
-    done = headrace("run", str(program), "--drain", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "aggregate 'latest' was added;" in done.stderr and "aggregate 'visitors' was removed" in done.stderr
-    assert "headrace rebuild APP.py views_per_minute --switch" in done.stderr
-    done = headrace("rebuild", "shop.py", "views_per_minute", "--max", "3", "--format", "csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["op", "-", "+", "-"]
-    assert "… 17 more" in done.stderr and "not switched" in done.stderr
-    assert "10 rows changed, 0 added, 0 removed, 10 the same" in done.stderr
-    assert "1 column added: latest" in done.stderr and "1 column removed: visitors" in done.stderr
+    refused = here("run", str(program), "--drain")
+    assert refused.code == 1
+    assert "aggregate 'latest' was added;" in refused.err and "aggregate 'visitors' was removed" in refused.err
+    assert "headrace rebuild APP.py views_per_minute --switch" in refused.err
+    told = here.ok("rebuild", "shop.py", "views_per_minute", "--max", "3", "--format", "csv")
+    assert [line.split(",")[0] for line in told.text.splitlines()] == ["op", "-", "+", "-"]
+    assert "… 17 more" in told.err and "not switched" in told.err
+    assert "10 rows changed, 0 added, 0 removed, 10 the same" in told.err
+    assert "1 column added: latest" in told.err and "1 column removed: visitors" in told.err
     views = hr.open_views(tmp_path / ".headrace")
     assert "latest" not in views.to_arrow("views_per_minute").column_names
     done = headrace("rebuild", "shop.py", "views_per_minute", "--switch", cwd=tmp_path)
     assert done.returncode == 0 and "is the new version" in done.stderr, done.stderr
     assert views.query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 10}]
     for option, said in ("--rollback", "is what it was"), ("--discard", "views_per_minute/next dropped"):
-        done = headrace("rebuild", "shop.py", "views_per_minute", option, cwd=tmp_path)
-        assert done.returncode == 0 and said in done.stderr and "Spark" not in done.stderr
+        told = here.ok("rebuild", "shop.py", "views_per_minute", option)
+        assert said in told.err and "Spark" not in told.err
         assert views.query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 20}]
-    assert headrace("rebuild", "shop.py", "views_per_minute", "--rollback", cwd=tmp_path).returncode == 1
-    assert headrace("rebuild", "shop.py", "v", "--switch", "--discard", cwd=tmp_path).returncode == 2
+    assert here("rebuild", "shop.py", "views_per_minute", "--rollback").code == 1
+    assert here("rebuild", "shop.py", "v", "--switch", "--discard").code == 2
 
 
 @pytest.mark.parametrize(
@@ -149,15 +160,15 @@ def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path) -> No
         ("import nothing_at_all", "ModuleNotFoundError"),
     ],
 )
-def test_what_is_no_program(program: Path, tmp_path: Path, text: str, problem: str) -> None:
+def test_what_is_no_program(program: Path, here: Shell, text: str, problem: str) -> None:
     program.write_text(text)
-    done = headrace("check", "shop.py", cwd=tmp_path)
-    assert done.returncode in (1, 2) and problem in done.stderr
-    assert headrace("check", "nothing.py", cwd=tmp_path).returncode == 2
+    done = here("check", "shop.py")
+    assert done.code in (1, 2) and problem in done.err
+    assert here("check", "nothing.py").code == 2
 
 
-def test_check_names_flow_and_column(program: Path, tmp_path: Path) -> None:
-    assert headrace("check", "shop.py", cwd=tmp_path).returncode == 0
+def test_check_names_flow_and_column(program: Path, tmp_path: Path, here: Shell) -> None:
+    here.ok("check", "shop.py")
     program.write_text(PROGRAM.replace('group_by("page")', 'group_by("pag")'))
     done = headrace("check", "shop.py", cwd=tmp_path)
     assert done.returncode == 1

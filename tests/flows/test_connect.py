@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from headrace.flows import class_archive
 from headrace.views.reading import open_views
 from tests.flows.oracle import expected, records_of
 from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows
@@ -46,7 +47,11 @@ def test_flows_over_spark_connect(tmp_path: Path) -> None:
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     for name, value in settings.items():
         command += ["--conf", f"spark.connect.grpc.binding.{name}={value}"]
-    command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
+    quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
+    if "SharedArchiveFile" in (archive := class_archive.java_options()):
+        quick["spark.driver.extraJavaOptions"] = archive
+    for name, value in quick.items():
+        command += ["--conf", f"{name}={value}"]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as out, subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=out) as it:
         try:

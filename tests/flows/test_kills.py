@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headrace.flows import session
 from headrace.testing import CRASH_POINTS, add, crash_points
 from tests.flows.oracle import records_of
 from tests.flows.runner import program
@@ -36,11 +37,13 @@ def test_a_runner_that_slept_while_another_took_over(spark: Any, tmp_path: Path)
     with program(home, spark) as app:
         events = app.log.topic("events")
         events.append(some_rows(rng, 40, 0))
-        command = [sys.executable, "-m", "tests.flows.runner", str(home)]
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        port, token = session.lent(spark) or (0, "")
+        command = [sys.executable, "-m", "tests.flows.runner", str(home), str(port)]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it is killed, and clears nothing away
         with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as sleeper:
-            assert sleeper.stdout is not None
+            assert sleeper.stdin is not None and sleeper.stdout is not None
+            print(token, file=sleeper.stdin, flush=True)
             assert sleeper.stdout.readline() == "running\n", sleeper.stderr.read() if sleeper.stderr else ""
             os.kill(sleeper.pid, signal.SIGSTOP)
             try:

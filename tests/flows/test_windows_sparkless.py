@@ -93,14 +93,25 @@ def check(flow: Sparkless, asked: Query) -> None:
         assert sum(sum(counts) for counts in ledger.values()) == len(records_of(flow.topic))
 
 
-@pytest.mark.parametrize("kind", ["session", "sliding"])
+NUMBERS = ("records", "total", "mean", "least")
+"""Aggregates that are merged by adding and comparing numbers."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("session", tuple(AGGREGATES)), ("sliding", tuple(AGGREGATES)), ("sliding", NUMBERS)],
+    ids=["session", "sliding", "sliding numbers"],
+)
 @few
 @given(found=records, grace=st.sampled_from([0, 2]), within=st.sampled_from([0, 6]), group=st.booleans())
-def test_any_records_in_any_cuts(kind: str, found: list[tuple[Any, ...]], grace: int, within: int, group: bool) -> None:
+def test_any_records_in_any_cuts(
+    kind: str, names: tuple[str, ...], found: list[tuple[Any, ...]], grace: int, within: int, group: bool
+) -> None:
     groups = ("word",) if group else ()
+    settings = {"grace": grace, "within": within, "partitions": 2, "names": names}
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as home,
-        Sparkless(Path(home), WINDOWS[kind], groups=groups, grace=grace, within=within, partitions=2) as flow,
+        Sparkless(Path(home), WINDOWS[kind], groups=groups, **settings) as flow,  # type: ignore[arg-type]
     ):
         put(flow, found, restarts=True)
         check(flow, query(kind, grace, within, groups))

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.errors import DoesNotFit
 from headrace.testing.view_contract import (
     FUNCTIONS,
     INSTANT,
@@ -30,7 +31,7 @@ from headrace.testing.view_contract import (
     partial_rows,
     seen,
 )
-from headrace.views import watchers
+from headrace.views import sliding, watchers
 from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, Column, FlowSpec, FlowState, Result, SlotColumn, ViewSpec
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
@@ -219,6 +220,41 @@ def test_what_no_window_can_hold_any_more_is_dropped(tmp_path: Path) -> None:
     assert (store.count("parts/state"), store.count("parts/values/kinds")) == (2, 2)
     store.store.drop("v")
     assert not store.store._db.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'v/%'").fetchall()
+
+
+@pytest.mark.parametrize("together", [1, 4, 1000])
+def test_numbers_of_a_new_sliding_window_are_merged_before_they_are_stored(
+    tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the store would: nulls are passed over, and what does not fit is told."""
+    monkeypatch.setattr(sliding, "PAIRS_MAX", together)
+    plain, rules = spec_of("sliding"), {"n": "add", "least": "least", "most": "greatest"}
+    assert plain.view is not None
+    slots = tuple(SlotColumn(name, "bigint", rule) for name, rule in rules.items())  # type: ignore[arg-type]
+    view = replace(plain.view, slots=slots, results=tuple(Result(name, "bigint", (name,)) for name in rules))
+    store = Store(tmp_path, replace(plain, view=view))
+    run: list[str] = []
+    store.store._db.set_trace_callback(run.append)
+
+    def put(*rows: tuple[float, int | None]) -> None:
+        table = partials("sliding", [(at, at, "/", "") for at, _ in rows]).drop_columns(["kinds", "n"])
+        for name in rules:
+            table = table.append_column(name, pa.array([value for _, value in rows], pa.int64()))
+        store.state = store.store.commit(store.state, commit(store.state, table))
+
+    def rows() -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in rules) for row in store.views.to_arrow("v").to_pylist()]
+
+    put((0, None), (1, 5), (2, None), (3, -2))
+    assert rows() == [(None, None, None), (5, 5, 5), (5, 5, 5), (3, -2, 5)]
+    assert sum(sql.startswith('INSERT INTO "v/state"') for sql in run) == 4  # a row for each window
+    put((4, 7))  # with parts that were kept, 0 is among them
+    assert rows()[-1] == (10, -2, 7)
+    put((20, 2**62), (21, -(2**62)), (22, 2**62 - 1))
+    assert rows()[-3:] == [(2**62, 2**62, 2**62), (0, -(2**62), 2**62), (2**62 - 1, -(2**62), 2**62)]
+    with pytest.raises(DoesNotFit):
+        put((30, 2**62), (31, 2**62))
+    assert len(rows()) == 8
 
 
 @pytest.mark.parametrize("windows", ["calendar", "session", "sliding"])

@@ -14,7 +14,8 @@ from headrace.cli.options import home_option
 @home_option
 def demo(live: bool) -> None:
     """Streams into views in half a minute, on a small web shop: a window closes, a straggler corrects it, a wrong clock
-    is put right, a worker is killed, nothing is lost. Uses a temporary directory; needs Java 17 or 21.
+    is put right, two sessions become one, a worker is killed, nothing is lost. Uses a temporary
+    directory; needs Java 17 or 21.
 
     \b
     Example:

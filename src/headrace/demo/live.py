@@ -32,16 +32,17 @@ STRAGGLER_LATE_S = 100
 def go_on(
     teller: Teller,
     visits: EmbeddedTopic,
+    messages: EmbeddedTopic,
     views: Views,
     traffic: Traffic,
     begin_s: float,
     check: Callable[[], None],
 ) -> None:
-    """Sends visits from second `begin_s` of the shop's clock on, and shows what they change. `check` raises when there
-    is no worker any more."""
+    """Sends visits and messages from second `begin_s` of the shop's clock on, and shows what they change. `check`
+    raises when there is no worker any more."""
     teller.step(f"The shop goes on, {SPEED} times as fast as life, until Ctrl-C")
     try:
-        with _more(visits, traffic, begin_s):
+        with _more(visits, messages, traffic, begin_s):
             (_drawn if teller.terminal else _told)(teller, views, check)
     except KeyboardInterrupt:
         teller.say("Closed.")
@@ -64,7 +65,9 @@ def page(teller: Teller, home: Path) -> Iterator[None]:
         yield
 
 
-def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> AbstractContextManager[None]:
+def _more(
+    visits: EmbeddedTopic, messages: EmbeddedTopic, traffic: Traffic, begin_s: float
+) -> AbstractContextManager[None]:
     """Visitors keep coming, now and then a straggler among them."""
     times = itertools.count(1)
 
@@ -75,6 +78,7 @@ def _more(visits: EmbeddedTopic, traffic: Traffic, begin_s: float) -> AbstractCo
         if step % STRAGGLER_STEPS == 0:
             rows.append(traffic.view("berlin", "berlin-07", "/kettle", end_s - STRAGGLER_LATE_S, arrives_s=end_s))
         visits.append(rows)
+        messages.append(traffic.messages(end_s - STEP_SECONDS * SPEED, end_s))
 
     return every(STEP_SECONDS, send)
 

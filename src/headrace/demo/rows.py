@@ -1,4 +1,4 @@
-"""The rows of the demo's view, read and written out for people. Knows the view's columns; starts no Spark."""
+"""The rows of the demo's views, read and written out for people. Knows their columns; starts no Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-VIEW = "pages_per_minute"
+VIEW, CHATS = "pages_per_minute", "chats"
 LEDGER = ("on_time", "corrected", "dropped", "untimed")
 
 
-def all_rows(views: Views) -> list[Row]:
-    rows: list[Row] = views.to_arrow(VIEW).to_pylist()
+def all_rows(views: Views, view: str = VIEW) -> list[Row]:
+    rows: list[Row] = views.to_arrow(view).to_pylist()
     return rows
 
 
@@ -33,14 +33,23 @@ def recent(views: Views, minutes: int = 3) -> list[Row]:
     return [row for row in rows if row["window_start"] > last - timedelta(minutes=minutes)]
 
 
-def booked(views: Views) -> dict[str, int]:
+def booked(views: Views, view: str = VIEW) -> dict[str, int]:
     """The ledger's totals."""
-    ledger = views.ledger(VIEW)
+    ledger = views.ledger(view)
     return {name: sum(ledger[name].to_pylist()) for name in LEDGER}
 
 
 def line(row: Mapping[str, Any]) -> str:
     """A row as people read it."""
-    fixes = f", corrected {row['_corrections']}x" if row["_corrections"] else ""
     sold = f"{row['orders']:>3} orders {(row['cents'] or 0) / 100:>8,.2f}" if row["page"] in PRICES else " " * 19
-    return f"{row['window_start']:%H:%M}  {row['page']:<8} {row['views']:>4} views {sold}  {row['_status']}{fixes}"
+    return f"{row['window_start']:%H:%M}  {row['page']:<8} {row['views']:>4} views {sold}  {_state(row)}"
+
+
+def chat_line(row: Mapping[str, Any]) -> str:
+    times = f"{row['window_start']:%H:%M:%S} to {row['window_end']:%H:%M:%S}"
+    return f"{row['customer']}  {times}  {row['messages']} messages  {_state(row)}"
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    fixes = f", corrected {row['_corrections']}x" if row["_corrections"] else ""
+    return f"{row['_status']}{fixes}"

@@ -1,6 +1,7 @@
-"""A web shop as a headrace program: page views and purchases in, one view out. `headrace run` takes this file as it is.
+"""A web shop as a headrace program: page views, purchases and messages in, two views out. `headrace run` takes
+this file as it is.
 
-Owns the topic and the flow. Does not know who writes the records: in the demo it is `traffic`."""
+Owns topics and flows. Does not know who writes the records: in the demo it is `traffic`."""
 
 import headrace as hr
 
@@ -41,4 +42,14 @@ pages_per_minute = (
         cents=hr.sum("cents"),
     )
     .to_view("pages_per_minute")
+)
+
+# What customers write to the shop: messages of a customer that follow each other closely are one chat.
+messages = app.topic("messages", "customer string, at timestamp", key="customer", event_time="at")
+chats = (
+    app.stream(messages)
+    .window(hr.session("30 seconds"), late=hr.correct(within="10 minutes"))
+    .group_by("customer")
+    .agg(messages=hr.count())
+    .to_view("chats")
 )

@@ -1,7 +1,7 @@
-"""The plot: a minute closes, a straggler corrects it, a wrong clock is put right, the ledger balances, the worker is
-killed, another goes on, nothing is lost. Owns its temporary home and its processes, and clears both away. Starts no
-Spark itself: the worker does, and the story reads what it commits. Waits for facts, each with a deadline; a fact that
-does not come is told, and ends in exit code 1."""
+"""The plot: a minute closes, a straggler corrects it, a wrong clock is put right, two sessions become one, the ledger
+balances, the worker is killed, another goes on, nothing is lost. Owns its temporary home and its processes, and clears
+both away. Starts no Spark itself: the worker does, and the story reads what it commits. Waits for facts, each with a
+deadline; a fact that does not come is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING
 from headrace import app as apps
 from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed, every
 from headrace.demo.recount import Recount, differing, happened, lost_and_doubled, minute_of, recount
-from headrace.demo.rows import VIEW, Row, all_rows, booked, line, of_minute
+from headrace.demo.recount_chats import Chats, chats_of
+from headrace.demo.rows import CHATS, VIEW, Row, all_rows, booked, chat_line, line, of_minute
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import OPENS, OTHERS, QUIET, RUSH_ENDS_S, Traffic, day_of, health
 from headrace.durations import format_duration
 from headrace.errors import WaitTimeout
 from headrace.views.reading import open_views
+from headrace.windows.sessions import Session
 
 if TYPE_CHECKING:
+    from headrace.log.embedded.topic import EmbeddedTopic
     from headrace.position import Position
     from headrace.views.contract import Place
 
@@ -56,7 +59,11 @@ class Story:
         apps.overrides["home"] = str(self._home)
         from headrace.demo import shop  # the program itself: it makes the topic; nobody runs its flow in this process
 
-        self._app, self._visits, self._flow = shop.app, shop.visits, shop.app.flows[VIEW]
+        self._app, self._visits, self._messages = shop.app, shop.visits, shop.messages
+        self._flow = shop.app.flows[VIEW]
+        window = shop.app.flows[CHATS].window
+        assert isinstance(window, Session)
+        self._gap_us = window.gap_us
         self._program = Path(shop.__file__)
         self._views = open_views(self._home)
 
@@ -68,6 +75,7 @@ class Story:
                 self._minute_closes()
                 self._straggler()
                 self._wrong_clock()
+                self._chats_join()
                 self._ledger()
                 position = self._killed(worker)
                 worker = workers.enter_context(self._worker())
@@ -79,7 +87,8 @@ class Story:
                     from headrace.demo.live import go_on, page
 
                     with page(self._teller, self._home):
-                        go_on(self._teller, self._visits, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
+                        topics = self._visits, self._messages
+                        go_on(self._teller, *topics, self._views, self._traffic, RUSH_ENDS_S, worker.check_alive)
 
     # -- the steps ---------------------------------------------------------------------------------
 
@@ -87,7 +96,7 @@ class Story:
         say, show, began = self._teller.say, self._teller.show, time.monotonic()
         self._teller.step("The shop opens")
         say("A worker process is starting Spark, which takes seconds; meanwhile visitors come, and the log has them.")
-        position = self._visits.append(self._day.opening).position
+        position = self._visits.append(self._day.opening).position | self._messages.append(self._day.messages).position
         read = self._read()
         orders = sum(cell.orders for cell in read.cells.values())
         show(
@@ -152,6 +161,27 @@ class Story:
             f"word it would count in {claimed:%H:%M}, and make all that follows from {row['city'].title()} late."
         )
 
+    def _chats_join(self) -> None:
+        row, changes = self._day.between, []
+        self._teller.step("Two sessions become one")
+        self._teller.show(f"a message that {row['customer']} wrote at {row['at']:%H:%M:%S} was stuck in the phone")
+        with self._views.watch(CHATS, snapshot=False, timeout=timedelta(seconds=PATIENCE_SECONDS)) as watch:
+            self._messages.append([row])
+            for change in watch:
+                changes += [change] if change["customer"] == row["customer"] else []
+                if change["op"] == "+" and changes:
+                    break
+        changes.sort(key=lambda change: (change["op"] == "+", change["window_start"]))
+        for change in changes:
+            self._teller.change(change["op"], chat_line(change))
+        said = [(change["op"], change["messages"], change["_corrections"]) for change in changes]
+        _expect(said == [("-", 2, 0), ("-", 2, 0), ("+", 5, 1)], "two chats go, and one comes")
+        _expect(len({change["_position"] for change in changes}) == 1, "it is one commit")
+        self._teller.say(
+            f"A chat is a session: messages at most {format_duration(self._gap_us)} apart. This one lies between two "
+            "of them, and makes them one; both go and one comes, in one commit."
+        )
+
     def _ledger(self) -> None:
         self._teller.step("The ledger balances")
         read, ledger = self._read(), booked(self._views)
@@ -159,8 +189,11 @@ class Story:
         _expect(
             total == read.records, f"{read.records} visits are in the log, and as many in the ledger: it has {total}"
         )
-        parts = f"{ledger['on_time']:,} on time + {ledger['corrected']:,} corrected + {ledger['dropped']:,} dropped"
-        self._teller.good(f"{read.records:,} visits in the log = {parts}")
+        self._teller.good(f"{read.records:,} visits in the log = {_parts(ledger)}")
+        messages, of_chats = self._chats().records, booked(self._views, CHATS)
+        total = sum(of_chats.values())
+        _expect(total == messages, f"{messages} messages are in the log, and as many in the ledger: it has {total}")
+        self._teller.good(f"{messages:,} messages in the log = {_parts(of_chats)}")
         self._teller.say(
             f"Nothing is lost in silence: the {ledger['dropped']} dropped are phones back from flight mode, later than "
             f"the {format_duration(self._flow.late.within_us)} for which this flow corrects, and they are on the books."
@@ -170,7 +203,7 @@ class Story:
         """Where the log ends for which the worker did not live."""
         self._teller.step("kill -9")
         rush, before = self._day.rush, self._booked()
-        position = self._visits.append(rush).position
+        position = self._visits.append(rush).position | self._messages.append(self._day.rush_messages).position
         _until(lambda: self._booked() > before, "the worker commits some of them", worker)
         worker.kill()
         done = self._booked() - before
@@ -182,10 +215,11 @@ class Story:
 
     def _whole(self) -> None:
         wrong = differing(self._read(self._views.state(VIEW).places["visits"]), all_rows(self._views))
-        _expect(not wrong, f"the view is that of the records it has read: {wrong[:1]}")
+        wrong += self._chats(self._views.state(CHATS).places["messages"]).differing(all_rows(self._views, CHATS))
+        _expect(not wrong, f"the views are those of the records they have read: {wrong[:1]}")
         self._teller.say(
-            "No good-bye and a batch half done, but the view is whole: it has all that the log has up to the offsets "
-            "committed with it, and nothing of the batch."
+            "No good-bye and a batch half done, but the views are whole: each has all that the log has up to the "
+            "offsets committed with it, and nothing of the batch."
         )
 
     def _goes_on(self, worker: Worker, rush: Position) -> None:
@@ -210,11 +244,16 @@ class Story:
         _expect(ledger == by_hand, f"the ledger, {ledger}, is what the log says, {by_hand}")
         self._teller.good(verdict)
         self._teller.show(f"{read.again:,} page views were sent twice and count once")
+        said, chats, ledger = self._chats(), all_rows(self._views, CHATS), booked(self._views, CHATS)
+        wrong = said.differing(chats)
+        _expect(not wrong and ledger == said.ledger, f"the chats are what the log says: {wrong[:1]}, {ledger}")
+        self._teller.good(f"{said.records:,} messages put together by hand: the same {len(chats)} chats")
         audited = worker.audit()
         _expect(
-            not audited["differences"] and audited["rows"] == len(rows), f"the audit finds no difference: {audited}"
+            not audited["differences"] and audited["rows"] == len(rows) + len(chats),
+            f"the audit finds no difference: {audited}",
         )
-        self._teller.good(f"audit: {audited['rows']} rows recomputed by Spark in one batch: no difference")
+        self._teller.good(f"audit: {audited['rows']} rows of both views recomputed in one batch: no difference")
         self._teller.say(
             "Two counts that know nothing of workers, batches and kills say what the view says: a result is a function "
             "of the log, and of nothing else."
@@ -225,7 +264,7 @@ class Story:
         program = self._program.relative_to(here) if here in self._program.parents else self._program
         visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
         self._teller.step("Now you")
-        self._teller.say("The shop is a program of some forty lines. Run it, and send it visitors from another shell:")
+        self._teller.say("The shop is a program of some fifty lines. Run it, and send it visitors from another shell:")
         if (folder := _not_on_path()) is not None:
             self._teller.show(f'export PATH="{folder}:$PATH"')
         self._teller.show(f"headrace run {program}")
@@ -241,14 +280,12 @@ class Story:
 
     def _read(self, places: Mapping[int, Place] | None = None) -> Recount:
         """The log, counted by hand: all of it, or what lies before the places."""
-        return recount(
-            (
-                record
-                for batch in self._visits.batches(partition=number, stop=places[number].offset if places else None)
-                for record in batch.to_pylist()
-            )
-            for number in self._visits.offsets()
-        )
+        return recount(_records(self._visits, places))
+
+    def _chats(self, places: Mapping[int, Place] | None = None) -> Chats:
+        """The same of the messages."""
+        (messages,) = _records(self._messages, places)
+        return chats_of(messages)
 
     def _until_read(self, position: Position, worker: Worker) -> None:
         def read() -> bool:
@@ -287,6 +324,22 @@ class Story:
     def _alive(self, cities: tuple[str, ...]) -> AbstractContextManager[None]:
         """The cities' servers are heard of, so that the flow does not call them idle."""
         return every(HEALTH_SECONDS, lambda: self._visits.append([health(city) for city in cities]))
+
+
+def _records(topic: EmbeddedTopic, places: Mapping[int, Place] | None) -> Iterator[Iterator[Row]]:
+    """Of each partition; with places, those before them."""
+    return (
+        (
+            record
+            for batch in topic.batches(partition=number, stop=places[number].offset if places else None)
+            for record in batch.to_pylist()
+        )
+        for number in topic.offsets()
+    )
+
+
+def _parts(ledger: Mapping[str, int]) -> str:
+    return f"{ledger['on_time']:,} on time + {ledger['corrected']:,} corrected + {ledger['dropped']:,} dropped"
 
 
 def _expect(fact: bool, what: str) -> None:

@@ -1,5 +1,5 @@
-"""The visitors of the demo's shop, the same in every run: page views and purchases as the shop's server gets them, out
-of order, some twice, some from devices whose clocks are wrong. Pure: time is simulated, chance is seeded."""
+"""The visitors of the demo's shop, the same in every run: page views, purchases and messages as the shop's server gets
+them, out of order, some twice, some from devices whose clocks are wrong. Pure: time is simulated, chance is seeded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ QUIET, OTHERS = CITIES[0], CITIES[1:]
 PAGES = {"/": 30, "/search": 20, "/kettle": 15, "/teapot": 12, "/cups": 9}
 PRICES = {"/kettle": 3490, "/teapot": 2450, "/cups": 790}
 HEALTH = "/health"
+CUSTOMERS = ("bob", "cleo", "dan", "eve", "finn", "gina", "hugo", "ida", "jan", "kim", "lou", "mia")
 DEVICES = 40
 SEED = 1
 
 
 class Traffic:
     def __init__(self, seed: int = SEED) -> None:
-        self._chance = random.Random(seed)
+        self._chance, self._chat_chance = random.Random(seed), random.Random(seed)
         self._views = 0
         slow, fast = timedelta(minutes=-20), timedelta(hours=3)
         self._wrong = {
@@ -48,6 +49,13 @@ class Traffic:
             if self._chance.random() < 0.04:  # the answer got lost: the browser sends it again
                 rows.append(_later(view, timedelta(seconds=self._chance.uniform(1, 3))))
         return sorted(rows, key=lambda row: row["received"])
+
+    def messages(self, begin_s: float, end_s: float, of_ann_s: tuple[float, ...] = ()) -> list[Row]:
+        """What customers write, one each second, and ann beside them; in the order in which it arrives."""
+        chance = self._chat_chance
+        others = [(chance.choice(CUSTOMERS), chance.uniform(begin_s, end_s)) for _ in range(round(end_s - begin_s))]
+        written = [*others, *(("ann", at_s) for at_s in of_ann_s)]
+        return [message(*each) for each in sorted(written, key=lambda each: each[1] + chance.uniform(0, 5))]
 
     def view(
         self, city: str, device: str, page: str, at_s: float, arrives_s: float, ahead: timedelta | None = None
@@ -81,8 +89,13 @@ class Day:
     """Of the first minute, when that is closed."""
     wrong_clock: Row
     """Of the second minute, by a clock that is 47 minutes ahead."""
+    messages: list[Row]
+    """Of the first minute and a half; ann writes twice, and some time later twice again."""
+    between: Row
+    """A message of ann's, of the time between."""
     rush: list[Row]
     """Five minutes more, from all cities."""
+    rush_messages: list[Row]
 
 
 RUSH_ENDS_S = 400
@@ -95,7 +108,10 @@ def day_of(traffic: Traffic) -> Day:
         minute_ends=traffic.visits(50, 95, 12, OTHERS) + offline,
         straggler=traffic.view("berlin", "berlin-07", "/kettle", 30, arrives_s=97),
         wrong_clock=traffic.view("lima", "lima-tablet", "/teapot", 92, arrives_s=98, ahead=timedelta(minutes=47)),
+        messages=traffic.messages(0, 95, of_ann_s=(5, 12, 50, 58)),
+        between=message("ann", 30),
         rush=traffic.visits(100, RUSH_ENDS_S, 8),
+        rush_messages=traffic.messages(100, RUSH_ENDS_S),
     )
 
 
@@ -103,6 +119,10 @@ def health(city: str) -> Row:
     """The server of a city is asked how it is. It says nothing about visitors, and shows that the line is alive."""
     now = clock(0)
     return _row(city, "server", HEALTH, occurred=now, sent=now, received=now)
+
+
+def message(customer: str, at_s: float) -> Row:
+    return {"customer": customer, "at": clock(at_s)}
 
 
 def clock(second: float) -> datetime:

@@ -89,6 +89,35 @@ def _say_errors_once() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
+# -- a JVM for several processes ---------------------------------------------------------------------
+
+
+def lent(spark: SparkSession) -> tuple[int, str] | None:
+    """How another process on this machine gets to the session's JVM; None over Spark Connect."""
+    context = _context(spark)
+    if context is None:
+        return None
+    known = context._gateway.gateway_parameters  # type: ignore[union-attr]
+    return known.port, known.auth_token
+
+
+def borrowed(port: int, token: str) -> SparkSession:
+    """The session of the process that lent it, for this one: starting a JVM takes seconds. This process may die as it
+    likes, the JVM goes on."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    where = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
+    os.environ.update(where)
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]  # to the one that is there
+    for name in where:
+        del os.environ[name]
+    found = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    java = gateway.jvm.JavaSparkContext(found.sparkContext())
+    return SparkSession(SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf())), found)
+
+
 # -- what a session can be asked, over Spark Connect too ---------------------------------------------
 
 

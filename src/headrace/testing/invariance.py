@@ -19,6 +19,7 @@ from headrace import failpoints
 from headrace.app import App
 from headrace.errors import InvalidArgument
 from headrace.failpoints import InjectedFault
+from headrace.flows import session
 from headrace.flows.audit import Audited, Compared, Difference, compare
 from headrace.flows.loop import FlowLoop
 from headrace.testing.comparing import shown, table
@@ -67,7 +68,7 @@ def crash_points(
     """Works through the log that the steps make, struck at each of the points and started again, and compares with
     working through it undisturbed, and with the audit. Which points it passed and so was struck at. The strike is an
     exception; with `kill=True` a process of its own is ended by SIGKILL, which takes seconds each: `app` is then a
-    function of a module that makes the app."""
+    function of a module that makes the app. These processes share the JVM of the tests."""
     for point in points:
         if point not in CRASH_POINTS:
             raise InvalidArgument("points", point, f"is none of {', '.join(CRASH_POINTS)}")
@@ -181,8 +182,9 @@ def _struck(trial: Trial, point: str, rows: int) -> bool:
 def _killed(make: Program, trial: Trial, point: str, rows: int) -> bool:
     """Whether the child came to the point, which is its end."""
     with tempfile.TemporaryDirectory(prefix="headrace-child-") as folder:
-        context = multiprocessing.get_context("spawn")  # a forked child would share Spark and SQLite with us
-        child = context.Process(target=_child, args=(make, trial.home, folder, trial.clock.now_us, point, rows))
+        context = multiprocessing.get_context("spawn")  # a forked child would share SQLite with us
+        jvm = session.lent(trial.app.running.spark)
+        child = context.Process(target=_child, args=(make, trial.home, folder, trial.clock.now_us, point, rows, jvm))
         child.start()
         child.join(CHILD_SECONDS)
         if child.exitcode is None:
@@ -194,8 +196,12 @@ def _killed(make: Program, trial: Trial, point: str, rows: int) -> bool:
     return child.exitcode != 0
 
 
-def _child(make: Callable[[], App], home: Path, folder: str, now_us: int, point: str, rows: int) -> None:
+def _child(
+    make: Callable[[], App], home: Path, folder: str, now_us: int, point: str, rows: int, jvm: tuple[int, str] | None
+) -> None:
     tempfile.tempdir = folder  # what is left behind goes with it
+    if jvm is not None:
+        session.borrowed(*jvm)
     with Trial(_program(make), home=home) as trial:
         trial.clock.now_us = now_us
         trial.app.running.check()

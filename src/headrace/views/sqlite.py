@@ -436,7 +436,7 @@ class SqliteViews:
         ).fetchone()
         partials = None if commit.partials is None else merging.in_order(spec.view, commit.partials)
         if partials is not None and partials.num_rows and spec.view.windows == "sliding":
-            partials = sliding.spread(db, tables, partials, commit.aggregates)
+            partials = sliding.spread(db, tables, partials, commit.aggregates, commit.reachable_us)
         joins = None
         if partials is not None and partials.num_rows and spec.view.windows == "session":
             joins = joining.joining(db, tables, partials)
