@@ -36,7 +36,7 @@ def queries(run: Run) -> Iterator[Row]:
     with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
         nexmark.load(app, total, rate=RATE)
         flink = _Flink(run, app, total)
-        for query in QUERIES[::6] if run.quick else QUERIES:
+        for query in QUERIES[::5] if run.quick else QUERIES:
             ours, theirs = _ours(run, app, query, total), flink.of(query)
             words = runpy.run_path(str(PROGRAMS / f"{query}.py"))["__doc__"].partition(":")[0]
             yield Row("nexmark", words, "events/s", ours.rate, peers=[theirs[0]] if theirs else ())

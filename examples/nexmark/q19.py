@@ -3,14 +3,10 @@ later comes first, and then the one of the greater bidder."""
 
 import headrace as hr
 
-COLUMNS = "price: bigint, dateTime: timestamp, bidder: bigint, channel: string, url: string, extra: string"
-BID = "struct(price, dateTime, bidder, channel, url, extra)"
-
+bid = "struct(price, dateTime, bidder, channel, url, extra)"
 highest = hr.Aggregate(
-    partial=f"slice(sort_array(collect_list({BID}), false), 1, 10)",
+    partial=f"slice(sort_array(collect_list({bid}), false), 1, 10)",
     merge=lambda a, b: sorted(a + b, key=lambda bid: tuple(bid.values()), reverse=True)[:10],
-    finish=lambda bids: bids,
-    type=f"array<struct<{COLUMNS}>>",
 )
 
 

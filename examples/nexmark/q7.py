@@ -3,11 +3,9 @@ the one with the greatest auction and bidder."""
 
 import headrace as hr
 
-higher = hr.Aggregate(
-    partial="max(named_struct('price', price, 'dateTime', dateTime, 'auction', auction, 'bidder', bidder))",
-    merge=lambda a, b: max(a, b, key=lambda bid: tuple(bid.values())),
-    finish=lambda bid: [bid],  # a column of a view is a plain value or a list
-    type="array<struct<price: bigint, dateTime: timestamp, auction: bigint, bidder: bigint>>",
+highest = hr.Aggregate(
+    partial="array(max(struct(price, dateTime, auction, bidder)))",  # a column of a view is a plain value or a list
+    merge=lambda a, b: max(a, b, key=lambda bids: tuple(bids[0].values())),
 )
 
 
@@ -15,8 +13,8 @@ def flow(app: hr.App):
     return (
         app.stream("bid")
         .window(hr.tumbling("10 seconds"))
-        .agg(bid=higher)
-        .transform(lambda df: df.selectExpr("window_start", "window_end", "inline(bid)"))
+        .agg(bids=highest)
+        .transform(lambda df: df.selectExpr("window_start", "window_end", "inline(bids)"))
         .to_view("q7")
     )
 

@@ -4,6 +4,7 @@ with SQL close to the published one. One load, one session, drained in several c
 from __future__ import annotations
 
 import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace import app as apps
 from headrace import nexmark
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "nexmark"
@@ -143,3 +145,15 @@ def test_it_is_what_the_query_says(
     assert bids.sql(f"select {columns} from found except all ({ANSWERS[query]})").fetchall() == []
     if isinstance(result, hr.View):
         assert not any(result.ledger()["dropped"].to_pylist())
+
+
+def test_a_program_runs_by_itself(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(apps.overrides, "spark", spark)
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    monkeypatch.setattr(sys, "argv", ["q11.py", "5000"])
+    runpy.run_path(str(PROGRAMS / "q11.py"), run_name="__main__")
+    told = capsys.readouterr().out.splitlines()
+    sessions = len(next(nexmark.events(5_000)).bid["bidder"].unique())  # half a second: one each
+    assert "bidder" in told[0] and told[-1] == f"{sessions} rows of 5000 events"
