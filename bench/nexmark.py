@@ -15,6 +15,7 @@ import pyarrow as pa
 import headrace as hr
 from bench import nexmark_sql
 from bench.neighbours import our_seconds
+from bench.peers import Unavailable
 from bench.settings import Run
 from bench.table import Measured, Peer, Row, of_rates, of_samples
 from headrace import nexmark
@@ -29,6 +30,7 @@ RATE = 10_000
 class _Took:
     rate: Measured
     cpu_seconds: Measured
+    rows: int  # that the view or the topic has
 
 
 def queries(run: Run) -> Iterator[Row]:
@@ -37,7 +39,8 @@ def queries(run: Run) -> Iterator[Row]:
         nexmark.load(app, total, rate=RATE)
         flink = _Flink(run, app, total)
         for query in QUERIES[::5] if run.quick else QUERIES:
-            ours, theirs = _ours(run, app, query, total), flink.of(query)
+            ours = _ours(run, app, query, total)
+            theirs = flink.of(query, ours.rows)
             words = runpy.run_path(str(PROGRAMS / f"{query}.py"))["__doc__"].partition(":")[0]
             yield Row("nexmark", words, "events/s", ours.rate, peers=[theirs[0]] if theirs else ())
             yield Row(
@@ -56,9 +59,9 @@ def _ours(run: Run, app: hr.App, query: str, total: int) -> _Took:
         app.running.loop(app.flows[query]).drain()
         rates.append(total / (time.perf_counter() - began))
         used.append(our_seconds() - cpu)
-        assert made.status().rows if isinstance(made, hr.View) else made.describe().records
+        rows = made.status().rows if isinstance(made, hr.View) else made.describe().records
         _forget(app, query, made)
-    return _Took(of_rates(rates[1:]), of_samples(used[1:]))
+    return _Took(of_rates(rates[1:]), of_samples(used[1:]), rows)
 
 
 def _forget(app: hr.App, query: str, made: Any) -> None:
@@ -69,28 +72,35 @@ def _forget(app: hr.App, query: str, made: Any) -> None:
 
 
 class _Flink:
-    """Measured once for each query; its two numbers are of the same run."""
+    """Measured once for each query: both its numbers are of one run. Its answer must have as many rows as ours."""
 
     def __init__(self, run: Run, app: hr.App, total: int) -> None:
         self._run, self._app, self._total, self._files = run, app, total, Path()
 
-    def of(self, query: str) -> tuple[Peer, Peer] | None:
+    def of(self, query: str, rows: int) -> tuple[Peer, Peer] | None:
         if query not in nexmark_sql.QUERIES:
             return None
-        found: list[Any] = []
-        rate = self._run.peer("Flink SQL", "", lambda: self._measure(query, found))
-        settings = found[0][0] if found else ""
-        cpu = Measured(found[0][1].cpu_seconds) if found else rate.value
-        return Peer(rate.name, settings, rate.value), Peer(rate.name, "", cpu)
+        jobs: list[Any] = []
+        rate = self._run.peer("Flink SQL", "", lambda: self._measure(query, rows, jobs))
+        cpu = Measured(jobs[0].cpu_seconds) if jobs else rate.value
+        return rate, Peer(rate.name, rate.settings, cpu)
 
-    def _measure(self, query: str, found: list[Any]) -> Measured:
+    def _measure(self, query: str, rows: int, jobs: list[Any]) -> Measured:
         from bench import flink_peer
 
         if self._files == Path():
             self._files = self._run.fresh("csv")
             flink_peer.write_files([pa.Table.from_batches(self._app.log.topic("bid").batches())], self._files)
-        job = flink_peer.run_sql(
-            nexmark_sql.tables(self._files), nexmark_sql.QUERIES[query], repeat=1 if self._run.quick else 3
-        )
-        found.append((flink_peer.SETTINGS, job))
+        out = self._run.fresh(query)
+        asked = nexmark_sql.tables(self._files), nexmark_sql.QUERIES[query]
+        job = flink_peer.run_sql(*asked, out, repeat=1 if self._run.quick else 3)
+        if (found := _rows(out)) != rows:
+            raise Unavailable(f"its answer has {found} rows, ours {rows}")
+        jobs.append(job)
         return Measured(self._total / job.seconds, self._total / job.best_seconds)
+
+
+def _rows(out: Path) -> int:
+    """Of the changes in Flink's files: what came, less what went."""
+    lines = (line for file in out.rglob("part-*") for line in file.open("rb"))
+    return sum(1 if line.startswith((b"INSERT,", b"UPDATE_AFTER,")) else -1 for line in lines)

@@ -138,7 +138,7 @@ def test_a_log_is_loaded(tmp_path: Path, some: Events) -> None:
 @pytest.mark.parametrize("wrong", [{"count": -1}, {"rate": 0}, {"batch_events": 0}, {"start": "2026-01-01"}])
 def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(hr.InvalidArgument, match=next(iter(wrong))):
-        whole(**{"count": 10, **wrong})
+        events(**{"count": 10, **wrong})
 
 
 def test_it_needs_no_spark() -> None:

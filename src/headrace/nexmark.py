@@ -71,6 +71,8 @@ class Events(NamedTuple):
 
 
 class Topics(NamedTuple):
+    """What the events are in."""
+
     person: EmbeddedTopic
     auction: EmbeddedTopic
     bid: EmbeddedTopic
@@ -89,13 +91,8 @@ def events(
     for name, value, least in ("count", count, 0), ("rate", rate, 1), ("batch_events", batch_events, 1):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidArgument(name, value, f"must be a whole number, {least} or more")
-    begin_ms = instant_us(start, argument="start") // 1_000
-    for first in range(0, count, batch_events):
-        numbers = np.arange(first, min(first + batch_events, count))
-        place = numbers % TOTAL
-        person, bid = place < PEOPLE, place >= PEOPLE + AUCTIONS
-        some = _Numbered(seed, rate, begin_ms)
-        yield Events(some.people(numbers[person]), some.auctions(numbers[~person & ~bid]), some.bids(numbers[bid]))
+    some = _Numbered(seed, rate, instant_us(start, argument="start") // 1_000)
+    return (some.between(first, min(first + batch_events, count)) for first in range(0, count, batch_events))
 
 
 def topics(where: App | EmbeddedLog, *, partitions: int = 1, durability: str = "os") -> Topics:
@@ -135,6 +132,12 @@ class _Numbered:
 
     def __init__(self, seed: int, rate: int, begin_ms: int) -> None:
         self._seed, self._rate, self._begin_ms = seed, rate, begin_ms
+
+    def between(self, first: int, stop: int) -> Events:
+        numbers = np.arange(first, stop)
+        place = numbers % TOTAL
+        person, bid = place < PEOPLE, place >= PEOPLE + AUCTIONS
+        return Events(self.people(numbers[person]), self.auctions(numbers[~person & ~bid]), self.bids(numbers[bid]))
 
     def people(self, numbers: _I64) -> pa.Table:
         draw = _Draw(self._seed, numbers)
