@@ -81,7 +81,7 @@ class _Flink:
         if query not in nexmark_sql.QUERIES:
             return None
         jobs: list[Any] = []
-        rate = self._run.peer("Flink SQL", "", lambda: self._measure(query, rows, jobs))
+        rate = self._run.peer("Flink SQL", "CSV in, blackhole sink", lambda: self._measure(query, rows, jobs))
         cpu = Measured(jobs[0].cpu_seconds) if jobs else rate.value
         return rate, Peer(rate.name, rate.settings, cpu)
 
