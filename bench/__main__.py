@@ -27,6 +27,7 @@ from bench import (
     log_size,
     log_upkeep,
     log_wake,
+    nexmark,
     table,
 )
 from bench.neighbours import Neighbours, wait_for_quiet
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "latency": flow_latency.latency,
     "growth": flow_growth.growth,
     "merge": flow_merge.merge,
+    "nexmark": nexmark.queries,
 }
 
 

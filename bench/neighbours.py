@@ -28,7 +28,7 @@ class Neighbours:
     def share(self) -> float | None:
         """The part of all processors that others used since the last call; None where the system does not tell. The
         counters are coarse: what comes within half a second of the last call was measured with it."""
-        busy, ours, at = _busy_seconds(), _our_seconds(), time.monotonic()
+        busy, ours, at = _busy_seconds(), our_seconds(), time.monotonic()
         if busy is None or at - self.at < 0.5:
             return self.last
         others = (busy - self.busy) - (ours - self.ours)
@@ -46,7 +46,7 @@ def _busy_seconds() -> float | None:
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
 
 
-def _our_seconds() -> float:
+def our_seconds() -> float:
     """This process, the children it has waited for, and those that live (a JVM and its workers)."""
     ticks = 0
     for pid in descendants(os.getpid()):

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
-FLOWS = ("windows", "kinds", "growth", "merge")
+FLOWS = ("windows", "kinds", "growth", "merge", "nexmark")
 
 
 def bench(*arguments: str, timeout: float = 110) -> str:
@@ -92,10 +92,12 @@ def test_the_rows_of_flows(tmp_path: Path) -> None:
         "a commit into 0.04 M rows against one into 10 k",
         "rows merged at random keys",
         "processor time per touched row: top_k, 10 k values a row",
+        "q17, auction statistics",
+        "q17, processor time",
     ):
         assert f"| {row}" in printed
     found = json.loads((results / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 27 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 33 and all(row["ours"]["median"] is not None for row in found["rows"])
 
 
 def test_a_section_can_be_asked_for(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"flows"},
     {"app", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
-    {"cli", "serve", "testing", "demo", "__main__"},
+    {"cli", "serve", "testing", "demo", "nexmark", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -47,7 +47,7 @@ class Relay:
         topic = self._log.topic(waiting.target)
         stamp = self._stamps.get(waiting.target) or topic.stamps(self._producer)
         self._stamps[waiting.target] = stamp
-        progress = waiting.rows["_progress"].to_pylist() if "_progress" in waiting.rows.column_names else None
+        progress = waiting.rows["_progress"] if "_progress" in waiting.rows.column_names else None
         rows = waiting.rows.drop_columns(["_progress"]) if progress is not None else waiting.rows
         topic.append(rows, progress=progress, stamp=replace(stamp, sequence=waiting.base))
         reach("relay.appended")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from headrace.durations import Duration
 from headrace.log.settings import TopicDescription as TopicDescription
@@ -29,8 +29,8 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Any
 """What can be appended: a mapping, an iterable of them, or anything with `__arrow_c_stream__`."""
 
-Progress = datetime | Sequence[datetime | None] | None
-"""Explicit event-time progress, for records derived from others: one for all rows, or one per row."""
+Progress: TypeAlias = "datetime | Sequence[datetime | None] | pa.ChunkedArray | None"
+"""Explicit event-time progress, for records derived from others: one for all rows, or one per row; also as a column."""
 
 Overload = Literal["block", "buffer", "drop"]
 

@@ -892,8 +892,11 @@ class Times(Setting):
         assert progress(clicks) == [None, 50, 50, 50, 60]
 
     @embedded_only
-    def test_progress_given_row_by_row(self, clicks: Any) -> None:
-        clicks.append([click(), click(), click()], progress=[None, at(20), at(10)])
+    @pytest.mark.parametrize("column", [False, True])
+    def test_progress_given_row_by_row(self, clicks: Any, column: bool) -> None:
+        given = [None, at(20), at(10)]
+        instants = pa.chunked_array([given[:1], given[1:]], pa.timestamp("us", tz="UTC"))
+        clicks.append([click(), click(), click()], progress=instants if column else given)
         clicks.append(click(seconds=1))
         assert progress(clicks) == [None, 20, 10, 20]
 
@@ -911,7 +914,7 @@ class Times(Setting):
         assert (progress(four, 2), progress(four, 1)) == ([1, 3], [2])
 
     @embedded_only
-    @pytest.mark.parametrize("given", [[at(1)], [at(1)] * 3, datetime(2020, 1, 1), 5])
+    @pytest.mark.parametrize("given", [[at(1)], [at(1)] * 3, datetime(2020, 1, 1), 5, pa.chunked_array([[1, 2]])])
     def test_given_progress_that_makes_no_sense(self, clicks: Any, given: Any) -> None:
         with pytest.raises(InvalidArgument) as error:
             clicks.append([click(), click()], progress=given)

@@ -431,15 +431,18 @@ def _split_ahead(
 def _carried_progress(progress: Progress, count: int) -> pa.Array | None:
     if progress is None:
         return None
-    if isinstance(progress, datetime):
-        given: list[int | None] = [instant_us(progress, argument="progress")] * count
+    if isinstance(progress, pa.ChunkedArray) and progress.type == INSTANT:
+        found = progress.combine_chunks()
+    elif isinstance(progress, datetime):
+        found = pa.array([instant_us(progress, argument="progress")] * count, pa.int64()).cast(INSTANT)
+    elif isinstance(progress, Sequence) and not isinstance(progress, str):
+        each = [None if p is None else instant_us(p, argument="progress") for p in progress]
+        found = pa.array(each, pa.int64()).cast(INSTANT)
     else:
-        if isinstance(progress, str) or not isinstance(progress, Sequence):
-            raise InvalidArgument("progress", progress, "must be an aware datetime, or one (or None) per record")
-        given = [None if p is None else instant_us(p, argument="progress") for p in progress]
-        if len(given) != count:
-            raise InvalidArgument("progress", f"{len(given)} values", f"there are {count} records")
-    return pa.array(given, pa.int64()).cast(INSTANT)
+        raise InvalidArgument("progress", progress, "must be an aware datetime, or one (or None) per record")
+    if len(found) != count:
+        raise InvalidArgument("progress", f"{len(found)} values", f"there are {count} records")
+    return found
 
 
 def _with_progress(batch: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:

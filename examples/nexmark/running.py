@@ -1,0 +1,23 @@
+"""Runs one of these programs over generated events and shows the first of its results:
+
+python examples/nexmark/q5.py [EVENTS]"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+import headrace as hr
+from headrace import nexmark
+
+
+def run(flow: Callable[[hr.App], Any], rows: int = 10) -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    with hr.App("nexmark", home=":temp:") as app:
+        nexmark.load(app, count)
+        made = flow(app)
+        app.drain(close=True)
+        result = made.to_arrow() if isinstance(made, hr.View) else pa.Table.from_batches(made.batches())
+        print(result.slice(0, rows).to_pandas().to_string(index=False))
+        print(f"{result.num_rows} rows of {count} events")
