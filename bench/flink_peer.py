@@ -1,7 +1,7 @@
 """A peer: Flink SQL through PyFlink, in an environment of its own (scripts/peers makes it), on a local cluster of two
 slots in one JVM. It reads CSV files, the format it comes with, and writes into nowhere, or CSV files.
 
-What is measured is the job, as Flink's own job manager has it, from its creation to its end: starting Python, the JVM and
+What is measured is the job, as Flink's job manager has it, from its creation to its end: starting Python, the JVM and
 the local cluster, and planning the query, are not counted (`start_seconds`). Nothing is checkpointed, which is fastest
 for Flink, while ours commits."""
 
