@@ -1,5 +1,5 @@
-"""A windowed count and maximum by bytewax, in its own environment: bench.flow_peers starts it. Events are Python objects
-in memory before the clock runs, its fastest source; results are kept in memory and written when it has stopped."""
+"""A windowed count and maximum by bytewax, in its own environment: bench.flow_peers starts it. Events are objects in
+memory before the clock runs, its fastest source; results are kept in memory and written when it has stopped."""
 
 import csv
 import json
@@ -64,7 +64,14 @@ def dataflow(batches, size, kept):
     )  # the events alone move time: while it is slower than they were, its own clock would make them late
     windower = windowing.TumblingWindower(length=size, align_to=datetime(1970, 1, 1, tzinfo=UTC))
     folded = windowing.fold_window(
-        "fold", events, clock, windower, lambda: (0, -1), fold, lambda a, b: (a[0] + b[0], max(a[1], b[1])), ordered=False
+        "fold",
+        events,
+        clock,
+        windower,
+        lambda: (0, -1),
+        fold,
+        lambda a, b: (a[0] + b[0], max(a[1], b[1])),
+        ordered=False,
     )
     op.output("kept", folded.down, kept)
     return flow
@@ -73,10 +80,7 @@ def dataflow(batches, size, kept):
 request = json.load(sys.stdin)
 size = timedelta(milliseconds=request["size_ms"])
 with open(request["events"], newline="") as file:
-    events = [
-        (user, (datetime.fromtimestamp(int(at_ms) / 1000, UTC), int(ms)))
-        for user, ms, at_ms in csv.reader(file)
-    ]
+    events = [(user, (datetime.fromtimestamp(int(at_ms) / 1000, UTC), int(ms))) for user, ms, at_ms in csv.reader(file)]
 batches = [events[begin : begin + BATCH] for begin in range(0, len(events), BATCH)]
 seconds = []
 for _ in range(request["times"]):

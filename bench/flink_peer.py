@@ -91,12 +91,13 @@ def write_files(tables: Sequence[pa.Table], folder: Path) -> None:
     folder.mkdir(parents=True)
     for slot in range(SLOTS):
         options = pa.csv.WriteOptions(include_header=False, quoting_style="none")
-        with pa.csv.CSVWriter(folder / f"{slot}.csv", _plain(tables[0]).schema, write_options=options) as file:
+        with pa.csv.CSVWriter(folder / f"{slot}.csv", plain(tables[0]).schema, write_options=options) as file:
             for table in tables:
-                file.write(_plain(table).take(pa.array(range(slot, len(table), SLOTS))))
+                file.write(plain(table).take(pa.array(range(slot, len(table), SLOTS))))
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def plain(table: pa.Table) -> pa.Table:
+    """Instants as milliseconds since 1970."""
     columns = [
         pc.divide(column.cast(pa.int64()), 1000) if pa.types.is_timestamp(column.type) else column
         for column in table.columns

@@ -76,19 +76,15 @@ def in_windows(run: Run) -> Iterator[Row]:
             topic = app.topic(f"events_{keys}", DDL, event_time="at", durability="os")
             data.append(topic)
             for question in (TUMBLING, HOPPING):
-                beside = [_flink(run, data, question), _pathway(run, data, question)]
-                wanted = [1.0, 0.0]
-                if question is TUMBLING:
-                    beside += [_bytewax(run, data, question), _quix(run, data, question)]
-                    wanted += [10.0, 10.0]
-                target = max((p.value.median or 0) * times for p, times in zip(beside, wanted, strict=True)) or None
+                flink = _flink(run, data, question)
+                beside = [flink, *(_small(run, data, question, each) for each in SMALL if question in each.questions)]
+                wanted = [_times(flink, 1), *(_times(peer, 10) for peer in beside[2:])]
                 what = f"windowed count and max, {question.said}, {keys:,} keys"
-                yield Row("peers", what, "events/s", _ours(run, app, topic, question, data), target, peers=beside)
-                if question is TUMBLING:
-                    ours = _from_files(run, question, data)
-                    target = beside[0].value.median
-                    what = "the same from Flink's CSV files: read, appended to the log and folded"
-                    yield Row("peers", f"{what}, {keys:,} keys", "events/s", ours, target, peers=beside[:1])
+                ours = _ours(run, app, topic, question, data)
+                yield Row("peers", what, "events/s", ours, max(wanted) or None, peers=beside)
+                what = "the same from Flink's CSV files: read, appended to the log, folded"
+                ours = _from_files(run, app, question, data)
+                yield Row("peers", f"{what}, {keys:,} keys", "events/s", ours, wanted[0] or None, peers=[flink])
 
 
 class Data:
@@ -104,9 +100,15 @@ class Data:
 
     @cached_property
     def files(self) -> Path:
+        """For Flink."""
         folder = self.run.fresh("csv")
         flink_peer.write_files(self.tables, folder)
         return folder
+
+    @cached_property
+    def some(self) -> pa.Table:
+        """For those that would take too long with all."""
+        return self.tables[0].slice(0, self.run.size(500_000, 2_000))
 
 
 def _ours(run: Run, app: hr.App, topic: Any, question: Question, data: Data) -> Measured:
@@ -122,20 +124,20 @@ def _ours(run: Run, app: hr.App, topic: Any, question: Question, data: Data) -> 
     return of_rates(rates[1:])
 
 
-def _from_files(run: Run, question: Question, data: Data) -> Measured:
+def _from_files(run: Run, app: hr.App, question: Question, data: Data) -> Measured:
     """From CSV files, through the log, into a durable view."""
     rates = []
-    with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
-        for number in range(1 + repeat(run)):
-            topic = app.topic(f"events_{number}", DDL, event_time="at", durability="os")
-            view = fold(app, topic, question.window, {"n": hr.count(), "m": hr.max("ms")})
-            began = time.perf_counter()
-            for batch in _read_in_turn(data.files):
-                topic.append(batch)
-            app.running.loop(app.flows[view.name]).drain()
-            rates.append(data.count / (time.perf_counter() - began))
-            _check(_of_view(view), question.answer(data.tables), "headrace")
-            forget(app, view)
+    for _ in range(1 + repeat(run)):
+        topic = app.topic(f"read_{next(_numbers)}", DDL, event_time="at", durability="os")
+        view = fold(app, topic, question.window, {"n": hr.count(), "m": hr.max("ms")})
+        began = time.perf_counter()
+        for batch in _read_in_turn(data.files):
+            topic.append(batch)
+        app.running.loop(app.flows[view.name]).drain()
+        rates.append(data.count / (time.perf_counter() - began))
+        _check(_of_view(view), question.answer(data.tables), "headrace")
+        forget(app, view)
+        app.log.delete_topic(topic.name)
     return of_rates(rates[1:])
 
 
@@ -169,6 +171,42 @@ def _flink(run: Run, data: Data, question: Question) -> Peer:
     return run.peer("PyFlink SQL", flink_peer.SETTINGS, measure)
 
 
+@dataclass(frozen=True)
+class Small:
+    """A peer that is given some of the events, in a CSV file; its job writes its answer to another one."""
+
+    job: str
+    name: str
+    settings: str
+    questions: tuple[Question, ...]
+    times: int = 2
+    header: bool = False
+
+
+SMALL = (
+    Small("pathway", "Pathway", "CSV in and out, static, 2 threads", (TUMBLING, HOPPING), times=1, header=True),
+    Small("bytewax", "bytewax", "objects in memory, 50,000 a batch, fold_window, 1 worker: 2 were slower", (TUMBLING,)),
+    Small("quix", "Quix Streams", "no broker: messages in memory, RocksDB, 2 processes of half the keys", (TUMBLING,)),
+)
+
+
+def _small(run: Run, data: Data, question: Question, peer: Small) -> Peer:
+    def measure() -> Measured:
+        given, out = run.fresh("events"), run.fresh("answer")
+        style = pa.csv.WriteOptions(include_header=peer.header, quoting_style="none")
+        pa.csv.write_csv(flink_peer.plain(data.some), given, style)
+        asked = {"events": str(given), "out": str(out), "size_ms": question.size_ms, "every_ms": question.every_ms}
+        found = peers.job(peer.job, {**asked, "times": peer.times}, PATHWAY_THREADS="2")
+        _check(_read(out, peer.header), question.answer([data.some]), peer.name)
+        return Measured(len(data.some) / found["seconds"][-1])
+
+    return run.peer(peer.name, f"{len(data.some):,} events, {peer.settings}", measure)
+
+
+def _times(peer: Peer, times: float) -> float:
+    return (peer.value.median or 0) * times
+
+
 # -- a flow of ours, and answers -------------------------------------------------------------------------------------
 
 _numbers = itertools.count()
@@ -198,9 +236,10 @@ def _of_view(view: Any) -> pa.Table:
     return _ordered(pa.table({"start_ms": starts, "user": found["user"], "n": found["n"], "m": found["m"]}))
 
 
-def _read(file: Path) -> pa.Table:
-    """An answer in a CSV file without a header."""
-    reading, options = pa.csv.ReadOptions(column_names=list(KINDS)), pa.csv.ConvertOptions(column_types=KINDS)
+def _read(file: Path, header: bool) -> pa.Table:
+    """An answer in a CSV file; with a header, other columns may follow."""
+    reading = pa.csv.ReadOptions(column_names=None if header else list(KINDS))
+    options = pa.csv.ConvertOptions(column_types=KINDS, include_columns=list(KINDS))
     return _ordered(pa.csv.read_csv(file, reading, convert_options=options))
 
 

@@ -1,7 +1,7 @@
 """A windowed count and maximum by Quix Streams, in its own environment: bench.flow_peers starts it. Quix Streams reads
-Kafka alone; so its own dataframe, window and RocksDB state are given messages as its loop gives them, without a broker:
-decoded before the clock runs, and its state is flushed every five seconds, its default. Neither offsets nor changelogs go
-anywhere. Two processes, as two members of a group: each has half of the users, a partition."""
+Kafka alone; so its dataframe, window and RocksDB state are given messages as its own loop gives them, without a broker:
+decoded before the clock runs. Its state is flushed every five seconds, its default; offsets and changelogs go nowhere.
+Two processes, as two members of a group: each has half of the users."""
 
 import csv
 import json
@@ -14,6 +14,7 @@ from contextvars import copy_context
 from quixstreams import Application
 from quixstreams.context import set_message_context
 from quixstreams.dataframe.windows.aggregations import Count, Max
+from quixstreams.models import Topic, TopicConfig
 from quixstreams.models.messagecontext import MessageContext
 
 FLUSH_SECONDS = 5.0
@@ -25,7 +26,8 @@ def fold(events, size_ms):
     """Seconds, and rows."""
     with tempfile.TemporaryDirectory() as folder:
         app = Application(broker_address=NOWHERE, consumer_group="bench", state_dir=folder, use_changelog_topics=False)
-        topic = app.topic(TOPIC, key_deserializer="str")
+        topic = Topic(TOPIC)
+        topic.broker_config = TopicConfig(1, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
         df = app.dataframe(topic)
         windows = df.tumbling_window(size_ms, grace_ms=2_000).agg(n=Count(), m=Max("ms"))
         rows = []
