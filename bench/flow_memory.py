@@ -1,5 +1,5 @@
-"""Whether memory stays level: a flow over many events, into a view that keeps a minute of them, appended and folded a
-batch at a time, in a process of its own; what it holds after each batch, and what its JVM and workers hold."""
+"""Whether memory stays level: a flow over many events, into a view that keeps a minute of them, in a process of its own
+that drains after each batch appended here; what it holds after each, and what its JVM and workers hold."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ LEVEL = 1.05
 
 def memory(run: Run) -> Iterator[Row]:
     batch, count = run.size(1_000_000, 10_000), run.size(20, 8)
+    quarter = count // 4
     cases = [(100, "plain columns"), (10_000, "plain columns"), (10_000, "behind a filter in PySpark")]
     for keys, kind in cases if not run.quick else cases[:1]:
-        command = [sys.executable, "-m", "bench.flow_memory", str(run.fresh("home")), str(keys), kind]
-        done = subprocess.run([*command, str(count), str(batch)], stdout=subprocess.PIPE, check=True)
-        for who, sizes in json.loads(done.stdout.splitlines()[-1]).items():
+        samples = np.array(list(_samples(run.fresh("home"), keys, kind, count, batch)))
+        for who, sizes in zip(("the process", "its JVM and workers"), samples.T, strict=True):
             what = f"memory of {who}, {keys:,} keys, {kind}"
             for mark in (count // 10 or 1, count // 2, count):
                 yield Row("memory", f"{what}, after {mark * batch / 1e6:g} M events", "MB", Measured(sizes[mark - 1]))
-            quarter = count // 4
             slope = np.polyfit(np.arange(quarter, count) * batch / 1e6, sizes[quarter:], 1)[0]
             yield Row("memory", f"{what}, after the first quarter", "MB per M events", Measured(slope))
             level = sizes[-1] / sizes[quarter - 1]
@@ -45,19 +44,30 @@ def memory(run: Run) -> Iterator[Row]:
             yield Row("memory", what, "x", Measured(level, level), LEVEL, smaller_is_better=True)
 
 
-def _sizes(home: str, keys: int, kind: str, count: int, batch: int) -> dict[str, list[float]]:
-    ours, theirs = [], []
+def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterator[tuple[float, float]]:
+    """Megabytes of the process and of its children, after each batch."""
+    with hr.open_log(home) as log:
+        topic = log.create_topic("events", DDL, event_time="at", durability="os")
+        command = [sys.executable, "-m", "bench.flow_memory", str(home), kind, str(batch)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdin is not None and child.stdout is not None
+            for number in range(count):
+                for piece in events(batch, keys, number * batch).to_batches(max_chunksize=50_000):
+                    topic.append(piece)
+                print(file=child.stdin, flush=True)
+                ours, theirs = json.loads(child.stdout.readline())
+                yield ours, theirs
+            child.stdin.close()
+
+
+def _drain(home: str, kind: str, batch: int) -> None:
+    """Drains for each line that comes in, and says what is held then."""
     with hr.App("bench", home=home, spark="local[2]", batch_rows=batch) as app:
-        topic = app.topic("events", DDL, event_time="at", durability="os")
-        windowed = KINDS[kind](app.stream(topic)).window(hr.tumbling("10 seconds"), grace="2 seconds")
+        windowed = KINDS[kind](app.stream("events")).window(hr.tumbling("10 seconds"), grace="2 seconds")
         windowed.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view("v", keep="1 minute")
-        for number in range(count):
-            for piece in events(batch, keys, number * batch).to_batches(max_chunksize=50_000):
-                topic.append(piece)
+        for _ in sys.stdin:
             assert app.drain() == batch
-            ours.append(_megabytes(os.getpid()))
-            theirs.append(sum(map(_megabytes, descendants(os.getpid()))))
-    return {"the process": ours, "its JVM and workers": theirs}
+            print([_megabytes(os.getpid()), sum(map(_megabytes, descendants(os.getpid())))], flush=True)
 
 
 def _megabytes(pid: int) -> float:
@@ -68,5 +78,4 @@ def _megabytes(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    home, keys, kind, count, batch = sys.argv[1:]
-    print(json.dumps(_sizes(home, int(keys), kind, int(count), int(batch))))
+    _drain(sys.argv[1], sys.argv[2], int(sys.argv[3]))
