@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "behind a filter in PySpark": lambda stream: stream.transform(lambda df: df.where("ms >= 0")),
 }
 LEVEL = 1.05
-"""So much more than after a quarter of the events may be held after all of them."""
+"""So much more may be held after all events than after a quarter of them."""
 
 
 def memory(run: Run) -> Iterator[Row]:
@@ -32,20 +33,29 @@ def memory(run: Run) -> Iterator[Row]:
     quarter = count // 4
     cases = [(100, "plain columns"), (10_000, "plain columns"), (10_000, "behind a filter in PySpark")]
     for keys, kind in cases if not run.quick else cases[:1]:
-        samples = np.array(list(_samples(run.fresh("home"), keys, kind, count, batch)))
-        for who, sizes in zip(("the process", "its JVM and workers"), samples.T, strict=True):
+        samples = list(_samples(run.fresh("home"), keys, kind, count, batch))
+        for number, who in enumerate(("the process", "its JVM and workers")):
+            sizes = [each[number] for each in samples]
             what = f"memory of {who}, {keys:,} keys, {kind}"
-            for mark in (count // 10 or 1, count // 2, count):
+            for mark in (count // 10 or 1, quarter, count // 2, count):
                 yield Row("memory", f"{what}, after {mark * batch / 1e6:g} M events", "MB", Measured(sizes[mark - 1]))
             slope = np.polyfit(np.arange(quarter, count) * batch / 1e6, sizes[quarter:], 1)[0]
             yield Row("memory", f"{what}, after the first quarter", "MB per M events", Measured(slope))
-            level = sizes[-1] / sizes[quarter - 1]
-            what = f"{what}, at the end against after {quarter * batch / 1e6:g} M events"
-            yield Row("memory", what, "x", Measured(level, level), LEVEL, smaller_is_better=True)
+            begin, end = statistics.median(sizes[quarter - 2 : quarter + 1]), statistics.median(sizes[-3:])
+            yield _level(f"{what}, at the end against after {quarter * batch / 1e6:g} M events", end / begin)
+        live = [each[2] for each in samples if len(each) == 3]
+        what = f"live objects of the JVM, {keys:,} keys, {kind}"
+        yield Row("memory", f"{what}, after {count * batch / 1e6:g} M events", "MB", Measured(live[-1]))
+        yield _level(f"{what}, at the end against after {quarter * batch / 1e6:g} M events", live[-1] / live[0])
 
 
-def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterator[tuple[float, float]]:
-    """Megabytes of the process and of its children, after each batch."""
+def _level(what: str, level: float) -> Row:
+    return Row("memory", what, "x", Measured(level, level), LEVEL, smaller_is_better=True)
+
+
+def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterator[list[float]]:
+    """Megabytes after each batch: of the process, of its children, and twice, after a quarter and at the end, of live
+    objects on the JVM's heap: collecting it each time would not leave the heap as a run has it."""
     with hr.open_log(home) as log:
         topic = log.create_topic("events", DDL, event_time="at", durability="os")
         command = [sys.executable, "-m", "bench.flow_memory", str(home), kind, str(batch)]
@@ -54,9 +64,8 @@ def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterat
             for number in range(count):
                 for piece in events(batch, keys, number * batch).to_batches(max_chunksize=50_000):
                     topic.append(piece)
-                print(file=child.stdin, flush=True)
-                ours, theirs = json.loads(child.stdout.readline())
-                yield ours, theirs
+                print("collect" if number + 1 in (count // 4, count) else "", file=child.stdin, flush=True)
+                yield json.loads(child.stdout.readline())
             child.stdin.close()
 
 
@@ -65,9 +74,20 @@ def _drain(home: str, kind: str, batch: int) -> None:
     with hr.App("bench", home=home, spark="local[2]", batch_rows=batch) as app:
         windowed = KINDS[kind](app.stream("events")).window(hr.tumbling("10 seconds"), grace="2 seconds")
         windowed.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view("v", keep="1 minute")
-        for _ in sys.stdin:
+        for asked in sys.stdin:
             assert app.drain() == batch
-            print([_megabytes(os.getpid()), sum(map(_megabytes, descendants(os.getpid())))], flush=True)
+            held = [_megabytes(os.getpid()), sum(map(_megabytes, descendants(os.getpid())))]
+            if asked.strip() == "collect":
+                held.append(_live(app.running.spark))
+            print(json.dumps(held), flush=True)
+
+
+def _live(spark: Any) -> float:
+    """What is left on the heap when it has been collected, in megabytes."""
+    jvm = spark._jvm
+    jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 1e6
 
 
 def _megabytes(pid: int) -> float:
