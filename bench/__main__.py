@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -17,9 +18,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench import (
+    flow_analytics,
     flow_growth,
     flow_latency,
+    flow_memory,
     flow_merge,
+    flow_peers,
     flow_window,
     log_append,
     log_queue,
@@ -49,6 +53,8 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "growth": flow_growth.growth,
     "merge": flow_merge.merge,
     "nexmark": nexmark.queries,
+    "peers": lambda run: itertools.chain(flow_peers.in_windows(run), flow_analytics.analytics(run)),
+    "memory": flow_memory.memory,
 }
 
 

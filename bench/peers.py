@@ -1,12 +1,21 @@
-"""What peers have in common: a server of their own on a free port of the loopback, and being unavailable."""
+"""What peers have in common: a server of their own on a free port of the loopback, or an environment of their own and a
+job in it; and being unavailable."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+JOB_SECONDS_MAX = 900.0
 
 
 class Unavailable(Exception):
@@ -38,3 +47,36 @@ def stop(process: subprocess.Popen[bytes], seconds: float = 20) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def job(name: str, request: dict[str, Any], **environ: str) -> dict[str, Any]:
+    """Runs `bench/<name>_job.py` in that peer's environment, which scripts/peers makes: a JSON object on its standard
+    input, another one as the last line of its output. Everything it started ends with it."""
+    python = Path(sys.prefix, "peers", name, "bin", "python")
+    if not python.with_name("..").joinpath("set-up").exists():
+        raise Unavailable(f"{name} has no environment here (scripts/peers makes it)")
+    script = Path(__file__).with_name(f"{name}_job.py")
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [str(python), str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "PYTHONPATH": "", **environ},
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(json.dumps(request).encode(), timeout=JOB_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{name} did not finish in {JOB_SECONDS_MAX:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").splitlines()
+            told = [line for line in lines if ("Error" in line or "Exception" in line) and not line[0].isspace()]
+            raise Unavailable(f"{name} failed: {(told or lines or ['it said nothing'])[-1]}")
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return answer

@@ -35,11 +35,15 @@ def write_files(tables: Sequence[pa.Table], folder: Path) -> None:
 
 def windowed(spark: SparkSession, files: Path, checkpoint: Path, seconds: int, where: str | None = None) -> float:
     """Seconds that a windowed count and maximum of all files takes, a file a batch."""
-    query = _query(spark, files, seconds, where)
+    return timed(_query(spark, files, seconds, where), checkpoint)
+
+
+def timed(query: Any, checkpoint: Path, mode: str = "update") -> float:
+    """Seconds that a streaming query over all files takes, into nowhere."""
     began = time.perf_counter()
     running = (
         query.writeStream.format("noop")
-        .outputMode("update")
+        .outputMode(mode)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -65,17 +69,22 @@ def small_batches(spark: SparkSession, tables: Sequence[pa.Table], folder: Path,
     return [float(each) for each in took[len(took) // 5 :]]
 
 
-def _query(spark: SparkSession, files: Path, seconds: int, where: str | None) -> Any:
-    from pyspark.sql import functions as F
-
+def read(spark: SparkSession, files: Path) -> Any:
+    """The files as a stream, a file a batch, two seconds of grace; the session is given the settings above."""
     for name, value in CONF.items():
         spark.conf.set(name, value)
-    df = (
+    return (
         spark.readStream.schema("user string, ms int, at timestamp")
         .option("maxFilesPerTrigger", 1)
         .parquet(str(files))
         .withWatermark("at", "2 seconds")
     )
+
+
+def _query(spark: SparkSession, files: Path, seconds: int, where: str | None) -> Any:
+    from pyspark.sql import functions as F
+
+    df = read(spark, files)
     if where is not None:
         df = df.where(where)
     return df.groupBy(F.window("at", f"{seconds} seconds"), "user").agg(F.count("*").alias("n"), F.max("ms").alias("m"))

@@ -5,13 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+from bench import flink_peer, flow_peers, flow_window
+from bench.payload import Payload
+from bench.settings import Run
 
 ROOT = Path(__file__).parent.parent
 
 
 LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
-FLOWS = ("windows", "kinds", "growth", "merge", "nexmark")
+FLOWS = ("windows", "kinds", "growth", "merge", "nexmark", "peers", "memory")
 
 
 def bench(*arguments: str, timeout: float = 110) -> str:
@@ -94,10 +99,40 @@ def test_the_rows_of_flows(tmp_path: Path) -> None:
         "processor time per touched row: top_k, 10 k values a row",
         "q17, auction statistics",
         "q17, processor time",
+        "windowed count and max, 10 s windows every 2 s, 100 keys, from Flink's CSV files",
+        "count and max in sessions with a gap of 1 s, 100 keys",
+        "top_k of 10, 10 s windows, 100 keys",
+        "memory of its JVM and workers, 100 keys, plain columns, after 0.08 M events",
     ):
         assert f"| {row}" in printed
     found = json.loads((results / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 33 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 55 and all(row["ours"]["median"] is not None for row in found["rows"])
+
+
+def test_a_peer_without_its_environment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    data = flow_peers.Data(Run(Payload([]), tmp_path, tmp_path, quick=True, peers=True), [flow_window.events(10, 2)])
+    for peer in flow_peers.SMALL:
+        found = flow_peers._small(data.run, data, flow_peers.TUMBLING, peer)
+        assert found.value.why == f"{peer.job} has no environment here (scripts/peers makes it)"
+
+
+def test_the_answer_that_peers_must_give() -> None:
+    """10 s every 2 s: 12 s is in the windows from 4 to 12, 19 s in those from 10 to 18."""
+    at = pa.array([12_000_000, 19_000_000]).cast(pa.timestamp("us", tz="UTC"))
+    table = pa.table({"user": ["ann", "ann"], "ms": pa.array([7, 5], pa.int32()), "at": at})
+    found = flow_peers.HOPPING.answer([table]).to_pylist()
+    assert [(row["start_ms"] // 1000, row["n"], row["m"]) for row in found] == [
+        (4, 1, 7), (6, 1, 7), (8, 1, 7), (10, 2, 7), (12, 2, 7), (14, 1, 5), (16, 1, 5), (18, 1, 5),
+    ]  # fmt: skip
+
+
+def test_what_is_left_of_a_peers_changes(tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_text("INSERT,ann,1\nUPDATE_BEFORE,ann,1\nUPDATE_AFTER,ann,2\nINSERT,bob,1\n")
+    (tmp_path / "part-1").write_text("INSERT,cy,1\nDELETE,cy,1\nINSERT,bob,1\n")
+    (tmp_path / "part-2").write_text("")
+    found = flink_peer.answer(tmp_path, {"user": pa.string(), "n": pa.int64()}).to_pylist()
+    assert sorted((row["user"], row["n"]) for row in found) == [("ann", 2), ("bob", 1), ("bob", 1)]
 
 
 def test_a_section_can_be_asked_for(tmp_path: Path) -> None:
