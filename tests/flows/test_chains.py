@@ -429,3 +429,29 @@ def test_a_chain_of_three_killed_for_real() -> None:
 
 def _program() -> hr.App:
     return chained(":temp:", None)
+
+
+def test_an_aggregate_that_is_added_above_is_there_below(spark: Any, tmp_path: Path) -> None:
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+    with hr.App("tests", home=tmp_path, spark=spark) as app:
+        windowed = app.stream(app.log.topic("events")).window(hr.tumbling("10 seconds"), idle="1 day")
+        results = windowed.group_by("word").agg(records=hr.count(), most=hr.max("n"), total=hr.sum("n"))
+        behind = app.stream(results.to_view("minutes")).group_by("word")
+        behind.agg(windows=hr.count(), records=hr.sum("records"), most=hr.max("most"), all=hr.sum("total")).to_view(
+            "words"
+        )
+        app.rebuild("minutes").switch()
+        app.running.loop(app.flows["minutes"]).drain()
+        app.rebuild("words").switch()
+        put(app, 2)
+        app.drain()
+        assert words(app) == words_of(app) != {}
+        totals = known(record["n"] for record in records_of(app.log.topic("events")) if record["at"] is not None)
+        dropped = sum(app.view("minutes").ledger()["dropped"].to_pylist())
+        found = sum(known(app.view("words").to_arrow()["all"].to_pylist()))
+        assert found == sum(known(app.view("minutes").to_arrow()["total"].to_pylist())) and (
+            dropped or found == sum(totals)
+        )
+        assert app.audit().ok

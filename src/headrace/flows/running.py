@@ -259,7 +259,9 @@ class Running:
 
         name = feed_topic(flow.name, emit)
         with contextlib.suppress(UnknownTopic):
-            return self._log.topic(name)
+            topic = self._log.topic(name)
+            if {*flow.groups, *(flow.aggregates or ())} <= {*topic.schema.names}:
+                return topic
         schema, settings = feed_schema(flow, self._app, self.spark)
         return self._log.own_topic(name, schema, **settings)
 

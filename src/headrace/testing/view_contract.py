@@ -27,7 +27,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.aggregates import ORDER, Aggregate, collect, top_k
+from headrace.aggregates import ORDER, Aggregate, collect, count_distinct, top_k
+from headrace.aggregates import max as greatest
+from headrace.aggregates import min as least
 from headrace.errors import (
     AggregateFailed,
     Closed,
@@ -42,6 +44,7 @@ from headrace.errors import (
     ViewTaken,
 )
 from headrace.views.contract import (
+    ROWS,
     Column,
     Commit,
     FlowSpec,
@@ -1514,7 +1517,105 @@ def _bag(found: Iterable[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(value for name, value in sorted(row.items()) if name != "op") for row in found)
 
 
-class ViewStoreContract(FlowContract, MergeContract, ChangesContract, ShapedContract, VersionContract):
+class RetractionContract:
+    """Results that shrink, and changes for flows over the view."""
+
+    @pytest.mark.parametrize("ddl", VALUES)
+    @settings(examples, max_examples=8)
+    @given(data=st.data())
+    def test_what_came_can_go_again(self, store: Any, views: Any, ddl: str, data: Any) -> None:
+        spec, kinds = shrinking("v", ddl), st.lists(VALUES[ddl], min_size=1, max_size=4)
+        values = _narrowed(known := data.draw(kinds), [ddl] * len(known))
+        state, there = store.begin(spec, replace=True), list[tuple[str, Any]]()
+        for _ in range(4):
+            came = data.draw(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, *values])), max_size=5))
+            goes = [there[at] for at in sorted(data.draw(st.sets(st.integers(0, 20), max_size=5))) if at < len(there)]
+            left = Counter(map(_cell, there)) - Counter(map(_cell, goes))
+            there = [one for one in there if left[_cell(one)] > 0 and not left.subtract([_cell(one)])] + came
+            changed = [*((one, -1) for one in goes), *((one, 1) for one in came)]
+            state = store.commit(state, commit(state, _weighed(ddl, changed), aggregates=SHRINKING))
+            found = {row["g"]: row for row in rows(views, "v")}
+            assert found.keys() == {group for group, _ in there}
+            for group, row in found.items():
+                of = [value for each, value in there if each == group and value is not None]
+                counts = Counter(map(plain, of))
+                order = {plain(value): ranked(value) for value in of}
+                assert plain(row["lo"]) == (min(counts, key=lambda value: order[value]) if of else None)
+                assert plain(row["hi"]) == (max(counts, key=lambda value: order[value]) if of else None)
+                assert row["kinds"] == len(counts)
+                top = sorted(counts.items(), key=lambda one: (-one[1], order[one[0]]))[:2]
+                assert [(plain(each["value"]), each["count"]) for each in row["top"] or []] == top
+                assert row["n"] == (len(of) or None)
+
+    def test_changes_and_marks_for_flows_over_it(self, store: Any) -> None:
+        spec = counting("v")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 2), (1, "/", 1)])))
+        fed = replace(spec, feeds=("updates", "final"))
+        state = store.begin(fed)  # flows over it begin with what is there
+        told = self._told(store, state)
+        assert [(row["/op"], row["n"]) for row in told["__changes.v"]] == [("+", 2), ("+", 1)]
+        assert "__finals.v" not in told
+        batch = counted(fed, [(0, "/", 3), (2, "/", 1)])
+        more = {"closed_us": T0 + 2 * SIZE, "reachable_us": T0 + SIZE, "frontier_us": T0 + 2 * SIZE}
+        state = store.commit(state, commit(state, batch, **more))
+        told = self._told(store, state)
+        assert [(row["/op"], row["n"]) for row in told["__changes.v"]] == [("-", 2), ("+", 5), ("+", 1), (".", None)]
+        assert [(row["/op"], row["n"]) for row in told["__finals.v"]] == [("+", 5), ("+", 1), (".", None)]
+        for rows_told in told.values():
+            assert [row["/at"] for row in rows_told[:-1]] == [
+                row["window_end"] - timedelta(microseconds=1) for row in rows_told[:-1]
+            ]
+            assert (rows_told[-1]["/closed"], rows_told[-1]["/reachable"]) == (moment(T0 + 2 * SIZE), moment(T0 + SIZE))
+        state = store.commit(state, commit(state, counted(fed, [(0, "/", 1, 1)])))
+        told = self._told(store, state)
+        assert [(row["/op"], row["n"], row["/corrections"]) for row in told["__finals.v"]] == [("-", 5, 0), ("+", 6, 1)]
+
+    def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
+        waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
+        return {each.target: each.rows.to_pylist() for each in waiting}
+
+
+SHRINKING = {
+    name: replace(each, partial=replace(each.partial, retracts=True))
+    for name, each in {
+        "lo": least("x"),
+        "hi": greatest("x"),
+        "kinds": count_distinct("x"),
+        "top": top_k("x", 2),
+    }.items()
+}
+
+
+def shrinking(name: str, ddl: str) -> FlowSpec:
+    """The least, the greatest, how many and which values there are of a column of that type, by group."""
+    types = {"lo": ddl, "hi": ddl, "kinds": "bigint", "top": f"array<struct<value:{ddl},count:bigint>>"}
+    slots = [SlotColumn(ROWS, "bigint", "add"), SlotColumn("n__sum", "bigint", "add")]
+    slots += [SlotColumn(slot, kind, "kept", ddl) for slot, kind in types.items()]
+    results = [Result(slot, kind, (slot,)) for slot, kind in types.items()]
+    results.append(Result("n", "bigint", ("n__sum",), unless="n__sum"))
+    view = ViewSpec(name, (Column("g", "string"),), tuple(slots), tuple(results), retracts=True)
+    return FlowSpec(name, "shop", ("__changes.x",), view)
+
+
+def _weighed(ddl: str, changed: Sequence[tuple[tuple[str, Any], int]]) -> pa.Table:
+    """A partial row for each change."""
+    struct = pa.struct([("value", arrow_type(ddl)), ("count", pa.int64())])
+    lists = [[] if value is None else [{"value": value, "count": sign}] for (_, value), sign in changed]
+    columns: dict[str, pa.Array] = {"g": pa.array([group for (group, _), _ in changed], pa.string())}
+    columns[ROWS] = pa.array([sign for _, sign in changed], pa.int64())
+    columns["n__sum"] = pa.array([0 if value is None else sign for (_, value), sign in changed], pa.int64())
+    columns |= {slot: pa.array(lists, pa.list_(struct)) for slot in SHRINKING}
+    return _tailed(columns, len(changed))
+
+
+def _cell(one: tuple[str, Any]) -> tuple[str, Any]:
+    return one[0], plain(one[1])
+
+
+class ViewStoreContract(
+    FlowContract, MergeContract, ChangesContract, ShapedContract, VersionContract, RetractionContract
+):
     """All of it."""
 
 

@@ -19,6 +19,8 @@ from headrace.names import check_name
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    import pyarrow as pa
+
     from headrace.log.contract import LogUsage, Maintained, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
@@ -104,12 +106,19 @@ class EmbeddedLog:
         return self._handle(self._catalog.create(name, schema, settings, exist_ok=exist_ok))
 
     def own_topic(
-        self, name: str, schema: object, *, event_time: str | None = None, max_ahead: Duration = "1 hour"
+        self, name: str, schema: pa.Schema, *, event_time: str | None = None, max_ahead: Duration = "1 hour"
     ) -> EmbeddedTopic:
-        """A topic of headrace's own, which is not listed; the one that is there, if there is."""
+        """A topic of headrace's own, which is not listed; the one that is there, if there is, with columns added that
+        it has not."""
         self._check()
         settings = settings_of({"event_time": event_time, "max_ahead": max_ahead})
-        return self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
+        topic = self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
+        fresh = [field for field in schema if field.name not in topic.schema.names]
+        if fresh:
+            import pyarrow as pa
+
+            self._catalog.alter(self._catalog.named(name), {"schema": pa.schema([*topic.schema, *fresh])})
+        return self.topic(name)
 
     def topic(self, name: str) -> EmbeddedTopic:
         """The topic of that name; UnknownTopic if there is none."""
