@@ -51,7 +51,7 @@ def analytics(run: Run) -> Iterator[Row]:
                     topic.append(piece)
             files = run.fresh("parquet")
             spark_peer.write_files(tables, files)
-            for case in _cases():
+            for case in _cases()[:: run.size(1, 3)]:
                 ours = _ours(run, app, topic, case, total, files)
                 peer = run.peer("Spark", f"{case.settings}; {SETTINGS}", partial(_spark, run, app, case, files, total))
                 wanted = peer.value.median and WANTED * peer.value.median
@@ -81,11 +81,8 @@ def _cases() -> list[Case]:
         ),
         Case(
             "count_distinct, exact, 10 s windows", ten, {"n": hr.count_distinct("ms")},
-            lambda df: windowed(
-                df.select(F.window("at", "10 seconds").alias("w"), "user", "ms").dropDuplicates(["w", "user", "ms"])
-                .select(F.col("w.start").alias("at"), "user")
-            ).agg(n()),
-            "dropDuplicates and a count: in a stream it has no distinct aggregate; append mode", "append",
+            lambda df: windowed(df, "ms").agg(n()).groupBy("window", "user").agg(n()),
+            "two aggregates, by value and then without: in a stream it has no distinct one; append mode", "append",
         ),
         Case(
             "top_k of 10, 10 s windows", ten, {"n": hr.top_k("ms", 10)},

@@ -42,20 +42,15 @@ def memory(run: Run) -> Iterator[Row]:
             slope = np.polyfit(np.arange(quarter, count) * batch / 1e6, sizes[quarter:], 1)[0]
             yield Row("memory", f"{what}, after the first quarter", "MB per M events", Measured(slope))
             begin, end = statistics.median(sizes[quarter - 2 : quarter + 1]), statistics.median(sizes[-3:])
-            yield _level(f"{what}, at the end against after {quarter * batch / 1e6:g} M events", end / begin)
-        live = [each[2] for each in samples if len(each) == 3]
-        what = f"live objects of the JVM, {keys:,} keys, {kind}"
-        yield Row("memory", f"{what}, after {count * batch / 1e6:g} M events", "MB", Measured(live[-1]))
-        yield _level(f"{what}, at the end against after {quarter * batch / 1e6:g} M events", live[-1] / live[0])
-
-
-def _level(what: str, level: float) -> Row:
-    return Row("memory", what, "x", Measured(level, level), LEVEL, smaller_is_better=True)
+            level, what = end / begin, f"{what}, at the end against after {quarter * batch / 1e6:g} M events"
+            yield Row("memory", what, "x", Measured(level, level), LEVEL, smaller_is_better=True)
+        what = f"live objects on the JVM's heap, {keys:,} keys, {kind}, after {count * batch / 1e6:g} M events"
+        yield Row("memory", what, "MB", Measured(samples[-1][2]))
 
 
 def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterator[list[float]]:
-    """Megabytes after each batch: of the process, of its children, and twice, after a quarter and at the end, of live
-    objects on the JVM's heap: collecting it each time would not leave the heap as a run has it."""
+    """Megabytes after each batch: of the process, of its children, and at the end of live objects on the JVM's heap;
+    collecting it before that would change how large it gets."""
     with hr.open_log(home) as log:
         topic = log.create_topic("events", DDL, event_time="at", durability="os")
         command = [sys.executable, "-m", "bench.flow_memory", str(home), kind, str(batch)]
@@ -64,7 +59,7 @@ def _samples(home: Path, keys: int, kind: str, count: int, batch: int) -> Iterat
             for number in range(count):
                 for piece in events(batch, keys, number * batch).to_batches(max_chunksize=50_000):
                     topic.append(piece)
-                print("collect" if number + 1 in (count // 4, count) else "", file=child.stdin, flush=True)
+                print("collect" if number + 1 == count else "", file=child.stdin, flush=True)
                 yield json.loads(child.stdout.readline())
             child.stdin.close()
 
