@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "windows",
         "aggregates",
         "sketches",
+        "bloom",
         "position",
         "failpoints",
         "rendering",

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.aggregates import Aggregate, first, over_changes
+from headrace.bloom import Dedup
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, Transform
@@ -33,7 +34,7 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
-from headrace.windows import CALENDAR_US_MAX, Calendar, Drop, Fixed, Late, Session, Window, drop, session
+from headrace.windows import CALENDAR_US_MAX, Calendar, Correct, Drop, Fixed, Late, Session, Window, drop, session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from headrace.views.watching import Watch
 
 HOME = ".headrace"
+KEYS = 1_000_000
+"""So many different keys are expected within the time of an approximate dedup, in a partition."""
 
 overrides: dict[str, Any] = {}
 """What the command line says of `home` and `spark`: it comes over what programs say."""
@@ -391,15 +394,27 @@ class Stream:
         grace: Duration = "0 seconds",
         late: Late | None = None,
         idle: Duration = "30 seconds",
+        approx: float | None = None,
+        keys: int = KEYS,
     ) -> Stream:
         """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
         an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
         that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
-        allow: then `late` says what becomes of it."""
+        allow: then `late` says what becomes of it.
+
+        With `approx`, in bounded memory, and without ever taking anything back: of records with the same key, in one
+        partition of the topic, the first that came. That share of records, 0.01 for one in a hundred, may be taken for
+        repetitions and are none, if at most `keys` different keys come `within`, in a partition. Repetitions in other
+        partitions are not found: the topic's key should be the same. A record is too late when its partition is
+        `within` and `grace` beyond it, whatever the windows behind this allow."""
         if not key or not all(isinstance(name, str) and name for name in key):
             raise InvalidArgument("key", key, "must be names of columns, at least one: dedup('id', within='1 hour')")
         if self.upstream or self.deduped:
             raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
+        if approx is not None:
+            return self._dedup_about(key, within, grace, late, idle, approx, keys)
+        if keys != KEYS:
+            raise InvalidArgument("keys", keys, "is for approx=…: without that all keys are kept, however many come")
         flow = Flow(
             name="",
             sources=self.sources,
@@ -416,12 +431,43 @@ class Stream:
         )
         return Stream(self.app, (), deduped=flow)
 
+    def _dedup_about(
+        self,
+        key: tuple[str, ...],
+        within: Duration,
+        grace: Duration,
+        late: Late | None,
+        idle: Duration,
+        approx: float,
+        keys: int,
+    ) -> Stream:
+        if isinstance(late, Correct):
+            why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
+            raise InvalidArgument("late", late, f"{why}. Make grace longer, or use hr.drop(…)")
+        within_us, grace_us = (
+            duration_us(within, argument="within"),
+            duration_us(grace, argument="grace", positive=False),
+        )
+        flow = Flow(
+            name="",
+            sources=tuple(replace(each, transforms=(*each.transforms, *self.transforms)) for each in self.sources),
+            grace_us=grace_us,
+            late=late or Drop(),
+            idle_us=duration_us(idle, argument="idle"),
+            dedup=Dedup(key, within_us, grace_us, approx, keys),
+        )
+        return Stream(self.app, (), deduped=flow)
+
     def _named(self, name: str, shape: _Shape) -> Stream:
         """With the flow that takes out duplicates before it, if there is one. That accepts all records that the windows
         behind it accept."""
         if self.deduped is None:
             return self
         flow, window, app = self.deduped, shape.window, self.app
+        if flow.dedup is not None:
+            flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
+            app._add(flow)
+            return replace(self, sources=(Source(app.running.target(flow, {})),), deduped=None)
         assert isinstance(flow.window, Session)
         if window is not None:
             size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
@@ -451,8 +497,10 @@ class Stream:
         grace_us = duration_us(grace, argument="grace", positive=False)
         if self.upstream is not None:
             _check_over_view(self.upstream, window, time, {"grace": grace_us, "late": late})
-        if self.deduped is not None and (time is not None or not isinstance(window, Fixed | Calendar)):
-            why = "behind dedup windows are fixed, or of a calendar, and of the records' own time"
+        if self.deduped is not None and time is not None:
+            raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
+        if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
+            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
             raise InvalidArgument("window", str(window), why)
         shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
         return Windowed(self, shape)
@@ -525,7 +573,8 @@ class Grouped:
                 why = "merges what a view keeps: use it over app.stream(view)"
                 raise InvalidArgument(name, str(aggregate), why)
         upstream = self.stream.upstream
-        if upstream is None and self.stream.deduped is None:
+        deduped = self.stream.deduped
+        if upstream is None and (deduped is None or not deduped.records):
             return Aggregated(self, aggregates)
         known = (upstream.aggregates if upstream else None) or {}
         return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})

@@ -52,7 +52,9 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARING = {ROOT / "docs" / f"{name}.md" for name in ("aggregates", "howto", "rebuild", "time", "tutorial", "windows")}
+SHARING = {
+    ROOT / "docs" / f"{name}.md" for name in ("aggregates", "dedup", "howto", "rebuild", "time", "tutorial", "windows")
+}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
 

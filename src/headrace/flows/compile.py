@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.aggregates import Aggregate
+from headrace.bloom import Dedup
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.arrow_partials import ArrowPartials
@@ -224,13 +225,28 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         target=flow.target,
         emit=flow.emit,
         feeds=flow.feeds,
+        dedup=str(flow.dedup or ""),
     )
+    if flow.dedup is not None:
+        _check_dedup(flow, flow.dedup, df)
     if flow.aggregates is None:
         return spec
     view = _view(flow, df)
     if flow.after and view.public:
         view = replace(view, shaped=_shaped(flow, view, df.sparkSession))
     return replace(spec, view=view)
+
+
+def _check_dedup(flow: Flow, dedup: Dedup, df: DataFrame) -> None:
+    """Repetitions are found by a key and a time."""
+    time = time_column(flow)
+    if time is None:
+        names = " and ".join(repr(topic.name) for topic in flow.topics)
+        why = f"{names} has no event time, or they have different ones: create topics with event_time=…"
+        raise InvalidArgument("dedup", str(dedup), f"flow {flow.name!r}: {why}")
+    for name in (*dedup.key, time):
+        if name not in df.columns:
+            raise UnknownColumn(flow.name, name, [each for each in df.columns if each != SOURCE])
 
 
 def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ...]:
@@ -246,7 +262,7 @@ def empty(flow: Flow, spark: SparkSession) -> DataFrame:
     out: DataFrame | None = None
     for source in flow.sources:
         df = through(source.transforms, spark.createDataFrame([], ranges.spark_schema(source.topic)))
-        if flow.own_progress:
+        if flow.tells_source:
             df = df.withColumn(SOURCE, F.lit(0))
         out = df if out is None else out.unionByName(df)
     assert out is not None
@@ -462,8 +478,12 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     if flow.records:
         return _of_records(flow, spark)
     if spec.view is None:
-        plain = empty(flow, spark).drop(*META, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
+        plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
         schema = schema_from(plain.schema)
+        if flow.dedup is not None:
+            partitions = len(flow.sources) * max(topic.settings.partitions for topic in flow.topics)
+            settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}
+            return schema, settled
         settings = flow.sources[0].topic.settings
         implied: dict[str, Any] = {"event_time": time_column(flow), "key": settings.key}
     else:

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
+from headrace.bloom import Dedup
 from headrace.views.contract import Emit
 from headrace.windows import Drop, Late, Window
 
@@ -65,6 +66,8 @@ class Flow:
     """Which of the view's changes other flows read."""
     records: bool = False
     """Whether its results are records, one of many that are alike: only other flows read them."""
+    dedup: Dedup | None = None
+    """What takes out repetitions behind the transforms, about: what is left is for other flows."""
 
     @property
     def retracts(self) -> bool:
@@ -85,6 +88,11 @@ class Flow:
     def own_progress(self) -> bool:
         """Whether the log does not know how far its time has come."""
         return self.time is not None and not self.by_arrival
+
+    @property
+    def tells_source(self) -> bool:
+        """Whether records say which source they are from: what is known of a partition must not meet another's."""
+        return self.own_progress or self.dedup is not None
 
     @property
     def topics(self) -> list[EmbeddedTopic]:

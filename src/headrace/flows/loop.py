@@ -26,6 +26,7 @@ from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
+from headrace.flows.repeats import Repeats
 from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
@@ -36,6 +37,7 @@ from headrace.views.contract import (
     MARK,
     OP,
     Commit,
+    Filtered,
     FlowState,
     LedgerRow,
     Outgoing,
@@ -68,6 +70,7 @@ class Batch:
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
+    filters: list[Filtered] = field(default_factory=list)
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
@@ -92,6 +95,7 @@ class FlowLoop:
         self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
+        self._repeats = Repeats(self.flow, store) if self.flow.dedup else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._begun_us = 0
@@ -260,6 +264,9 @@ class FlowLoop:
         table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
+            if self._repeats is not None:
+                found = self._repeats.taken_out(table, self._places, batch.places)
+                return replace(batch, outgoing=found.outgoing, ledger=found.ledger, filters=found.filters)
             out = _in_order(table)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.own_progress:
@@ -324,6 +331,7 @@ class FlowLoop:
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 buried=batch.buried,
+                filters=batch.filters,
                 relayed=self._relay.done,
                 shape=self._shape,
                 aggregates=self.flow.aggregates or {},

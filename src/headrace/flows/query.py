@@ -19,6 +19,7 @@ from headrace.flows.compile import Compiled, moved, time_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
+from headrace.flows.repeats import HASH
 from headrace.flows.session import cores, workers_are_here
 from headrace.schema import quoted_name
 
@@ -105,6 +106,8 @@ class FlowQuery:
 
     def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         df = self._records(readers, planned)
+        if self._flow.dedup is not None:
+            df = df.withColumn(HASH, F.xxhash64(*(F.col(quoted_name(name)) for name in self._flow.dedup.key)))
         made = self._flow.aggregates is None or self.compiled.arrow is not None
         return df if made else partial_rows(self._flow, df, self._time())
 
@@ -121,7 +124,7 @@ class FlowQuery:
             else:
                 continue
             df = through(source.transforms, df)
-            frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.own_progress else df)
+            frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
         df = functools.reduce(lambda left, right: left.unionByName(right), frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
             df = df.coalesce(1)  # few records need no exchange

@@ -47,9 +47,13 @@ class Relay:
         topic = self._log.topic(waiting.target)
         stamp = self._stamps.get(waiting.target) or topic.stamps(self._producer)
         self._stamps[waiting.target] = stamp
-        progress = waiting.rows["_progress"] if "_progress" in waiting.rows.column_names else None
-        rows = waiting.rows.drop_columns(["_progress"]) if progress is not None else waiting.rows
-        topic.append(rows, progress=progress, stamp=replace(stamp, sequence=waiting.base))
+        rows, partition = waiting.rows, None
+        progress = rows["_progress"] if "_progress" in rows.column_names else None
+        if "_partition" in rows.column_names:
+            partition = rows["_partition"][0].as_py()
+            self._log.widen_own_topic(waiting.target, partition + 1)  # its source may have got more
+        rows = rows.drop_columns([name for name in ("_progress", "_partition") if name in rows.column_names])
+        topic.append(rows, partition=partition, progress=progress, stamp=replace(stamp, sequence=waiting.base))
         reach("relay.appended")
         return int(rows.num_rows)
 

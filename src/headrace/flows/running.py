@@ -249,7 +249,7 @@ class Running:
         with contextlib.suppress(UnknownTopic):
             return self._log.topic(flow.target)
         schema, implied = target_schema(flow, self._app, self.spark)
-        if flow.records:
+        if flow.records or flow.dedup:
             return self._log.own_topic(flow.target, schema, **implied)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
 

@@ -47,6 +47,7 @@ from headrace.views.contract import (
     ROWS,
     Column,
     Commit,
+    Filtered,
     FlowSpec,
     FlowState,
     LedgerRow,
@@ -409,6 +410,20 @@ class FlowContract(Setting):
         assert [(each.sequence, each.base) for each in store.outbox("clicks")] == [(3, 6)]
         store.commit(state, commit(state, relayed=-1))
         assert len(store.outbox("clicks")) == 1, "nothing comes back"
+
+    def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
+        state = store.begin(counting())
+        told = [Filtered("t", 0, T0, 7, [(7, 0, b"a"), (8, 1, b"b")]), Filtered("t", 3, -(2**63), -9, [(-9, 0, b"c")])]
+        state = store.commit(state, commit(state, filters=told))
+        assert [replace(each, lowest=0) for each in told] == store.filters("clicks")
+        stale = state
+        state = store.commit(state, commit(state, filters=[Filtered("t", 0, T0 + 1, 8, [(8, 1, b"d"), (8, 2, b"e")])]))
+        with pytest.raises(CommitConflict):
+            store.commit(stale, commit(stale, filters=[Filtered("t", 0, T0, 9, [(9, 0, b"f")])]))
+        kept = [Filtered("t", 0, T0 + 1, 0, [(8, 1, b"d"), (8, 2, b"e")]), replace(told[1], lowest=0)]
+        assert store.filters("clicks") == kept
+        store.drop("clicks")
+        assert store.filters("clicks") == []
 
     def test_neither_frontier_nor_what_is_closed_goes_back(self, store: Any, views: Any) -> None:
         spec = counting()

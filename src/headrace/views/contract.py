@@ -170,6 +170,7 @@ class FlowSpec:
     emit: Emit | None = None
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes flows of this home read: `feed_topic`."""
+    dedup: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -225,6 +226,7 @@ class FlowSpec:
             "transform behind agg": "none" if made is None else f"to {made}" if made else "a filter",
             "written to": f"topic {self.target!r}" if self.target else "a view",
             "emit": self.emit or "none",
+            "dedup": self.dedup or "none",
         }
 
     def _types(self, aggregate: str) -> str:
@@ -277,8 +279,22 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Filtered:
+    """What a flow has seen of a partition, to know it again: pages of filters, each of a stretch of time, that have
+    changed; those of stretches before `lowest` go. `reached_us`: how far the partition has come, as the filters see."""
+
+    topic: str
+    partition: int
+    reached_us: int
+    lowest: int
+    pages: Sequence[tuple[int, int, bytes]]
+    """(stretch, number, bits)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Rows on their way to a topic, with the progress each carries in a column `_progress`."""
+    """Rows on their way to a topic, with the progress each carries in a column `_progress`. With a column `_partition`
+    they go to that one, all of them."""
 
     target: str
     rows: pa.Table
@@ -314,6 +330,7 @@ class Commit:
     """Windows that end by then are final."""
     reachable_us: int | None = None
     partials: pa.Table | None = None
+    filters: Sequence[Filtered] = ()
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
@@ -349,6 +366,8 @@ class ViewStore(Protocol):
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 
     def outbox(self, flow: str) -> list[Waiting]: ...
+
+    def filters(self, flow: str) -> list[Filtered]: ...
 
     def last_window_end(self, flow: str) -> int | None: ...
 

@@ -592,8 +592,9 @@ class Views:
         )
 
     def ledger(self, view: str) -> pa.Table:
-        """What became of every record, window by window; the row without a window counts what belongs to none."""
-        self.spec(view)
+        """What became of every record, window by window; the row without a window counts what belongs to none. Also of
+        a flow that writes to a topic."""
+        self.flow(view, topics=True)
         with self._reading() as db:
             rows = db.execute(
                 "SELECT nullif(window_start, ''), window_end, on_time, corrected, dropped, untimed FROM _ledger "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import socket
@@ -47,6 +48,7 @@ from headrace.views import exact, feeding, joining, merging, retracting, sliding
 from headrace.views.contract import (
     Commit,
     Emit,
+    Filtered,
     FlowSpec,
     FlowState,
     LedgerRow,
@@ -74,6 +76,12 @@ BURIED = (
     "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
 )
 """Records that flows gave up."""
+FILTERS = (
+    "CREATE TABLE IF NOT EXISTS _filters (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "stretch INTEGER NOT NULL, page INTEGER NOT NULL, bits BLOB NOT NULL, "
+    "PRIMARY KEY (flow, topic, partition, stretch, page))"
+)
+"""What flows have seen. Page -1, of no stretch, is how far the partition has come, a number."""
 
 SCHEMA = (
     "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -193,7 +201,7 @@ class SqliteViews:
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
-        for statement in (BEGINS, BURIED):  # a file may be from before there was such a table
+        for statement in (BEGINS, BURIED, FILTERS):  # a file may be from before there was such a table
             db.execute(statement)
         db.execute("COMMIT")
         (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
@@ -371,6 +379,17 @@ class SqliteViews:
             ).fetchall()
         return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
 
+    def filters(self, flow: str) -> list[Filtered]:
+        """What the flow has seen."""
+        with self._reading() as db:
+            sql = "SELECT topic, partition, stretch, page, bits FROM _filters WHERE flow = ? ORDER BY 1, 2, 4"
+            rows = db.execute(sql, (flow,)).fetchall()
+        out: list[Filtered] = []
+        for place, some in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
+            (*_, reached), *pages = some
+            out.append(Filtered(*place, int.from_bytes(reached, "big", signed=True), 0, [row[2:] for row in pages]))
+        return out
+
     def last_window_end(self, flow: str) -> int | None:
         """The end of the flow's last window that has a row."""
         with self._reading() as db:
@@ -496,6 +515,14 @@ class SqliteViews:
             ],
         )
         db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
+        for each in commit.filters:
+            place = (flow, each.topic, each.partition)
+            gone = "DELETE FROM _filters WHERE flow = ? AND topic = ? AND partition = ? AND stretch < ? AND page >= 0"
+            db.execute(gone, (*place, each.lowest))
+            kept = [(0, -1, each.reached_us.to_bytes(8, "big", signed=True)), *each.pages]
+            db.executemany(
+                "INSERT OR REPLACE INTO _filters VALUES (?, ?, ?, ?, ?, ?)", [(*place, *row) for row in kept]
+            )
         db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
         fewer = [(flow, _ledger_values(row)[0]) for row in commit.ledger if row.on_time <= 0]
         db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone

@@ -22,7 +22,7 @@ __all__ = ["FLOW_TABLES", "Compared", "Counts", "Which", "beside", "exchange", "
 
 Which = Literal["next", "previous"]
 
-FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried")
+FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_filters")
 """What the store keeps of a flow, under its name."""
 UNROUNDED = 1e-9
 """Sums of doubles depend on their order this much, of the larger of the two."""

@@ -106,12 +106,18 @@ class EmbeddedLog:
         return self._handle(self._catalog.create(name, schema, settings, exist_ok=exist_ok))
 
     def own_topic(
-        self, name: str, schema: pa.Schema, *, event_time: str | None = None, max_ahead: Duration = "1 hour"
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        event_time: str | None = None,
+        max_ahead: Duration = "1 hour",
+        partitions: int = 1,
     ) -> EmbeddedTopic:
         """A topic of headrace's own, which is not listed; the one that is there, if there is, with columns added that
         it has not."""
         self._check()
-        settings = settings_of({"event_time": event_time, "max_ahead": max_ahead})
+        settings = settings_of({"event_time": event_time, "max_ahead": max_ahead, "partitions": partitions})
         topic = self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
         fresh = [field for field in schema if field.name not in topic.schema.names]
         if fresh:
@@ -119,6 +125,12 @@ class EmbeddedLog:
 
             self._catalog.alter(self._catalog.named(name), {"schema": pa.schema([*topic.schema, *fresh])})
         return self.topic(name)
+
+    def widen_own_topic(self, name: str, partitions: int) -> None:
+        """Gives a topic, of headrace's own too, so many partitions, if it has fewer."""
+        state = self._catalog.named(name)
+        if state.settings.partitions < partitions:
+            self._catalog.alter(state, {"partitions": partitions})
 
     def topic(self, name: str) -> EmbeddedTopic:
         """The topic of that name; UnknownTopic if there is none."""
