@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.flows import hops
 from headrace.flows.audit import Compared, Gone
-from headrace.views.contract import FlowState, ViewSpec
+from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from tests.flows.oracle import Query, expected, records_of
 from tests.flows.sparkless import AGGREGATES, Sparkless
 
@@ -115,6 +115,21 @@ def test_any_records_in_any_cuts(
     ):
         put(flow, found, restarts=True)
         check(flow, query(kind, grace, within, groups))
+
+
+def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path) -> None:
+    """A topic that a flow writes of two partitions has their progress, of the one behind the other. What is kept of a
+    session must not go because the one that is ahead was read first."""
+    names = ("records", "words")
+    with Sparkless(tmp_path, WINDOWS["session"], groups=(), names=names) as flow:
+        writer = flow.store.begin(FlowSpec("clean", "tests", ("raw",), None, target="events"))
+        both = {"raw": {0: Place(0, None), 1: Place(0, None)}}
+        flow.store.commit(writer, Commit(sequence=0, places=both, topic_ids={"raw": "1"}))
+        flow.started()
+        for word, seconds, progress in ("a", 0, None), ("b", 100, at(100)), ("a", 1, at(0)):
+            flow.topic.append([{"word": word, "n": 1, "at": at(seconds)}], progress=[progress])
+            flow.loop.drain()
+        check(flow, query("session", 0, 0, ()))
 
 
 @few

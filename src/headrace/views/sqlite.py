@@ -390,6 +390,19 @@ class SqliteViews:
             out.append(Filtered(*place, int.from_bytes(reached, "big", signed=True), 0, [row[2:] for row in pages]))
         return out
 
+    def goes_back(self, topics: Sequence[str]) -> bool:
+        """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
+        any order, or records of several partitions. Headrace's own topics of records keep those apart."""
+        with self._reading() as db:
+            for (name,) in db.execute("SELECT flow FROM _flows").fetchall():
+                spec = self._known(db, name)
+                if spec.target is None or spec.target not in topics:
+                    continue
+                (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (name,)).fetchone()
+                if spec.view is not None or (read > 1 and not spec.target.startswith("__")):
+                    return True
+        return False
+
     def last_window_end(self, flow: str) -> int | None:
         """The end of the flow's last window that has a row."""
         with self._reading() as db:
