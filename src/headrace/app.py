@@ -495,8 +495,10 @@ class Stream:
             kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
         grace_us = duration_us(grace, argument="grace", positive=False)
+        if late is not None and not isinstance(late, Late):
+            raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
         if self.upstream is not None:
-            _check_over_view(self.upstream, window, time, {"grace": grace_us, "late": late})
+            _check_over_view(self.upstream, window, time, {"grace": grace if grace_us else None, "late": late})
         if self.deduped is not None and time is not None:
             raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
         if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
@@ -639,12 +641,14 @@ def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapp
         raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
     if not isinstance(window, Fixed | Calendar):
         raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
+    if isinstance(view.window, Fixed) and isinstance(window, Fixed) and window.size_us < view.window.size_us:
+        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
     if time is not None:
         raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
     for argument, value in judging.items():
         if value:
             why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
-            raise InvalidArgument(argument, value, why)
+            raise InvalidArgument(argument, str(value), why)
 
 
 class View:

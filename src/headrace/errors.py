@@ -235,6 +235,12 @@ class TopicReplaced(HeadraceError):
     topic_id: str
 
     def __str__(self) -> str:
+        if self.topic.startswith("__"):
+            _, _, view = self.topic.partition(".")
+            return (
+                f"the changes of view {view!r} begin anew, because it was dropped. Drop what was made of them, too "
+                f"(headrace views drop NAME; app.view(NAME).drop()), and run again."
+            )
         return (
             f"topic {self.topic!r} with id {self.topic_id} was deleted (a topic of the same name may "
             f"have been created since). Open it again with log.topic({self.topic!r})."
@@ -593,6 +599,13 @@ class FlowChanged(HeadraceError):
     changes: list[str]
 
     def __str__(self) -> str:
+        if self.flow.endswith(".dedup"):
+            view = self.flow.removesuffix(".dedup")
+            return (
+                f"dedup(…) before {view!r} is not what was run before: {'; '.join(self.changes)}. Undo that, give "
+                f"{view!r} another name, or drop it with what it was made of (headrace views drop {view}; "
+                f"app.view({view!r}).drop()), and run again."
+            )
         return (
             f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Have it made anew from "
             f"the log beside the old one (headrace rebuild APP.py {self.flow} --switch; in a notebook "

@@ -3,6 +3,7 @@ Owns how they are shown, and the question before one is dropped. Starts no Spark
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -187,7 +188,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
     Example:
       headrace views drop views_per_minute --yes
     """
-    from headrace.errors import ViewInUse
+    from headrace.errors import UnknownTopic, ViewInUse
     from headrace.views.sqlite import SqliteViews
     from headrace.views.versions import beside
 
@@ -199,10 +200,13 @@ def drop(view: str, yes: bool, force: bool) -> None:
     what = f"view {view} and its {rows}" if target is None else f"flow {view} into topic {target}"
     confirm(f"drop {what}", yes)
     with SqliteViews(home()) as store:
-        store.drop(view)
+        nobodys = store.drop(view)
     if (log := opened_if_any()) is not None:
         with log:
-            for name in (view, beside(view, "next")):
+            for topic in nobodys:
+                with contextlib.suppress(UnknownTopic):
+                    log.delete_own_topic(topic)
+            for name in (view, f"{view}.dedup", beside(view, "next")):
                 log.forget_flow(name)
     if target is None:
         note(f"{what} are dropped; the log has what they were made from")

@@ -76,4 +76,6 @@ class Changes:
         return self._records[name].combine_chunks()
 
     def _signed(self, column: pa.Array) -> pa.Array:
+        if column.type == pa.int64() and pc.min(column).as_py() == -(2**63):
+            column = column.cast(pa.decimal128(19, 0))  # there is no such number above zero
         return pc.if_else(self._went, pc.negate_checked(column), column)

@@ -208,7 +208,10 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
 
     schema = ranges.spark_schema(source.topic)
     needed = columns_needed(spark, query, schema)
-    return ranges.Columns(source.topic, source.topic.schema, schema, needed, changes=source.changes)
+    placeless = source.changes and flow.aggregates is not None
+    return ranges.Columns(
+        source.topic, source.topic.schema, schema, needed, changes=source.changes, placeless=placeless
+    )
 
 
 def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
@@ -373,7 +376,7 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
     if flow.records:
         return
-    of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own")}
+    of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own", "merge")}
     columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
     for field, aggregate in zip(df.select(*columns).schema if columns else (), of.values(), strict=True):
         said = f"flow {flow.name!r}: {aggregate} is of"
@@ -434,7 +437,9 @@ def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> l
             case "exact" | "rounded":
                 out.append(SlotColumn(slot.name, "string" if slot.rule == "exact" else "double", slot.rule, slot.of))
             case "finished":
-                out.append(SlotColumn(slot.name, aggregate.type or out[0].type, slot.rule, slot.of))
+                kept = arrow_type(out[0].type)  # of collected values, each with what orders it
+                values = type_ddl(kept.value_type.field("value").type) if aggregate.type is None else ""
+                out.append(SlotColumn(slot.name, aggregate.type or f"array<{values}>", slot.rule, slot.of))
             case "kept":
                 array = schema[slot.name].dataType
                 assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
@@ -478,8 +483,11 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     if flow.records:
         return _of_records(flow, spark)
     if spec.view is None:
-        plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK).withColumnRenamed(OP, "op")
-        schema = schema_from(plain.schema)
+        plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
+        if flow.retracts and "op" in plain.columns:
+            why = "says whether a record came or went: give yours another name, in .transform(…)"
+            raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
+        schema = schema_from(plain.withColumnRenamed(OP, "op").schema)
         if flow.dedup is not None:
             partitions = len(flow.sources) * max(topic.settings.partitions for topic in flow.topics)
             settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}

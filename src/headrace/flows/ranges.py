@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,7 @@ from headrace.flows.scratch import scratch_file
 from headrace.flows.session import cores
 from headrace.log.contract import META
 from headrace.time import UNSET
-from headrace.views.contract import MARK, OP, Place
+from headrace.views.contract import MARK, OP, UPDATED_AT, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -198,6 +199,8 @@ class Columns:
     then: Then | None = None
     changes: bool = False
     """Whether its records are changes, with marks between them, which are nobody's."""
+    placeless: bool = False
+    """Whether changes come without the place of their own, which a row that goes has not from when it came."""
 
     @property
     def comes(self) -> StructType:
@@ -257,6 +260,7 @@ class _Reading:
     whole: pa.Schema
     of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None
     changes: bool = False
+    placeless: bool = False
 
     def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
@@ -272,14 +276,27 @@ class _Reading:
                 carries = each.carry_us != UNSET and "_progress" in self.wanted
                 if self.changes:
                     batch = batch.filter(pc.not_equal(batch.column(OP), "."))
+                    batch = _of_rows(batch, ("_partition", "_offset") if self.placeless else ())
                 yield _carrying(batch, each.carry_us) if carries else batch
 
 
 def _reading(columns: Columns) -> _Reading:
     whole = arrow_schema(columns.known, columns.schema.names)
-    needed = {*columns.needed, *((OP,) if columns.changes else ())}
+    needed = {*columns.needed, *((OP, UPDATED_AT) if columns.changes else ())}
     wanted = [column for column in whole.names if column in needed] or ["_offset"]
-    return _Reading(wanted, whole, None if columns.then is None else columns.then.of, columns.changes)
+    of = None if columns.then is None else columns.then.of
+    return _Reading(wanted, whole, of, columns.changes, columns.placeless)
+
+
+def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:
+    """Changes with what is the row's own in place of where and when they were written: the '-' of a row must be made
+    into the same as its '+' was."""
+    for at, name in enumerate(batch.schema.names):
+        if name == "_arrived_at":
+            batch = batch.set_column(at, batch.schema.field(at), batch.column(UPDATED_AT))
+        elif name in without:
+            batch = batch.set_column(at, batch.schema.field(at), pa.array(np.zeros(len(batch)), batch.column(at).type))
+    return batch
 
 
 def marks(topic: EmbeddedTopic, chosen: Range) -> tuple[int | None, int | None]:

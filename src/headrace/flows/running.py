@@ -197,12 +197,11 @@ class Running:
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
             self._loops.pop(view, None)
-            feeds = self.store.spec(view).feeds
-            self.store.drop(view)
-            for emit in feeds:  # its changes begin anew: flows over it are told that they are others
+            self._loops.pop(f"{view}.dedup", None)
+            for topic in self.store.drop(view):  # changes begin anew: flows over the view are told that they are others
                 with contextlib.suppress(UnknownTopic):
-                    self._log.delete_own_topic(feed_topic(view, emit))
-            for name in (view, beside(view, "next")):
+                    self._log.delete_own_topic(topic)
+            for name in (view, f"{view}.dedup", beside(view, "next")):
                 self._log.forget_flow(name)
 
     # -- another version of a view -----------------------------------------------------------------
@@ -212,6 +211,8 @@ class Running:
         from headrace.flows.rebuild import Rebuild, refuse_topics
 
         refuse_topics(flow)
+        if flow.retracts and start != "earliest":
+            raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
         query = self.query(flow).named(beside(flow.name, "next"), start)
         version = query.compiled.flow
         self._make_dropped(flow)

@@ -1569,22 +1569,33 @@ class RetractionContract:
         fed = replace(spec, feeds=("updates", "final"))
         state = store.begin(fed)  # flows over it begin with what is there
         told = self._told(store, state)
-        assert [(row["/op"], row["n"]) for row in told["__changes.v"]] == [("+", 2), ("+", 1)]
+        assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [("+", 2), ("+", 1)]
         assert "__finals.v" not in told
         batch = counted(fed, [(0, "/", 3), (2, "/", 1)])
         more = {"closed_us": T0 + 2 * SIZE, "reachable_us": T0 + SIZE, "frontier_us": T0 + 2 * SIZE}
         state = store.commit(state, commit(state, batch, **more))
         told = self._told(store, state)
-        assert [(row["/op"], row["n"]) for row in told["__changes.v"]] == [("-", 2), ("+", 5), ("+", 1), (".", None)]
-        assert [(row["/op"], row["n"]) for row in told["__finals.v"]] == [("+", 5), ("+", 1), (".", None)]
+        assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [
+            ("-", 2),
+            ("+", 5),
+            ("+", 1),
+            (".", None),
+        ]
+        assert [(row["change__op"], row["n"]) for row in told["__finals.v"]] == [("+", 5), ("+", 1), (".", None)]
         for rows_told in told.values():
-            assert [row["/at"] for row in rows_told[:-1]] == [
+            assert [row["change__at"] for row in rows_told[:-1]] == [
                 row["window_end"] - timedelta(microseconds=1) for row in rows_told[:-1]
             ]
-            assert (rows_told[-1]["/closed"], rows_told[-1]["/reachable"]) == (moment(T0 + 2 * SIZE), moment(T0 + SIZE))
+            assert (rows_told[-1]["change__closed"], rows_told[-1]["change__reachable"]) == (
+                moment(T0 + 2 * SIZE),
+                moment(T0 + SIZE),
+            )
         state = store.commit(state, commit(state, counted(fed, [(0, "/", 1, 1)])))
         told = self._told(store, state)
-        assert [(row["/op"], row["n"], row["/corrections"]) for row in told["__finals.v"]] == [("-", 5, 0), ("+", 6, 1)]
+        assert [(row["change__op"], row["n"], row["change__corrections"]) for row in told["__finals.v"]] == [
+            ("-", 5, 0),
+            ("+", 6, 1),
+        ]
 
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]

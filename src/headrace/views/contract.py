@@ -28,12 +28,13 @@ TAIL = ("_status", "_corrections", "_updated_at")
 
 Emit = Literal["updates", "final"]
 
-OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("/op", "/at", "/corrections", "/updated_at")
-"""What says what became of a row of a view, and when: columns of a stream of its changes. `/at` is the last instant of
-the row's window: what is made of changes has no other time."""
-CLOSED, REACHABLE = MARK = ("/closed", "/reachable")
-"""Of a record that is no change, `/op` '.': windows that end by then are final, or can no longer change."""
-RECORD = "record"
+OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change__corrections", "change__updated_at")
+"""What says what became of a row of a view, and when: columns of a stream of its changes. `change__at` is the last
+instant of the row's window: what is made of changes has no other time."""
+MARK = ("change__closed", "change__reachable")
+"""Of a record that is no change, `change__op` '.': windows that end by then are final, or can no longer change."""
+RECORD = "/record"
+"""The one result of a flow whose results are records."""
 ROWS = "/rows"
 """How many rows a result is made of: with the last of them it goes."""
 WindowKind = Literal["fixed", "calendar", "session", "sliding", "parts"]
@@ -347,7 +348,7 @@ class ViewStore(Protocol):
 
     def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState: ...
 
-    def drop(self, flow: str) -> None: ...
+    def drop(self, flow: str) -> list[str]: ...
 
     def state(self, flow: str) -> FlowState: ...
 

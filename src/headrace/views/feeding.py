@@ -29,9 +29,9 @@ from headrace.views.contract import (
     feed_columns,
     feed_topic,
 )
-from headrace.views.merging import Changes
+from headrace.views.merging import Changes, ending_after
 from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import INSTANT, time_column, us_column
+from headrace.views.values import INSTANT, text_of_us, time_column, us_column
 
 __all__ = ["fed", "marked", "snapshot"]
 
@@ -43,7 +43,7 @@ def fed(tables: ViewTables) -> tuple[str, list[Column]]:
     spec = tables.spec
     if spec.records:
         kind = next(slot.type for slot in spec.slots if slot.name == RECORD)
-        return f"s.{RECORD}", [Column(OP, "string"), Column(RECORD, kind)]
+        return f"s.{quoted(RECORD)}", [Column(OP, "string"), Column(RECORD, kind)]
     seen, columns = {column.name for column in spec.result_columns}, feed_columns(spec)
     kept = [f"s.{quoted(column.name)}" for column in columns if column.name not in seen]
     tail = [Column(CORRECTIONS, "bigint"), Column(UPDATED_AT, "timestamp")]
@@ -82,9 +82,18 @@ def _with_mark(rows: pa.Table, marks: tuple[int, int | None] | None) -> pa.Table
 
 
 def snapshot(
-    db: sqlite3.Connection, tables: ViewTables, view: str, emit: Emit, op: str, closed: str | None
+    db: sqlite3.Connection,
+    tables: ViewTables,
+    view: str,
+    emit: Emit,
+    op: str,
+    closed_us: int | None,
+    after_us: int | None = None,
 ) -> list[Outgoing]:
-    """All that the view has, as if it came, or went, just now."""
-    rows = marked(tables.spec, Changes(db, tables, emit, None, closed, wanted=fed(tables)).all(op), None)
+    """All that the view has, as if it came, or went, just now: of windows that end later than `after_us`."""
+    closed = None if closed_us is None else text_of_us(closed_us)
+    rows = Changes(db, tables, emit, None, closed, wanted=fed(tables)).all(op)
+    rows = rows if after_us is None else ending_after(rows, after_us)
+    rows = marked(tables.spec, rows, None if closed_us is None or op == "-" else (closed_us, None))
     pieces = [rows.slice(at, CHUNK_ROWS) for at in range(0, rows.num_rows, CHUNK_ROWS)]
     return [Outgoing(feed_topic(view, emit), piece) for piece in pieces]

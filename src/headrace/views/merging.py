@@ -22,15 +22,16 @@ from headrace.aggregates import Aggregate
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.rows import python_values
 from headrace.schema import type_ddl
-from headrace.views.contract import Column, Emit, SlotColumn, ViewSpec, change_columns
+from headrace.views.contract import WINDOW, Column, Emit, SlotColumn, ViewSpec, change_columns
 from headrace.views.tables import ViewTables, quoted, value_type
-from headrace.views.values import NAN, arrow_type, as_column, decode, encode, text_of_us, us_of
+from headrace.views.values import NAN, arrow_type, as_column, decode, encode, text_of_us, us_column, us_of
 
 __all__ = [
     "Changes",
     "Functions",
     "count_values",
     "ending",
+    "ending_after",
     "expire",
     "forget",
     "group_columns",
@@ -438,6 +439,10 @@ def _drop(db: sqlite3.Connection, tables: ViewTables, where: str, values: Sequen
         rows = f"SELECT {tables.row} FROM {tables.state} WHERE {where}"
         db.execute(f"DELETE FROM {table} WHERE {number} IN ({rows})", values)
     db.execute(f"DELETE FROM {state} WHERE {where}", values)
+
+
+def ending_after(rows: pa.Table, us: int) -> pa.Table:
+    return rows.filter(pa.array(us_column(rows[WINDOW[1]]) > us))
 
 
 def ending(tables: ViewTables, after: str | None, upto_us: int) -> tuple[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ of the row's."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -98,6 +99,9 @@ def _made(flow: str, name: str, aggregate: Aggregate, slot: SlotColumn, held: li
     return encode(as_column(chosen, arrow))
 
 
-def _when(one: dict[str, Any]) -> tuple[Any, Any]:
-    """Of two rows of one time the value decides: where their changes lie in a topic depends on how work was cut."""
-    return one["at"], one["value"]
+def _when(one: dict[str, Any]) -> tuple[Any, bool, Any]:
+    """Of two rows of one time the value decides: where their changes lie in a topic depends on how work was cut. NaN is
+    the greatest, as everywhere."""
+    value = one["value"]
+    nan = isinstance(value, float) and math.isnan(value)
+    return one["at"], nan, 0.0 if nan else value

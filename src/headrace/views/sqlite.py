@@ -226,6 +226,10 @@ class SqliteViews:
             known = spec_of(db, spec.name)
             if known is not None and not replace and (changed := known.changes(spec)):
                 raise FlowChanged(flow=spec.name, changes=changed)
+            fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
+            taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
+            spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
+            text = json.dumps(spec.as_json())
             if known is not None and replace:
                 self._drop(db, known)
             if known is None or replace:
@@ -236,29 +240,44 @@ class SqliteViews:
             for statement in statements:
                 db.execute(statement)
             if known is not None and not replace:
-                self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in known.feeds])
+                self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
+            self._put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
             db.execute(
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (_next_epoch(db), text, os.getpid(), socket.gethostname(), _now(), spec.name),
             )
             return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
 
-    def _feed_what_is(self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit], op: str = "+") -> None:
+    def _feed_what_is(self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit]) -> None:
         """For those who read a view's changes from now on: what it has, as a commit of its own."""
-        if not emits:
-            return
-        assert spec.view is not None
-        tables = tables_of(spec.view)
-        sequence, closed = db.execute("SELECT sequence, closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-        out = [each for emit in emits for each in feeding.snapshot(db, tables, spec.name, emit, op, closed)]
-        self._put_out(db, spec.name, sequence, out)
-        db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
+        if emits:
+            (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+            self._put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
+            db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
-    def drop(self, flow: str) -> None:
-        """Forgets a flow with all its rows; the log has what they were made from."""
+    def _told(
+        self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit], op: str, after_us: int | None = None
+    ) -> list[Outgoing]:
+        """All that the flow has, for who reads its changes: of windows that end later than `after_us`."""
+        if spec.view is None:
+            return []
+        view, _, _ = spec.name.partition("/")
+        (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+        tables = tables_of(spec.view)
+        return [
+            each for emit in emits for each in feeding.snapshot(db, tables, view, emit, op, us_of(closed), after_us)
+        ]
+
+    def drop(self, flow: str) -> list[str]:
+        """Forgets a flow with all its rows, and the one that takes out duplicates before it; the log has what they were
+        made from. Returns the topics of headrace's own that are nobody's then."""
         with self._writing() as db:
-            for name in (flow, *versions.found_beside(db, flow)):
+            before = [name for name in (f"{flow}.dedup",) if spec_of(db, name) is not None]
+            dropped = [self._known(db, name) for name in (flow, *before)]
+            for name in (flow, *before, *versions.found_beside(db, flow)):
                 self._drop(db, self._known(db, name))
+        fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
+        return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
 
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
@@ -327,17 +346,21 @@ class SqliteViews:
             return
         view = was.name
         old, new = self._known(db, goes), self._known(db, view)
-        assert old.view is not None and new.view is not None
         (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (view,)).fetchone()
-        out: list[Outgoing] = []
-        for emit in was.feeds:
-            for version, op in (old.view, "-"), (new.view, "+"):
-                (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (version.name,)).fetchone()
-                out += feeding.snapshot(db, tables_of(version), view, emit, op, closed)
-        self._put_out(db, view, sequence, out)
+        gone = [us for us in (self._not_kept(db, old), self._not_kept(db, new)) if us is not None]
+        after_us = max(gone, default=None)  # what one of them has no more stays as it is, behind it
+        self._put_out(db, view, sequence, self._told(db, old, was.feeds, "-", after_us))
+        self._put_out(db, view, sequence, self._told(db, new, was.feeds, "+", after_us))
         for spec in replace_spec(new, feeds=was.feeds), replace_spec(old, feeds=()):
             db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(spec.as_json()), spec.name))
         db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (view,))
+
+    def _not_kept(self, db: sqlite3.Connection, spec: FlowSpec) -> int | None:
+        """Rows of windows that end by then are older than the flow's view keeps them."""
+        keep_us = None if spec.view is None else spec.view.keep_us
+        (frontier,) = db.execute("SELECT frontier FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+        reached = us_of(frontier)
+        return None if keep_us is None or reached is None else reached - keep_us
 
     def discard(self, view: str) -> list[str]:
         """Drops what is beside the view; its names."""
@@ -415,15 +438,28 @@ class SqliteViews:
         return None if last is None else last + more_us
 
     def closes(self, flow: str, closed_us: int) -> bool:
-        """Whether a window that has a row, and is open, ends by then."""
+        """Whether a window that has a row, and is open, ends by then: of the flow, or of one that reads its changes."""
         with self._reading() as db:
-            view = self._known(db, flow).view
-            if view is None or view.window_us is None:
-                return False
-            (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (flow,)).fetchone()
-            where, values = merging.ending(tables_of(view), closed, closed_us)
-            found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
+            return any(self._closes(db, spec, closed_us) for spec in self._with_readers(db, self._known(db, flow)))
+
+    def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
+        view = spec.view
+        if view is None or view.window_us is None:
+            return False
+        (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+        where, values = merging.ending(tables_of(view), closed, closed_us)
+        found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
+
+    def _with_readers(self, db: sqlite3.Connection, spec: FlowSpec) -> list[FlowSpec]:
+        """The flow, and those that read its changes, and theirs."""
+        found = [spec]
+        if spec.feeds:
+            all_of_them = [self._known(db, name) for (name,) in db.execute("SELECT flow FROM _flows").fetchall()]
+            for each in found:  # which grows
+                topics = {feed_topic(each.name, emit) for emit in each.feeds}
+                found += [other for other in all_of_them if topics & {*other.sources} and other not in found]
+        return found
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -467,6 +503,8 @@ class SqliteViews:
             "SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)
         ).fetchone()
         partials = None if commit.partials is None else merging.in_order(spec.view, commit.partials)
+        if partials is not None and spec.view.retracts and (gone := self._not_kept(db, spec)) is not None:
+            partials = merging.ending_after(partials, gone)  # such rows have gone, and would begin anew
         if partials is not None and partials.num_rows and spec.view.windows == "sliding":
             partials = sliding.spread(db, tables, partials, commit.aggregates, commit.reachable_us)
         joins = None
@@ -488,7 +526,8 @@ class SqliteViews:
             if spec.view.shaped is not None:
                 assert commit.shape is not None, "a shaped view's commits say how"
                 merging.reshape(db, tables, partials, commit.shape)
-        merging.forget(db, tables, was_reachable, commit.reachable_us)
+        if not spec.view.retracts:  # what is above may be made anew, and take back anything
+            merging.forget(db, tables, was_reachable, commit.reachable_us)
         moved = commit.closed_us if closed is not None and closed > (was_closed or "") else None
         rows = None if changes is None else changes.rows(moved)
         out = []
@@ -498,8 +537,9 @@ class SqliteViews:
                 marks = commit.frontier_us, commit.reachable_us
             if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
                 out.append(Outgoing(feed_topic(flow, emit), told))
-        if commit.closed_us is not None and commit.reachable_us is not None:
-            merging.expire(db, tables, min(commit.closed_us, commit.reachable_us), commit.frontier_us)
+        unchanging = commit.closed_us if spec.view.retracts else commit.reachable_us
+        if commit.closed_us is not None and unchanging is not None:
+            merging.expire(db, tables, min(commit.closed_us, unchanging), commit.frontier_us)
         if rows is None:
             return out
         if spec.view.window_us:
@@ -551,7 +591,9 @@ class SqliteViews:
         db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, commit.relayed))
 
     def _put_out(self, db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:
-        for number, each in enumerate(outgoing):
+        there = "SELECT coalesce(max(number) + 1, 0) FROM _outbox WHERE flow = ? AND sequence = ?"
+        (first,) = db.execute(there, (flow, sequence)).fetchone()
+        for number, each in enumerate(outgoing, start=first):
             found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
             (base,) = found.fetchone() or (0,)
             sink = pa.BufferOutputStream()

@@ -3,9 +3,11 @@ Owns the names of the facts; reads, and changes nothing."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
+from headrace.errors import UnknownTopic
 
 if TYPE_CHECKING:
     from headrace.log.embedded.log import EmbeddedLog
@@ -17,10 +19,11 @@ __all__ = ["lag_of", "sources_of"]
 def sources_of(log: EmbeddedLog | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
     """Each partition the view reads: how far it is, and how far the topic. Of a topic that is gone, or was made
     again, nothing is known."""
-    topics = {} if log is None else {topic.name: topic for topic in log.topics()}
     out = []
     for name in flow.sources:
-        places, topic = state.places.get(name, {}), topics.get(name)
+        places, topic = state.places.get(name, {}), None
+        with contextlib.suppress(UnknownTopic):
+            topic = None if log is None else log.topic(name)
         same = topic is not None and topic.describe().topic_id == state.topic_ids.get(name, topic.describe().topic_id)
         ends = topic.offsets() if topic is not None and same else {}
         for number in sorted(places.keys() | ends.keys()):
