@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.flows.arrow_partials import Grouping, rows_of, summable
+from headrace.flows.grouping import Grouping, rows_of, summable
 from headrace.flows.packing import as_lists
 from headrace.flows.partials import CARRIED, RECORDS, UPDATED
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
@@ -17,7 +17,7 @@ from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
 OF = "/of"
 
 
-class Changes:
+class Weighed:
     """Records that are changes, with their time, about to be grouped."""
 
     def __init__(self, records: pa.Table, time: str | None, grouping: Grouping) -> None:

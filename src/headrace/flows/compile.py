@@ -481,7 +481,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     group and have their window's start as event time; records keep the key and the event time they had."""
     spec = _spec(flow, app, empty(flow, spark))
     if flow.records:
-        return _of_records(flow, spark)
+        return _records_schema(flow, spark)
     if spec.view is None:
         plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
         if flow.retracts and "op" in plain.columns:
@@ -511,7 +511,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     return schema, implied
 
 
-def _of_records(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
+def _records_schema(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of a topic of records that can be taken back: theirs, and what marks a change."""
     schema = schema_from(empty(flow, spark).drop(*META).schema)
     for column in _marks():

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.flows.arrow_partials import Grouping, as_kept, summable
+from headrace.flows.grouping import Grouping, as_kept, summable
 from headrace.views.contract import WINDOW
 from headrace.views.merging import numbered
 

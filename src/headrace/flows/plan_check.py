@@ -202,9 +202,6 @@ def _last_part(name: str) -> str:
     return name.removesuffix("`").rsplit("`.`", 1)[-1].removeprefix("`").replace("``", "`")
 
 
-_OF_RECORDS = {len(META): "*hr.META", len(META) + len(CHANGE): "*hr.META, *hr.CHANGE"}
-
-
 def _of_records(kept: Sequence[str]) -> bool:
     """Whether the columns that are kept are those of records, or of changes; or of results."""
     return tuple(kept[: len(META)]) == META
@@ -327,7 +324,8 @@ def _columns_refused(
         )
     missing = [name for name in kept if name not in out.names]
     if missing:
-        them = _OF_RECORDS[len(kept)] if _of_records(kept) else ", ".join(map(repr, kept))
+        records = "*hr.META, *hr.CHANGE" if CHANGE[0] in kept else "*hr.META"
+        them = records if _of_records(kept) else ", ".join(map(repr, kept))
         return Refusal("select", f"drops {', '.join(missing)}, which {_says(kept)}", f"Keep them: df.select(…, {them})")
     for name in kept:
         origin = traced[out.names.index(name)] if traced and len(traced) == len(out.names) else Output("", opaque=True)
