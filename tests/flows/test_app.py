@@ -68,11 +68,9 @@ def test_changes_of_a_view(app: hr.App) -> None:
         views.changes(start={0: 1})  # type: ignore[arg-type]
 
 
-def test_a_view_is_no_source_of_a_stream(app: hr.App) -> None:
-    view = app.stream(app.topic("clicks", "page string")).group_by("page").agg(n=hr.count()).to_view("per_page")
-    for source in view, "per_page":
-        with pytest.raises(hr.InvalidArgument, match=r"is a view.*\.to_topic"):
-            app.stream(source)  # type: ignore[arg-type]
+def test_only_an_apps_own_views_are_streamed(app: hr.App) -> None:
+    with pytest.raises(hr.UnknownView):
+        app.stream(app.view("somebody_elses"))
 
 
 def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
