@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self
 
 from headrace.aggregates import Aggregate, first, over_changes
 from headrace.bloom import Dedup
@@ -34,7 +34,7 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
-from headrace.windows import CALENDAR_US_MAX, Calendar, Correct, Drop, Fixed, Late, Session, Window, drop, session
+from headrace.windows import CALENDAR_US_MAX, Calendar, Correct, Drop, Fixed, Late, Session, Window, drop
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -351,9 +351,26 @@ class App:
 # -- streams -----------------------------------------------------------------------------------------
 
 
+class _Steps:
+    """What comes next: who looks for it in another place is told where it is."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # to a type checker, what is not there is not there
+
+        def __getattr__(self, name: str) -> Any:
+            where = f": {self.elsewhere[name]}" if name in self.elsewhere else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}")
+
+
+_AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
+
+
 @dataclass(frozen=True)
-class Stream:
+class Stream(_Steps):
     """Records on their way."""
+
+    elsewhere = {"to_view": _AGGREGATE_FIRST}  # noqa: RUF012
 
     app: App
     sources: tuple[Source, ...]
@@ -408,7 +425,9 @@ class Stream:
         partitions are not found: the topic's key should be the same. A record is too late when its partition is
         `within` and `grace` beyond it, whatever the windows behind this allow."""
         if not key or not all(isinstance(name, str) and name for name in key):
-            raise InvalidArgument("key", key, "must be names of columns, at least one: dedup('id', within='1 hour')")
+            raise InvalidArgument(
+                "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
+            )
         if self.upstream or self.deduped:
             raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
         if approx is not None:
@@ -419,7 +438,7 @@ class Stream:
             name="",
             sources=self.sources,
             transforms=self.transforms,
-            window=session(within),
+            window=Session(duration_us(within, argument="within")),
             grace_us=duration_us(grace, argument="grace", positive=False),
             late=late or Drop(),
             idle_us=duration_us(idle, argument="idle"),
@@ -511,9 +530,9 @@ class Stream:
         """One result for each value of these columns, for all time."""
         return Windowed(self, _Shape()).group_by(*columns)
 
-    def agg(self, **aggregates: Aggregate) -> Aggregated:
+    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One result for all records."""
-        return self.group_by().agg(**aggregates)
+        return self.group_by().agg(*unnamed, **aggregates)
 
     def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
         """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
@@ -534,8 +553,14 @@ class _Shape:
 
 
 @dataclass(frozen=True)
-class Windowed:
+class Windowed(_Steps):
     """Records by window."""
+
+    elsewhere = {  # noqa: RUF012
+        "to_view": _AGGREGATE_FIRST,
+        "to_topic": "aggregate first, .agg(n=hr.count()).to_topic(…); records go there without a window",
+        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .window(…)"),
+    }
 
     stream: Stream
     shape: _Shape
@@ -549,21 +574,30 @@ class Windowed:
             raise InvalidArgument("columns", columns, "names a column twice")
         return Grouped(self.stream, self.shape, columns)
 
-    def agg(self, **aggregates: Aggregate) -> Aggregated:
+    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One result for each window."""
-        return self.group_by().agg(**aggregates)
+        return self.group_by().agg(*unnamed, **aggregates)
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(_Steps):
     """Records by window and group."""
+
+    elsewhere = {  # noqa: RUF012
+        "window": ".window(…) comes before .group_by(…)",
+        "to_view": ".agg(n=hr.count()) comes before",
+        "to_topic": ".agg(n=hr.count()) comes before",
+        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .group_by(…)"),
+    }
 
     stream: Stream
     shape: _Shape
     columns: tuple[str, ...]
 
-    def agg(self, **aggregates: Aggregate) -> Aggregated:
+    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One row per window and group: `agg(views=hr.count(), slowest=hr.max("ms"))`."""
+        if unnamed:
+            raise InvalidArgument("aggregates", str(unnamed[0]), "has no name: agg(n=hr.count())")
         if not aggregates:
             raise InvalidArgument("aggregates", {}, "name at least one, such as views=hr.count()")
         for name, aggregate in aggregates.items():

@@ -90,3 +90,23 @@ def test_the_environment_says_where_spark_is_unless_the_program_does(
         assert app.running._given == "local[1]"
     with hr.App("shop", home=tmp_path, spark="local[2]") as app:
         assert app.running._given == "local[2]"
+
+
+def test_who_takes_steps_in_another_order_is_told(app: hr.App) -> None:
+    stream: Any = app.stream(app.topic("clicks", "page string, at timestamp", event_time="at"))
+    windowed = stream.window(hr.tumbling("1 minute"))
+    for step, where in (
+        (lambda: stream.to_view, r"\.agg\(n=hr\.count\(\)\)\.to_view"),
+        (lambda: windowed.dedup, "before .window"),
+        (lambda: stream.group_by("page").window, "before .group_by"),
+        (lambda: stream.nothing, "has no attribute 'nothing'$"),
+    ):
+        with pytest.raises(AttributeError, match=where):
+            step()
+    for given in stream, windowed, stream.group_by("page"):
+        with pytest.raises(hr.InvalidArgument, match="has no name"):
+            given.agg(hr.count())
+    with pytest.raises(hr.InvalidArgument, match=r"hr\.correct"):
+        stream.window(hr.tumbling("1 minute"), late="1 hour")
+    with pytest.raises(hr.InvalidArgument, match="within"):
+        stream.dedup("page", within=600)
