@@ -294,6 +294,9 @@ class SqliteViews:
             raise UnknownView(view=flow, known=_names(db))
         return spec
 
+    def _specs(self, db: sqlite3.Connection) -> list[FlowSpec]:
+        return [self._known(db, name) for (name,) in db.execute("SELECT flow FROM _flows").fetchall()]
+
     # -- versions ----------------------------------------------------------------------------------
 
     def begin_beside(self, spec: FlowSpec, program: str) -> None:
@@ -382,11 +385,6 @@ class SqliteViews:
         with self._reading() as db:
             self._check(db, flow, None)
 
-    def spec(self, flow: str) -> FlowSpec:
-        """What the flow's state was made by."""
-        with self._reading() as db:
-            return self._known(db, flow)
-
     def state(self, flow: str) -> FlowState:
         """The flow as its last commit left it."""
         with self._reading() as db:
@@ -417,11 +415,10 @@ class SqliteViews:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
         any order, or records of several partitions. Headrace's own topics of records keep those apart."""
         with self._reading() as db:
-            for (name,) in db.execute("SELECT flow FROM _flows").fetchall():
-                spec = self._known(db, name)
+            for spec in self._specs(db):
                 if spec.target is None or spec.target not in topics:
                     continue
-                (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (name,)).fetchone()
+                (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
                 if spec.view is not None or (read > 1 and not spec.target.startswith("__")):
                     return True
         return False
@@ -455,7 +452,7 @@ class SqliteViews:
         """The flow, and those that read its changes, and theirs."""
         found = [spec]
         if spec.feeds:
-            all_of_them = [self._known(db, name) for (name,) in db.execute("SELECT flow FROM _flows").fetchall()]
+            all_of_them = self._specs(db)
             for each in found:  # which grows
                 topics = {feed_topic(each.name, emit) for emit in each.feeds}
                 found += [other for other in all_of_them if topics & {*other.sources} and other not in found]
