@@ -14,6 +14,7 @@ from tests.faults import verifiable
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear
 from tests.faults.verifiable import EVENTS, GROUP, SEEN, Run
+from tests.stopping import stop_between_commits
 
 
 def run(home: Path, children: Children, seed: int, seconds: float, least: dict[str, int], **how: int) -> Run:
@@ -71,7 +72,7 @@ def test_a_member_paused_past_its_lease_commits_nothing(
         log.topic(EVENTS).append([event(who, n) for who in "abcdef" for n in range(10)])
     sleeper = children.start(consume_slowly, str(home), in_transaction)
     assert sleeper.next() == 60
-    sleeper.stop()
+    stop_between_commits(sleeper.process.pid)
     with open_log(home) as log:
         group = log.topic(EVENTS).group(GROUP)
         with group.join(lease="500 milliseconds") as member:

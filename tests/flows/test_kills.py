@@ -18,6 +18,7 @@ from headrace.testing import CRASH_POINTS, add, crash_points
 from tests.flows.oracle import records_of
 from tests.flows.runner import program
 from tests.flows.shop import check, some_rows
+from tests.stopping import stop_between_commits
 
 SEED = 20261116
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +46,7 @@ def test_a_runner_that_slept_while_another_took_over(spark: Any, tmp_path: Path)
             assert sleeper.stdin is not None and sleeper.stdout is not None
             print(token, file=sleeper.stdin, flush=True)
             assert sleeper.stdout.readline() == "running\n", sleeper.stderr.read() if sleeper.stderr else ""
-            os.kill(sleeper.pid, signal.SIGSTOP)
+            stop_between_commits(sleeper.pid)
             try:
                 events.append(some_rows(rng, 40, 30))
                 app.start(take_over=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from headrace.errors import (
     NotALog,
     UnsupportedFormat,
 )
+from headrace.log.embedded import committer
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.log import open_log
+from tests.stopping import stop_between_commits
 
 
 @pytest.fixture
@@ -392,7 +395,7 @@ def test_a_stopped_process_loses_its_partitions_and_cannot_commit(home: Path) ->
         topic = log.create_topic("t", "n int")
         topic.append([{"n": n} for n in range(3)])
         with child(TAKE_OVER, home) as process:
-            os.kill(process.pid, signal.SIGSTOP)
+            stop_between_commits(process.pid)
             with topic.group("g").join(lease="1 second") as heir:
                 assert [r.value["n"] for r in heir.poll(timeout="20 seconds")] == [0, 1, 2]
                 heir.commit()
@@ -402,6 +405,33 @@ def test_a_stopped_process_loses_its_partitions_and_cannot_commit(home: Path) ->
                 process.stdin.flush()
                 assert process.stdout.readline() == "fenced\n"
         assert topic.group("g").committed() == {0: 3}
+
+
+HOLD_UP = """
+import os, signal, sys, headrace
+log = headrace.open_log(sys.argv[1])
+print("ready", flush=True)
+log._engine.committer.run(lambda tx: os.kill(os.getpid(), signal.SIGSTOP), synced=False)
+"""
+
+
+def test_one_that_is_held_up_by_a_stopped_process_is_told_which(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when Ctrl-Z comes in the middle of another's commit: it has to be waited for, but not in silence."""
+    monkeypatch.setattr(committer, "PATIENCE_SECONDS", 0.05)
+    with open_log(home) as log:
+        topic = log.create_topic("t", "n int")
+        with child(HOLD_UP, home) as process:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            with ThreadPoolExecutor() as pool:
+                appending = pool.submit(topic.append, {"n": 1})
+                deadline = time.monotonic() + 20
+                while f"process {process.pid} to finish its commit; is it stopped?" not in caplog.text:
+                    assert time.monotonic() < deadline and not appending.done()
+                    time.sleep(0.01)
+                os.kill(process.pid, signal.SIGCONT)
+                assert appending.result(20).ranges == {0: range(1)}
 
 
 FORK = """

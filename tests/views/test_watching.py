@@ -24,6 +24,7 @@ import headrace as hr
 from headrace.durations import instant_us
 from headrace.views import watchers, watching
 from headrace.views.contract import Column, Commit, FlowSpec, Result, SlotColumn, ViewSpec
+from tests.stopping import stop_between_commits
 from tests.views.committing import MINUTE_US, SPEC, START, TIME, VIEW, Committing, digest, digest_of, random_batch
 
 Spawn = Callable[..., subprocess.Popen[Any]]
@@ -409,8 +410,7 @@ def test_a_watcher_that_was_killed_alone(committing: Committing, spawned: Spawn)
 def test_a_watcher_that_slept_is_told(committing: Committing, spawned: Spawn) -> None:
     process = spawned("-c", WATCHER, str(committing.store.path.parent))
     assert process.stdout.readline() == "watching\n"
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)  # it is stopped
+    stop_between_commits(process.pid)
     lease_over(committing)
     committing.commit([(0, "/", 1)])
     assert kept(committing) == (0, 0)

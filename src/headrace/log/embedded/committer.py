@@ -8,6 +8,7 @@ durable as it asked for. After a failed sync nothing more is written by this pro
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 from collections import deque
@@ -41,6 +42,10 @@ SEAL_AT = 1_000
 """A partition with so many small batches is to be sealed."""
 GATHER_SECONDS = 0.001
 JOBS_MAX = 1024
+PATIENCE_SECONDS = 10.0
+"""Who waits longer for a commit is told what for."""
+
+logger = logging.getLogger("headrace.log")
 
 
 class Tx:
@@ -151,6 +156,33 @@ Waiting = tuple[Any, "Future[Any]"]
 Work = tuple[Job, "list[Future[Any]]", bool]  # the last: a combined job, whose result is a list of outcomes
 
 
+class Promise(Future[Any]):
+    """A job's outcome. One that waits for it long is not left in the dark: a process that was stopped inside a commit
+    (Ctrl-Z, a debugger) holds up all others, and cannot say so itself."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        super().__init__()
+        self._turnstile = turnstile
+
+    def result(self, timeout: float | None = None) -> Any:
+        if timeout is not None:
+            return super().result(timeout)
+        waited = 0.0
+        while True:
+            try:
+                return super().result(PATIENCE_SECONDS)
+            except TimeoutError:
+                if self.done():
+                    raise
+            waited += PATIENCE_SECONDS
+            if (pid := self._turnstile.holder()) is not None:
+                logger.warning(
+                    "waiting for %.0f s for process %d to finish its commit; is it stopped? "
+                    "Let it go on (kill -CONT %d) or end it: nothing that was committed is lost",
+                    *(waited, pid, pid),
+                )
+
+
 class Committer:
     def __init__(
         self,
@@ -178,7 +210,7 @@ class Committer:
         """Told after each commit whether upkeep is due."""
 
     def submit(self, job: Job) -> Future[Any]:
-        future: Future[Any] = Future()
+        future = Promise(self._turnstile)
         with self._more:
             if self._closing:
                 raise Closed(what="the log")
