@@ -35,7 +35,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"cdc", "sourcing", "connect"},
     {"views"},
     {"flows"},
-    {"app", "notebook"},
+    {"app", "streams", "view", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "nexmark", "__main__"},
 ]

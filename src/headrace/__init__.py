@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from headrace.aggregates import min as min
     from headrace.aggregates import sum as sum
     from headrace.aggregates import top_k as top_k
-    from headrace.app import Aggregated as Aggregated
     from headrace.app import App as App
-    from headrace.app import Stream as Stream
-    from headrace.app import View as View
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
@@ -42,6 +39,9 @@ if TYPE_CHECKING:
     from headrace.log.embedded.log import open_log as open_log
     from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
+    from headrace.streams import Aggregated as Aggregated
+    from headrace.streams import Stream as Stream
+    from headrace.view import View as View
     from headrace.views.contract import CHANGE as CHANGE
     from headrace.views.reading import open_views as open_views
     from headrace.windows import calendar as calendar
@@ -66,9 +66,9 @@ _HOMES = {
     "QueueStats": "headrace.log.contract",
     "Message": "headrace.log.embedded.queues",
     "App": "headrace.app",
-    "Stream": "headrace.app",
-    "Aggregated": "headrace.app",
-    "View": "headrace.app",
+    "Stream": "headrace.streams",
+    "Aggregated": "headrace.streams",
+    "View": "headrace.view",
     "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.reading",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),

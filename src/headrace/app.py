@@ -1,5 +1,5 @@
-"""What a user writes: an app, its topics, streams of their records, and views of them. Owns the names and the checks on
-them; builds flows, which `flows.loop` runs. Streams are values: every call returns a new one.
+"""What a user writes begins here: an app, with its topics, its flows and their running. Owns the home and what is open
+in it; `streams` makes the flows, `flows` runs them.
 
     app = App("shop")
     clicks = app.topic("clicks", "user string, page string, at timestamp", key="user", event_time="at")
@@ -11,49 +11,42 @@ only Spark can tell."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from headrace.aggregates import Aggregate, first, over_changes
-from headrace.bloom import Dedup
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, HeadraceError, InvalidArgument, UnknownView, nearest
-from headrace.flows.flow import Flow, Source, Transform
+from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView, nearest
+from headrace.flows.flow import Flow, Source
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.position import Position
-from headrace.rendering import ROWS_MAX, html_table
-from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
-from headrace.windows import CALENDAR_US_MAX, Calendar, Correct, Drop, Fixed, Late, Session, Window, drop
+from headrace.rendering import html_table
+from headrace.streams import Stream
+from headrace.view import View
+from headrace.views.contract import Emit, check_emit
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     import pyarrow as pa
 
     from headrace.flows.audit import Audited
-    from headrace.flows.flow import DataFrame, SparkSession
+    from headrace.flows.flow import SparkSession
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.running import AppStatus, Running
     from headrace.log.contract import Start
     from headrace.notebook import Live
-    from headrace.views.reading import Views, ViewStatus
-    from headrace.views.watching import Watch
+    from headrace.views.reading import Views
 
 HOME = ".headrace"
-KEYS = 1_000_000
-"""So many different keys are expected within the time of an approximate dedup, in a partition."""
 
 overrides: dict[str, Any] = {}
 """What the command line says of `home` and `spark`: it comes over what programs say."""
@@ -346,465 +339,6 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-# -- streams -----------------------------------------------------------------------------------------
-
-
-class _Steps:
-    """What comes next: who looks for it in another place is told where it is."""
-
-    elsewhere: ClassVar[Mapping[str, str]] = {}
-
-    if not TYPE_CHECKING:  # to a type checker, what is not there is not there
-
-        def __getattr__(self, name: str) -> Any:
-            where = f": {self.elsewhere[name]}" if name in self.elsewhere else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}")
-
-
-_AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
-
-
-@dataclass(frozen=True)
-class Stream(_Steps):
-    """Records on their way."""
-
-    elsewhere = {"to_view": _AGGREGATE_FIRST}  # noqa: RUF012
-
-    app: App
-    sources: tuple[Source, ...]
-    transforms: tuple[Transform, ...] = ()
-    upstream: Flow | None = None
-    """Of a view's changes: the flow that makes the view."""
-    deduped: Flow | None = None
-    """The flow that takes out duplicates, without the name it gets from what is behind it."""
-
-    def transform(self, function: Transform) -> Stream:
-        """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
-        keep the columns `hr.META`."""
-        if not callable(function):
-            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
-        return replace(self, transforms=(*self.transforms, function))
-
-    def union(self, other: Stream) -> Stream:
-        """The records of both; they must have the same columns."""
-        if not isinstance(other, Stream):
-            raise InvalidArgument("other", other, "must be a stream")
-        if any(stream.upstream or stream.deduped for stream in (self, other)):
-            why = "what can take records back is not united with anything: unite the records themselves, before that"
-            raise InvalidArgument("other", other, why)
-        both = tuple(
-            replace(source, transforms=(*source.transforms, *stream.transforms))
-            for stream in (self, other)
-            for source in stream.sources
-        )
-        names = [source.topic.name for source in both]
-        if len(set(names)) < len(names):
-            raise InvalidArgument("other", other, f"topic {names[-1]!r} is in both streams: transform it once")
-        return Stream(self.app, both)
-
-    def dedup(
-        self,
-        *key: str,
-        within: Duration,
-        grace: Duration = "0 seconds",
-        late: Late | None = None,
-        idle: Duration = "30 seconds",
-        approx: float | None = None,
-        keys: int = KEYS,
-    ) -> Stream:
-        """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
-        an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
-        that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
-        allow: then `late` says what becomes of it.
-
-        With `approx`, in bounded memory, and without ever taking anything back: of records with the same key, in one
-        partition of the topic, the first that came. That share of records, 0.01 for one in a hundred, may be taken for
-        repetitions and are none, if at most `keys` different keys come `within`, in a partition. Repetitions in other
-        partitions are not found: the topic's key should be the same. A record is too late when its partition is
-        `within` and `grace` beyond it, whatever the windows behind this allow."""
-        if not key or not all(isinstance(name, str) and name for name in key):
-            raise InvalidArgument(
-                "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
-            )
-        if self.upstream or self.deduped:
-            raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
-        if approx is not None:
-            return self._dedup_about(key, within, grace, late, idle, approx, keys)
-        if keys != KEYS:
-            raise InvalidArgument("keys", keys, "is for approx=…: without that all keys are kept, however many come")
-        flow = Flow(
-            name="",
-            sources=self.sources,
-            transforms=self.transforms,
-            window=Session(duration_us(within, argument="within")),
-            grace_us=duration_us(grace, argument="grace", positive=False),
-            late=late or Drop(),
-            idle_us=duration_us(idle, argument="idle"),
-            groups=key,
-            aggregates={RECORD: first("struct(*)")},
-            keep_us=duration_us(within, argument="within"),
-            feeds=("updates",),
-            records=True,
-        )
-        return Stream(self.app, (), deduped=flow)
-
-    def _dedup_about(
-        self,
-        key: tuple[str, ...],
-        within: Duration,
-        grace: Duration,
-        late: Late | None,
-        idle: Duration,
-        approx: float,
-        keys: int,
-    ) -> Stream:
-        if isinstance(late, Correct):
-            why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
-            raise InvalidArgument("late", late, f"{why}. Make grace longer, or use hr.drop(…)")
-        within_us, grace_us = (
-            duration_us(within, argument="within"),
-            duration_us(grace, argument="grace", positive=False),
-        )
-        flow = Flow(
-            name="",
-            sources=tuple(replace(each, transforms=(*each.transforms, *self.transforms)) for each in self.sources),
-            grace_us=grace_us,
-            late=late or Drop(),
-            idle_us=duration_us(idle, argument="idle"),
-            dedup=Dedup(key, within_us, grace_us, approx, keys),
-        )
-        return Stream(self.app, (), deduped=flow)
-
-    def _named(self, name: str, shape: _Shape) -> Stream:
-        """With the flow that takes out duplicates before it, if there is one. That accepts all records that the windows
-        behind it accept."""
-        if self.deduped is None:
-            return self
-        flow, window, app = self.deduped, shape.window, self.app
-        if flow.dedup is not None:
-            flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
-            app._add(flow)
-            return replace(self, sources=(Source(app.running.target(flow, {})),), deduped=None)
-        assert isinstance(flow.window, Session)
-        if window is not None:
-            size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
-            needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
-            late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
-            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late, idle_us=shape.idle_us)
-        flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
-        app._add(flow)
-        source = Source(app.running.target(flow, {}), changes=True, judged=True)
-        return replace(self, sources=(source,), deduped=None)
-
-    def window(
-        self,
-        window: Window,
-        *,
-        time: str | None = None,
-        grace: Duration = "0 seconds",
-        late: Late | None = None,
-        idle: Duration = "30 seconds",
-    ) -> Windowed:
-        """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
-        may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
-        a partition without records for so long holds nobody up."""
-        if not isinstance(window, Window):
-            kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
-            raise InvalidArgument("window", window, f"must be a window: {kinds}")
-        grace_us = duration_us(grace, argument="grace", positive=False)
-        if late is not None and not isinstance(late, Late):
-            raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
-        if self.upstream is not None:
-            _check_over_view(self.upstream, window, time, {"grace": grace if grace_us else None, "late": late})
-        if self.deduped is not None and time is not None:
-            raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
-        if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
-            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
-            raise InvalidArgument("window", str(window), why)
-        shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
-        return Windowed(self, shape)
-
-    def group_by(self, *columns: str) -> Grouped:
-        """One result for each value of these columns, for all time."""
-        return Windowed(self, _Shape()).group_by(*columns)
-
-    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
-        """One result for all records."""
-        return self.group_by().agg(*unnamed, **aggregates)
-
-    def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
-        """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
-        check_name(name, argument="name")
-        stream = self._named(name, _Shape())
-        flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
-        self.app._add(flow)
-        return self.app.running.target(flow, settings)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    window: Window | None = None
-    time: str | None = None
-    grace_us: int = 0
-    late: Late = field(default_factory=Drop)
-    idle_us: int = 30_000_000
-
-
-@dataclass(frozen=True)
-class Windowed(_Steps):
-    """Records by window."""
-
-    elsewhere = {  # noqa: RUF012
-        "to_view": _AGGREGATE_FIRST,
-        "to_topic": "aggregate first, .agg(n=hr.count()).to_topic(…); records go there without a window",
-        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .window(…)"),
-    }
-
-    stream: Stream
-    shape: _Shape
-
-    def group_by(self, *columns: str) -> Grouped:
-        """One result for each window and value of these columns."""
-        for column in columns:
-            if not isinstance(column, str) or not column:
-                raise InvalidArgument("columns", column, "must be names of columns; make others with .transform(…)")
-        if len(set(columns)) < len(columns):
-            raise InvalidArgument("columns", columns, "names a column twice")
-        return Grouped(self.stream, self.shape, columns)
-
-    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
-        """One result for each window."""
-        return self.group_by().agg(*unnamed, **aggregates)
-
-
-@dataclass(frozen=True)
-class Grouped(_Steps):
-    """Records by window and group."""
-
-    elsewhere = {  # noqa: RUF012
-        "window": ".window(…) comes before .group_by(…)",
-        "to_view": ".agg(n=hr.count()) comes before",
-        "to_topic": ".agg(n=hr.count()) comes before",
-        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .group_by(…)"),
-    }
-
-    stream: Stream
-    shape: _Shape
-    columns: tuple[str, ...]
-
-    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
-        """One row per window and group: `agg(views=hr.count(), slowest=hr.max("ms"))`."""
-        if unnamed:
-            raise InvalidArgument("aggregates", str(unnamed[0]), "has no name: agg(n=hr.count())")
-        if not aggregates:
-            raise InvalidArgument("aggregates", {}, "name at least one, such as views=hr.count()")
-        for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise InvalidArgument(
-                    name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
-                )
-            if aggregate.kind == "merge" and self.stream.upstream is None:
-                why = "merges what a view keeps: use it over app.stream(view)"
-                raise InvalidArgument(name, str(aggregate), why)
-        upstream = self.stream.upstream
-        deduped = self.stream.deduped
-        if upstream is None and (deduped is None or not deduped.records):
-            return Aggregated(self, aggregates)
-        known = (upstream.aggregates if upstream else None) or {}
-        return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
-
-
-@dataclass(frozen=True)
-class Aggregated:
-    """Results, a row per window and group."""
-
-    grouped: Grouped
-    aggregates: Mapping[str, Aggregate]
-    after: tuple[Transform, ...] = ()
-
-    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
-        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
-        it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
-        if not callable(function):
-            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
-        return replace(self, after=(*self.after, function))
-
-    def _flow(self, name: str) -> Flow:
-        check_name(name, argument="name")
-        shape = self.grouped.shape
-        stream = self.grouped.stream._named(name, shape)
-        return Flow(
-            name=name,
-            sources=stream.sources,
-            transforms=stream.transforms,
-            window=shape.window,
-            time=shape.time,
-            grace_us=shape.grace_us,
-            late=shape.late,
-            idle_us=shape.idle_us,
-            groups=self.grouped.columns,
-            aggregates=self.aggregates,
-            after=self.after,
-        )
-
-    def to_view(self, name: str, *, keep: Duration | None = None) -> View:
-        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay."""
-        keep_us = None if keep is None else duration_us(keep, argument="keep")
-        if keep_us is not None and self.grouped.shape.window is None:
-            raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
-        self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
-        return View(self.grouped.stream.app, name)
-
-    def to_topic(self, name: str, *, emit: Emit = "updates", **settings: Any) -> EmbeddedTopic:
-        """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
-        closed, and then corrections only, as '-' and '+'."""
-        if check_emit(emit) == "final" and self.grouped.shape.window is None:
-            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
-        flow = replace(self._flow(name), target=name, emit=emit)
-        app = self.grouped.stream.app
-        app._add(flow)
-        return app.running.target(flow, settings)
-
-
-def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
-    """What is said of records where they come from a topic is not said again of what was made of them."""
-    of = f"view {view.name!r}"
-    if view.window is None:
-        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
-    if not isinstance(window, Fixed | Calendar):
-        raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
-    if isinstance(view.window, Fixed) and isinstance(window, Fixed) and window.size_us < view.window.size_us:
-        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
-    if time is not None:
-        raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
-    for argument, value in judging.items():
-        if value:
-            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
-            raise InvalidArgument(argument, str(value), why)
-
-
-class View:
-    """A view by its name: its rows, its ledger, where it is."""
-
-    def __init__(self, app: App, name: str) -> None:
-        self.app, self.name = app, name
-
-    def __repr__(self) -> str:
-        return f"<view {self.name!r} of {self.app!r}>"
-
-    def _repr_html_(self) -> str:
-        """For notebooks: some of its rows."""
-        from headrace.notebook import view_table
-
-        try:
-            with self._known():
-                return view_table(self.app.views, self.name)
-        except HeadraceError as error:  # not run yet, dropped: a notebook shows that, not a traceback
-            return html_table(f"view {self.name}", (), (), str(error))
-
-    def to_arrow(self) -> pa.Table:
-        """All rows, typed, sorted by window and group."""
-        return self._rows()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """All rows, for pandas."""
-        return self._rows().to_pandas()
-
-    def to_polars(self) -> pl.DataFrame:
-        """All rows, for polars, which must be installed."""
-        import polars
-
-        return polars.DataFrame(self._rows())
-
-    def to_spark(self) -> DataFrame:
-        """All rows, as a DataFrame of the app's session."""
-        return self.app.running.spark.createDataFrame(self._rows())
-
-    def arrow(self) -> pa.Table:
-        """The same as `to_arrow()`, for notebooks."""
-        return self.to_arrow()
-
-    def df(self) -> DataFrame:
-        """The same as `to_spark()`, for notebooks: a `df` is Spark's here, as everywhere in headrace."""
-        return self.to_spark()
-
-    def live(self, rows: int = ROWS_MAX) -> Live:
-        """In a notebook: a table of so many rows in the cell's output, drawn again when the view changes, while other
-        cells are run. Ends with `stop()`, with `app.stop()`, or when the cell is run again. `view.live().wait()` keeps
-        the cell busy until the kernel is interrupted."""
-        from headrace.notebook import Live, view_table
-
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-            raise InvalidArgument("rows", rows, "must be a whole number, 1 or more")
-        lives, views, name = self.app._lives, self.app.views, self.name
-        if name in lives:
-            lives.pop(name).stop()
-        with self._known():  # its thread asks the views alone: an app that closes waits for it
-            made = Live(
-                name, lambda note: view_table(views, name, rows, note), lambda: views.watch(name, snapshot=False)
-            )
-        lives[name] = made
-        return made
-
-    def drop(self) -> None:
-        """Forgets the view, its rows, its ledger and how far it has read: run again, it is made anew from the log. Not
-        while it runs."""
-        self.app.running.drop(self.name)
-
-    def get(self, **columns: Any) -> dict[str, Any] | None:
-        """The one row whose columns have these values; None if there is none."""
-        found = self._rows(columns)
-        if found.num_rows > 1:
-            raise InvalidArgument(
-                "columns", columns, f"{found.num_rows} rows of view {self.name!r} have these: name more"
-            )
-        return found.to_pylist()[0] if found.num_rows else None
-
-    def changes(
-        self,
-        emit: Emit = "updates",
-        *,
-        start: Literal["earliest", "latest"] = "earliest",
-        timeout: Duration | None = None,
-    ) -> Watch:
-        """The view's changes as they are committed, each a dict: `op` ('+' a row that came, '-' one that went), the
-        row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as they are, "latest"
-        with the next change. With `emit="final"` each result once, when its window is final, and then corrections only.
-        Ends when there was none for `timeout`; without, never."""
-        if start not in ("earliest", "latest"):
-            raise InvalidArgument(
-                "start",
-                start,
-                "must be 'earliest' (the rows as they are, then changes) or 'latest' (changes only): old changes are "
-                "not kept. A flow that ends with .to_topic(…) keeps them all",
-            )
-        with self._known():
-            return self.app.views.watch(self.name, snapshot=start == "earliest", emit=emit, timeout=timeout)
-
-    def _rows(self, where: Mapping[str, Any] | None = None) -> pa.Table:
-        with self._known():
-            return self.app.views.to_arrow(self.name, where)
-
-    @contextlib.contextmanager
-    def _known(self) -> Iterator[None]:
-        try:
-            yield
-        except UnknownView as error:
-            if self.name in self.app.flows:
-                raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
-            raise
-
-    def ledger(self) -> pa.Table:
-        """What became of every record: a row per window."""
-        with self._known():
-            return self.app.views.ledger(self.name)
-
-    def status(self) -> ViewStatus:
-        """Where the view is: rows, commits, frontier, position, and who makes it."""
-        with self._known():
-            return self.app.views.status(self.name)
 
 
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:

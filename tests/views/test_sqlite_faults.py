@@ -35,7 +35,7 @@ from headrace.errors import (
     ViewsDamaged,
 )
 from headrace.testing.view_contract import SIZE, T0, commit, counted, counting
-from headrace.views import sqlite, watchers
+from headrace.views import file, watchers
 from headrace.views.contract import (
     Column,
     FlowSpec,
@@ -170,7 +170,7 @@ def test_who_took_over_between_a_commit_and_its_return_is_not_mistaken_for_onese
 
 
 def test_a_long_reader_postpones_checkpoints_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(file, "CHECKPOINT_BYTES", 200_000)
     wal = tmp_path / "views.db-wal"
     with SqliteViews(tmp_path) as store:
         state = once(store, store.begin(counting()))
@@ -197,7 +197,7 @@ def test_a_long_reader_postpones_checkpoints_and_nothing_else(tmp_path: Path, mo
 
 
 def killed(home: str, point: str, action: str, skip: int) -> None:
-    sqlite.CHECKPOINT_BYTES = 100_000
+    file.CHECKPOINT_BYTES = 100_000
     with SqliteViews(Path(home)) as store:
         state = store.begin(counting())
         failpoints.arm(point, action, skip=skip)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ CASES: list[tuple[str, str, Any]] = [
 
 def on_a_bad_disk(home: str, kind: Any, glob: str, error: Any, stride: int) -> None:
     """Commits, the n-th call failing, for every n; then again without a fault, in the same process."""
-    sqlite.CHECKPOINT_BYTES = 60_000
+    file.CHECKPOINT_BYTES = 60_000
     with SqliteViews(Path(home)) as store:
         state = store.begin(counting())
         for nth in itertools.count(1, stride):
@@ -288,7 +288,7 @@ def test_a_disk_that_fails(kind: str, glob: str, error: Any, shim: Shim, memory:
 
 
 def traced(home: str) -> None:
-    sqlite.CHECKPOINT_BYTES = 60_000
+    file.CHECKPOINT_BYTES = 60_000
     with SqliteViews(Path(home)) as store:
         state = store.begin(counting())
         mark(0)

@@ -40,7 +40,8 @@ from headrace.rendering import html_table
 from headrace.schema import type_ddl
 from headrace.views import versions
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
-from headrace.views.sqlite import FILE, refuse_inherited, spec_of, state_of, translate, us_of, whole
+from headrace.views.file import FILE, refuse_inherited, translate
+from headrace.views.flow_rows import spec_of, state_of, whole
 from headrace.views.tables import NUMBER, quoted, tables_of
 from headrace.views.values import (
     NAN,
@@ -53,6 +54,7 @@ from headrace.views.values import (
     order_decimals,
     register_converters,
     text_of_us,
+    us_of,
 )
 
 if TYPE_CHECKING:

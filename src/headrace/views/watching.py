@@ -30,8 +30,10 @@ from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgumen
 from headrace.rows import to_rows
 from headrace.views import watchers
 from headrace.views.contract import Emit, ViewSpec, check_emit
+from headrace.views.file import FILE, translate
+from headrace.views.flow_rows import spec_of
 from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, batch_of, connected, schema_of
-from headrace.views.sqlite import FILE, SqliteViews, spec_of, translate
+from headrace.views.sqlite import SqliteViews
 from headrace.views.tables import quoted
 
 __all__ = ["Watch"]

@@ -1,0 +1,145 @@
+"""A view by its name, as programs and notebooks use it: rows, changes, ledger, status. Owns no rows: `views` does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.durations import Duration
+from headrace.errors import HeadraceError, InvalidArgument, UnknownView
+from headrace.rendering import ROWS_MAX, html_table
+from headrace.views.contract import Emit
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from headrace.app import App
+    from headrace.flows.flow import DataFrame
+    from headrace.notebook import Live
+    from headrace.views.reading import ViewStatus
+    from headrace.views.watching import Watch
+
+
+class View:
+    """A view by its name: its rows, its ledger, where it is."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self.app, self.name = app, name
+
+    def __repr__(self) -> str:
+        return f"<view {self.name!r} of {self.app!r}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: some of its rows."""
+        from headrace.notebook import view_table
+
+        try:
+            with self._known():
+                return view_table(self.app.views, self.name)
+        except HeadraceError as error:  # not run yet, dropped: a notebook shows that, not a traceback
+            return html_table(f"view {self.name}", (), (), str(error))
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, typed, sorted by window and group."""
+        return self._rows()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows, for pandas."""
+        return self._rows().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows, for polars, which must be installed."""
+        import polars
+
+        return polars.DataFrame(self._rows())
+
+    def to_spark(self) -> DataFrame:
+        """All rows, as a DataFrame of the app's session."""
+        return self.app.running.spark.createDataFrame(self._rows())
+
+    def arrow(self) -> pa.Table:
+        """The same as `to_arrow()`, for notebooks."""
+        return self.to_arrow()
+
+    def df(self) -> DataFrame:
+        """The same as `to_spark()`, for notebooks: a `df` is Spark's here, as everywhere in headrace."""
+        return self.to_spark()
+
+    def live(self, rows: int = ROWS_MAX) -> Live:
+        """In a notebook: a table of so many rows in the cell's output, drawn again when the view changes, while other
+        cells are run. Ends with `stop()`, with `app.stop()`, or when the cell is run again. `view.live().wait()` keeps
+        the cell busy until the kernel is interrupted."""
+        from headrace.notebook import Live, view_table
+
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise InvalidArgument("rows", rows, "must be a whole number, 1 or more")
+        lives, views, name = self.app._lives, self.app.views, self.name
+        if name in lives:
+            lives.pop(name).stop()
+        with self._known():  # its thread asks the views alone: an app that closes waits for it
+            made = Live(
+                name, lambda note: view_table(views, name, rows, note), lambda: views.watch(name, snapshot=False)
+            )
+        lives[name] = made
+        return made
+
+    def drop(self) -> None:
+        """Forgets the view, its rows, its ledger and how far it has read: run again, it is made anew from the log. Not
+        while it runs."""
+        self.app.running.drop(self.name)
+
+    def get(self, **columns: Any) -> dict[str, Any] | None:
+        """The one row whose columns have these values; None if there is none."""
+        found = self._rows(columns)
+        if found.num_rows > 1:
+            raise InvalidArgument(
+                "columns", columns, f"{found.num_rows} rows of view {self.name!r} have these: name more"
+            )
+        return found.to_pylist()[0] if found.num_rows else None
+
+    def changes(
+        self,
+        emit: Emit = "updates",
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        timeout: Duration | None = None,
+    ) -> Watch:
+        """The view's changes as they are committed, each a dict: `op` ('+' a row that came, '-' one that went), the
+        row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as they are, "latest"
+        with the next change. With `emit="final"` each result once, when its window is final, and then corrections only.
+        Ends when there was none for `timeout`; without, never."""
+        if start not in ("earliest", "latest"):
+            raise InvalidArgument(
+                "start",
+                start,
+                "must be 'earliest' (the rows as they are, then changes) or 'latest' (changes only): old changes are "
+                "not kept. A flow that ends with .to_topic(…) keeps them all",
+            )
+        with self._known():
+            return self.app.views.watch(self.name, snapshot=start == "earliest", emit=emit, timeout=timeout)
+
+    def _rows(self, where: Mapping[str, Any] | None = None) -> pa.Table:
+        with self._known():
+            return self.app.views.to_arrow(self.name, where)
+
+    @contextlib.contextmanager
+    def _known(self) -> Iterator[None]:
+        try:
+            yield
+        except UnknownView as error:
+            if self.name in self.app.flows:
+                raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
+            raise
+
+    def ledger(self) -> pa.Table:
+        """What became of every record: a row per window."""
+        with self._known():
+            return self.app.views.ledger(self.name)
+
+    def status(self) -> ViewStatus:
+        """Where the view is: rows, commits, frontier, position, and who makes it."""
+        with self._known():
+            return self.app.views.status(self.name)

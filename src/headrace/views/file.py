@@ -1,0 +1,216 @@
+"""The SQLite file of the views: opened, written to in turn, checkpointed and closed. Owns the file, its locks and its
+errors; does not know what is in it but that it is headrace's.
+
+Write transactions of all processes take turns under a lock file, and so do checkpoints; readers never wait and see
+whole commits only."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.errors import Closed, DiskFull, DoesNotFit, ForkedProcess, StorageError, UnsupportedFormat, ViewsDamaged
+from headrace.log.embedded import disk
+from headrace.log.embedded.turnstile import Turnstile
+from headrace.views import exact, flow_rows, watchers
+from headrace.views.values import order_decimals
+
+FILE = "views.db"
+FORMAT = "1"
+CHECKPOINT_BYTES = 64 << 20
+CACHE_KIB = 128 << 10
+
+
+class _Gate:
+    """One per file and process: threads exclude each other by a lock, processes by the turnstile. POSIX locks end when
+    any descriptor of their file is closed: so this one never is."""
+
+    def __init__(self, home: Path) -> None:
+        self.lock = threading.RLock()
+        self.turnstile = Turnstile(home / "views.lock")
+
+
+_gates: dict[tuple[Path, int], _Gate] = {}
+_gates_lock = threading.Lock()
+_stores: weakref.WeakSet[ViewsFile] = weakref.WeakSet()
+_inherited: set[Path] = set()
+"""Files that were open in the parent when this process was forked."""
+
+
+def _forget_in_child() -> None:
+    """A child must neither use nor close what it inherited: closing a connection could reset the parent's files."""
+    global _gates_lock
+    _gates_lock = threading.Lock()
+    for store in _stores:
+        if not store._closed:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+            _inherited.add(store.path)
+
+
+def refuse_inherited(path: Path) -> None:
+    """SQLite would take the locks its copied memory speaks of for held, and they are not: once the parent closes the
+    file, what the child commits is lost."""
+    if path in _inherited:
+        raise ForkedProcess(what=f"the views {path}")
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class ViewsFile:
+    """`views.db` of a directory, open for writing; made if there is none."""
+
+    def __init__(self, home: Path) -> None:
+        disk.make_directory(home)
+        disk.refuse_remote(home)
+        self.path = home.resolve() / FILE
+        refuse_inherited(self.path)
+        self._pid = os.getpid()
+        self._closed = False
+        self._problems: list[DoesNotFit] = []
+        with _gates_lock:
+            if (self.path, self._pid) not in _gates:
+                _gates[self.path, self._pid] = _Gate(home)
+            self._gate = _gates[self.path, self._pid]
+        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            if not self.path.exists():
+                os.close(disk.create(self.path))
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
+            try:
+                self._prepare(self._db)
+            except BaseException:
+                self._db.close()
+                raise
+        _stores.add(self)
+        disk.sync_directory(home)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("PRAGMA temp_store=MEMORY")
+        db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+        exact.register(db, self._problems)
+        order_decimals(db)
+        db.execute("BEGIN IMMEDIATE")
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        if not names:
+            for statement in (*flow_rows.SCHEMA, *watchers.SCHEMA):
+                db.execute(statement)
+            db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
+        elif "_meta" not in names:
+            raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
+        for statement in flow_rows.LATER:  # a file may be from before there was such a table
+            db.execute(statement)
+        db.execute("COMMIT")
+        (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
+        if found != FORMAT:
+            why = f"written in format {found}, this headrace reads {FORMAT}: upgrade headrace"
+            raise UnsupportedFormat(path=str(self.path), why=why)
+
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A write transaction, in turn, for what else belongs into this file: see `watching`."""
+        return self._writing()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """What is read is of one commit."""
+        self._usable()
+        with self._gate.lock, self._typed():
+            self._usable()
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        self._usable()
+        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+            self._usable()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                if self._problems:
+                    problem = self._problems[0]
+                    self._problems.clear()
+                    raise problem from error
+                raise
+
+    def _checkpoint_if_due(self) -> None:
+        """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
+        the committer's: what it committed is safe where it is, and the next commit will try again."""
+        try:
+            if os.stat(f"{self.path}-wal").st_size < CHECKPOINT_BYTES:
+                return
+        except OSError:
+            return
+        with contextlib.suppress(sqlite3.Error), self._gate.lock, self._gate.turnstile.writing():
+            self._usable()
+            self._db.execute("PRAGMA busy_timeout=0")
+            try:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._db.execute("PRAGMA busy_timeout=60000")
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        except OSError as error:
+            raise disk.translate(error, error.filename or self.path) from error
+
+    def _usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcess(what=f"the views {self.path}")
+        if self._closed:
+            raise Closed(what=f"the views {self.path}")
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        with self._gate.lock:
+            self._closed = True
+            with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
+                self._db.execute("PRAGMA busy_timeout=0")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def translate(error: sqlite3.Error, path: Path) -> StorageError:
+    """SQLite's errors, as ours. What is damaged can be made again from the log."""
+    code = getattr(error, "sqlite_errorname", "") or ""
+    if code.startswith("SQLITE_FULL"):
+        return DiskFull(path=str(path), why="the disk is full")
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
+    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        why = f"cannot be written or not be opened: look at the permissions of it and its directory ({error})"
+        return StorageError(path=str(path), why=why)
+    return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")

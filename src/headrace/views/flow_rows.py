@@ -1,0 +1,196 @@
+"""A flow's own rows in the file of the views: what it is, how far it has read, what became of its records, what it has
+to send. Owns those tables, whose names begin with `_`; a view's own tables are `tables`'."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import UnknownView, ViewsDamaged
+from headrace.views import versions
+from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
+from headrace.views.values import text_of_us, us_of
+
+BEGINS = (
+    "CREATE TABLE IF NOT EXISTS _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "offset_first INTEGER NOT NULL, progress UTC_TIMESTAMP, PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID"
+)
+"""Where flows began: apart from where they are, which is written with every commit."""
+BURIED = (
+    "CREATE TABLE IF NOT EXISTS _buried (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
+)
+"""Records that flows gave up."""
+FILTERS = (
+    "CREATE TABLE IF NOT EXISTS _filters (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "stretch INTEGER NOT NULL, page INTEGER NOT NULL, bits BLOB NOT NULL, "
+    "PRIMARY KEY (flow, topic, partition, stretch, page))"
+)
+"""What flows have seen. Page -1, of no stretch, is how far the partition has come, a number."""
+
+LATER = (BEGINS, BURIED, FILTERS)
+"""Tables that files made before do not have."""
+
+SCHEMA = (
+    "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE _flows (flow TEXT PRIMARY KEY, app TEXT NOT NULL, spec TEXT NOT NULL, epoch INTEGER NOT NULL, "
+    "sequence INTEGER NOT NULL, frontier UTC_TIMESTAMP, closed UTC_TIMESTAMP, reachable UTC_TIMESTAMP, "
+    "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
+    "WITHOUT ROWID",
+    "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
+    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, "
+    "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
+    # '' as window_start: what belongs to no window.
+    "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
+    "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, window_start)) WITHOUT ROWID",
+    # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
+    "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "
+    "target TEXT NOT NULL, base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, number)) "
+    "WITHOUT ROWID",
+    "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+)
+
+_LEDGER = (
+    "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start) DO UPDATE SET "
+    "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
+    "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
+)
+_EMPTY = (
+    "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND on_time = 0 AND corrected = 0 AND dropped = 0 "
+    "AND untimed = 0"
+)
+_POSITION = (
+    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
+    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress"
+)
+
+
+@contextlib.contextmanager
+def whole(db: sqlite3.Connection) -> Iterator[None]:
+    """For rows that SQLite finds in order, and that say nonsense."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        (_, _, path) = db.execute("PRAGMA database_list").fetchone()
+        raise ViewsDamaged(path=path, why=f"what a flow is cannot be read: {error}") from error
+
+
+def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
+    found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    with whole(db):
+        return None if found is None else FlowSpec.from_json(json.loads(found[0]))
+
+
+def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
+    found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    if found is None:
+        raise UnknownView(view=flow, known=names(db))
+    with whole(db):
+        places: dict[str, dict[int, Place]] = {}
+        ids: dict[str, str] = {}
+        rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
+        for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
+            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+            ids[topic] = topic_id
+        begins: dict[str, dict[int, Place]] = {}
+        rows = "SELECT topic, partition, offset_first, progress FROM _begins WHERE flow = ?"
+        for topic, partition, offset, progress in db.execute(rows, (flow,)):
+            begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+        (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
+        (line,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"line/{flow}",)).fetchone() or (born,)
+        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born, line)
+
+
+def names(db: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in db.execute("SELECT flow FROM _flows") if not versions.is_version(name)]
+
+
+def next_epoch(db: sqlite3.Connection) -> int:
+    """Epochs only grow, for all flows together: one that was dropped and made again is never mistaken for itself."""
+    (found,) = db.execute("SELECT value FROM _meta WHERE name = 'epoch'").fetchone() or ("0",)
+    db.execute("INSERT OR REPLACE INTO _meta VALUES ('epoch', ?)", (str(int(found) + 1),))
+    return int(found) + 1
+
+
+def text(us: int | None) -> str | None:
+    return None if us is None else text_of_us(us)
+
+
+def now() -> str:
+    return text_of_us(time.time_ns() // 1000)
+
+
+def _ledger_values(row: LedgerRow) -> tuple[Any, ...]:
+    start = "" if row.window_start_us is None else text_of_us(row.window_start_us)
+    return start, text(row.window_end_us), row.on_time, row.corrected, row.dropped, row.untimed
+
+
+def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> None:
+    """How far the flow has come. Neither frontier nor what is closed goes back."""
+    db.executemany(
+        _POSITION,
+        [
+            (flow, topic, commit.topic_ids[topic], partition, place.offset, text(place.progress_us))
+            for topic, places in commit.places.items()
+            for partition, place in places.items()
+        ],
+    )
+    db.executemany(
+        "INSERT OR IGNORE INTO _begins VALUES (?, ?, ?, ?, ?)",
+        [
+            (flow, topic, partition, place.offset, text(place.progress_us))
+            for topic, places in commit.begins.items()
+            for partition, place in places.items()
+        ],
+    )
+    db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
+    for each in commit.filters:
+        place = (flow, each.topic, each.partition)
+        gone = "DELETE FROM _filters WHERE flow = ? AND topic = ? AND partition = ? AND stretch < ? AND page >= 0"
+        db.execute(gone, (*place, each.lowest))
+        kept = [(0, -1, each.reached_us.to_bytes(8, "big", signed=True)), *each.pages]
+        db.executemany("INSERT OR REPLACE INTO _filters VALUES (?, ?, ?, ?, ?, ?)", [(*place, *row) for row in kept])
+    db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
+    fewer = [(flow, _ledger_values(row)[0]) for row in commit.ledger if row.on_time <= 0]
+    db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
+    later = ", ".join(
+        f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
+        for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))
+    )
+    db.execute(
+        f"UPDATE _flows SET sequence = sequence + 1, {later}, relayed = max(relayed, ?5), committed_at = ?6 "
+        f"WHERE flow = ?1",
+        (flow, text(commit.frontier_us), closed, text(commit.reachable_us), commit.relayed, now()),
+    )
+    db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, commit.relayed))
+
+
+def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:
+    there = "SELECT coalesce(max(number) + 1, 0) FROM _outbox WHERE flow = ? AND sequence = ?"
+    (first,) = db.execute(there, (flow, sequence)).fetchone()
+    for number, each in enumerate(outgoing, start=first):
+        found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
+        (base,) = found.fetchone() or (0,)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, each.rows.schema) as writer:
+            writer.write_table(each.rows)
+        body = sink.getvalue().to_pybytes()
+        db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body))
+        carried = (flow, each.target, base + each.rows.num_rows)
+        db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
+
+
+def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
+    """Rows of windows that end by then are older than the flow's view keeps them."""
+    keep_us = None if spec.view is None else spec.view.keep_us
+    (frontier,) = db.execute("SELECT frontier FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+    reached = us_of(frontier)
+    return None if keep_us is None or reached is None else reached - keep_us
