@@ -15,7 +15,7 @@ from pathlib import Path
 
 import headrace as hr
 from bench import spark_peer
-from bench.flow_window import DDL, events
+from bench.flow_window import COMPUTED, DDL, FILTER, events
 from bench.neighbours import descendants
 from bench.settings import Run
 from bench.table import Measured, Row
@@ -33,7 +33,11 @@ app.start()
 print("ready", flush=True)
 app.wait()
 """
-KINDS = {"": "plain columns", '.transform(lambda df: df.where("ms >= 0"))': "behind a filter in PySpark"}
+KINDS = {
+    "": "plain columns",
+    f".transform(lambda df: df.where({FILTER!r}))": "behind a filter in PySpark",
+    f".transform(lambda df: df.where({COMPUTED!r}))": "behind a computed filter in PySpark",
+}
 
 
 def latency(run: Run) -> Iterator[Row]:
@@ -51,7 +55,8 @@ def _in_the_loop(run: Run) -> Iterator[Row]:
         for table in tables:
             topic.append(table)
         streams = {"plain columns": app.stream(topic)}
-        streams["behind a filter in PySpark"] = app.stream(topic).transform(lambda df: df.where("ms >= 0"))
+        streams["behind a filter in PySpark"] = app.stream(topic).transform(lambda df: df.where(FILTER))
+        streams["behind a computed filter in PySpark"] = app.stream(topic).transform(lambda df: df.where(COMPUTED))
         spark = app.running.spark
         peer = run.peer(
             "Spark's window",

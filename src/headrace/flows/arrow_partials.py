@@ -1,7 +1,7 @@
 """Partial rows made by Arrow, where the records are read: for flows that leave Spark nothing to compute, because they
-name plain columns and have no transforms. Owns the same question as `partials`, answered with arrays; the rows are the
-same, and so are their types. What can only be asked of Spark (an SQL expression, a type it does not share with Arrow)
-is not answered here: `plan` says None.
+name plain columns and their transforms only choose (`sieve`). Owns the same question as `partials`, answered with
+arrays; the rows are the same, and so are their types. What can only be asked of Spark (an SQL expression, a type it
+does not share with Arrow) is not answered here: `plan` says None.
 
 A record that is folded here never becomes a row of the JVM: that is most of a large batch's time. Pure; knows no
 session, no range and no store."""
@@ -166,11 +166,10 @@ class ArrowPartials:
         return pa.array(found.pane, mask=untimed), dropped, late
 
 
-def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | None:
-    """How to make the flow's partial rows of `schema` without Spark; None if only Spark can."""
-    if flow.aggregates is None or flow.transforms or flow.own_progress:
-        return None
-    if any(source.transforms for source in flow.sources):
+def plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequence[pa.Schema]) -> ArrowPartials | None:
+    """How to make the flow's partial rows of `schema` without Spark, of records that have these columns, by source;
+    None if only Spark can."""
+    if flow.aggregates is None or flow.own_progress:
         return None
     wanted = [*flow.groups, *([time] if time and not flow.by_arrival else [])]
     partials = [aggregate.partial for aggregate in flow.aggregates.values()]
@@ -178,7 +177,7 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema) -> ArrowPartials | Non
         wanted += [name for name in (partial.argument, partial.where, partial.count or None) if name is not None]
         if not all(_is_a_name(given) for given in (partial.argument, partial.where)):
             return None
-    known = _common(flow, wanted)
+    known = _common(sources, wanted)
     if known is None or not all(_same_in_arrow(known[name]) for name in flow.groups):
         return None
     if not all(_possible(partial, known) for partial in partials):
@@ -202,11 +201,11 @@ def _is_a_name(given: Any) -> bool:
     return given is None or (plain and given.lower() not in ("true", "false", "null"))
 
 
-def _common(flow: Flow, wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
+def _common(sources: Sequence[pa.Schema], wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
     """The columns' types; None when one is not a plain column, or not the same everywhere."""
     known: dict[str, pa.DataType] = {}
-    for source in flow.sources:
-        has = {field.name: field.type for field in source.topic.schema}
+    for schema in sources:
+        has = {field.name: field.type for field in schema}
         for name in wanted:
             if not isinstance(name, str) or name not in has or known.setdefault(name, has[name]) != has[name]:
                 return None

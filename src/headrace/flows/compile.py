@@ -3,7 +3,8 @@ analyser; runs no job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
-from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.own_check import check_own
 from headrace.flows.packing import packed_type
 from headrace.flows.partials import SOURCE, column_of, partial_rows
 from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
+from headrace.flows.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+Sieves = Mapping[str, Sequence[Sieve]]
+"""Topic -> what its records go through."""
 OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
@@ -70,8 +73,8 @@ class Compiled:
     flow: Flow
     spec: FlowSpec
     columns: Mapping[str, ranges.Columns]
-    arrow: ArrowPartials | None
-    """How its partial rows are made where the records are read, if Spark has nothing to compute."""
+    arrow: pa.Schema | None
+    """The columns of what is made where the records are read, if Spark has nothing to compute."""
     time: str | None
     """The column with the event time, as far as it matters."""
     notes: tuple[str, ...] = ()
@@ -95,22 +98,47 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
     given, flow = flow, _exactly(flow, spark)
     checks = _Checks(flow, spark)
-    checks.of_records()
+    sieves = checks.of_records()
     df = empty(flow, spark)
     spec = _spec(flow, app, df)
     if spec.view is not None:
         checks.notes += check_own(flow, spec.view, spark)
         if flow.after:
             checks.of_results(spec.view)
-    arrow, then = None, None
+    columns = {source.topic.name: _columns(flow, source, spark) for source in flow.sources}
+    arrow = None
+    if sieves is not None and (made := _in_place(flow, df, sieves, columns)) is not None:
+        arrow, columns = made
+    return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+
+
+def _in_place(
+    flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, ranges.Columns]
+) -> tuple[pa.Schema, dict[str, ranges.Columns]] | None:
+    """What is made where the records are read, and how; None if Spark has something to compute."""
+    come = [_sifted(sieves[name], ranges.arrow_schema(each.known, each.schema.names)) for name, each in columns.items()]
+    steps: list[ranges.Step] = []
     if flow.aggregates is not None:
         time = time_column(flow)
         schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
-        packed = _packed(flow, _in_arrow(schema))
-        arrow = arrow_partials.plan(flow, time, packed)
-        then = None if arrow is None else ranges.Then(_struct(packed), arrow.of)
-    columns = {source.topic.name: replace(_columns(flow, source, spark), then=then) for source in flow.sources}
-    return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+        out = _packed(flow, _in_arrow(schema))
+        partials = arrow_partials.plan(flow, time, out, come)
+        if partials is None:
+            return None
+        steps = [partials.of]
+    elif flow.dedup is None and all(each == come[0] for each in come):
+        out = come[0]
+    else:
+        return None
+    struct = _struct(out)
+    return out, {
+        name: replace(each, then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)))
+        for name, each in columns.items()
+    }
+
+
+def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
+    return functools.reduce(lambda schema, sieve: sieve.schema(schema), sieves, schema)
 
 
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
@@ -171,13 +199,20 @@ class _Checks:
         self._flow, self._spark = flow, spark
         self.notes: list[str] = []
 
-    def of_records(self) -> None:
+    def of_records(self) -> Sieves | None:
+        """The transforms of each source's records, if all of them only choose."""
         flow, several = self._flow, len(self._flow.sources) > 1
         kept = (*META, *CHANGE) if flow.retracts else META
+        found = {}
         for source in flow.sources:
             of = f" of {source.topic.name}" if several else ""
-            schema = self._through(ranges.spark_schema(source.topic), source.transforms, of, kept)
-        self._through(schema, flow.transforms, "", kept)
+            schema, found[source.topic.name] = self._through(
+                ranges.spark_schema(source.topic), source.transforms, of, kept
+            )
+        _, last = self._through(schema, flow.transforms, "", kept)
+        if last is None or any(each is None for each in found.values()):
+            return None
+        return {name: (*(each or ()), *last) for name, each in found.items()}
 
     def of_results(self, view: ViewSpec) -> None:
         """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
@@ -186,13 +221,16 @@ class _Checks:
 
     def _through(
         self, schema: StructType, transforms: tuple[Transform, ...], of: str, kept: tuple[str, ...]
-    ) -> StructType:
+    ) -> tuple[StructType, tuple[Sieve, ...] | None]:
+        sieves: list[Sieve | None] = []
         for number, transform in enumerate(transforms, start=1):
             step = f"transform {number}{of}"
             checked = check_transform(self._spark, transform, schema, flow=self._flow.name, step=step, kept=kept)
             self.notes += [f"{self._flow.name}, {step}: {note}" for note in checked.notes]
             schema = checked.schema
-        return schema
+            sieves.append(checked.sieve)
+        sound = tuple(each for each in sieves if each is not None)
+        return schema, sound if len(sound) == len(sieves) else None
 
 
 def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.durations import from_us, instant_us
@@ -450,7 +451,14 @@ class _Reporting:
 
 def _in_order(rows: pa.Table) -> pa.Table:
     """Rows as their sources have them: by partition and offset. Of the metadata only progress goes on."""
-    rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
+    if not _is_in_order(rows):
+        rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
     ours = {*META, SOURCE, *CHANGE[1:], *MARK} - {"_progress"}
     rows = rows.drop_columns([name for name in rows.column_names if name in ours])
     return rows.rename_columns(["op" if name == OP else name for name in rows.column_names])
+
+
+def _is_in_order(rows: pa.Table) -> bool:
+    partition, offset = (rows[name].to_numpy() for name in ("_partition", "_offset"))
+    same = partition[1:] == partition[:-1]
+    return bool(np.all((partition[1:] > partition[:-1]) | (same & (offset[1:] >= offset[:-1]))))

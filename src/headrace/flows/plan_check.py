@@ -38,6 +38,7 @@ from headrace.flows.plan_rules import (
 )
 from headrace.flows.plan_text import MAPPERS, PROBE, Node, Output, analyzed, fingerprint, optimized, outputs
 from headrace.flows.probe_rows import edge_rows, plain_rows
+from headrace.flows.sieve import Sieve, sieve_of
 from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
 from headrace.views.contract import CHANGE
@@ -64,6 +65,8 @@ class Checked:
     """Why it could not be tried on sample rows: None, or the error it raised on them."""
     notes: tuple[str, ...]
     """What is allowed, but its author may want to know."""
+    sieve: Sieve | None = None
+    """The same without Spark, if it only chooses."""
 
 
 def check_transform(
@@ -114,6 +117,7 @@ def check_transform(
         plan=_drawn(plan),
         sample_skipped=skipped,
         notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
+        sieve=None if suspect else sieve_of(out),
     )
 
 

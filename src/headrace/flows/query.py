@@ -75,7 +75,7 @@ class FlowQuery:
         if self.compiled.arrow is not None:
             columns, threads = self.compiled.columns, cores(self.spark)
             found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen, threads)]
-            return pa.Table.from_batches(found, self.compiled.arrow.schema)
+            return pa.Table.from_batches(found, self.compiled.arrow)
         small = self._small
         with small.lock:
             if small.plan is None:
@@ -99,19 +99,22 @@ class FlowQuery:
         """The records that were too late, whole."""
         time = self._time()
         assert time is not None
-        return dropped_rows(self._flow, self._records(_each(planned, ranges.read_whole), planned), time).toArrow()
+        return dropped_rows(self._flow, self._transformed(_each(planned, ranges.read_whole), planned), time).toArrow()
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._small.slate.read(spark, columns)
 
     def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
-        df = self._records(readers, planned)
+        if self.compiled.arrow is not None:
+            return _together(
+                [readers[name](self.spark, self.compiled.columns[name], planned[name]) for name in readers]
+            )
+        df = self._transformed(readers, planned)
         if self._flow.dedup is not None:
             df = df.withColumn(HASH, F.xxhash64(*(F.col(quoted_name(name)) for name in self._flow.dedup.key)))
-        made = self._flow.aggregates is None or self.compiled.arrow is not None
-        return df if made else partial_rows(self._flow, df, self._time())
+        return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
 
-    def _records(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
+    def _transformed(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         """The records behind the transforms."""
         frames: list[DataFrame] = []
         for number, source in enumerate(self._flow.sources):
@@ -119,13 +122,11 @@ class FlowQuery:
             columns = self.compiled.columns[name]
             if name in readers:
                 df = readers[name](self.spark, columns, planned[name])
-            elif self.compiled.arrow is None:  # it decides about the types of the others' columns, too
+            else:  # it decides about the types of the others' columns, too
                 df = self.spark.createDataFrame([], columns.schema)
-            else:
-                continue
             df = through(source.transforms, df)
             frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
-        df = functools.reduce(lambda left, right: left.unionByName(right), frames)
+        df = _together(frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
             df = df.coalesce(1)  # few records need no exchange
         return through(self._flow.transforms, df)
@@ -133,6 +134,10 @@ class FlowQuery:
     def _time(self) -> Column | None:
         name = time_column(self._flow)
         return None if name is None else F.col(quoted_name(name))
+
+
+def _together(frames: Sequence[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:

@@ -178,12 +178,15 @@ def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets, *,
 # -- reading -----------------------------------------------------------------------------------------
 
 
+Step = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
 @dataclass(frozen=True, slots=True)
 class Then:
-    """What is made of the records where they are read, and how that looks."""
+    """What is made of the records where they are read, step by step, and how that looks."""
 
     schema: StructType
-    of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +261,14 @@ class _Reading:
 
     wanted: list[str]
     whole: pa.Schema
-    of: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None
+    steps: tuple[Step, ...] | None
     changes: bool = False
     placeless: bool = False
 
     def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
-        if self.of is not None:
-            return self.of(records)
+        if self.steps is not None:
+            return functools.reduce(lambda records, step: step(records), self.steps, records)
         if len(self.wanted) == len(self.whole):
             return records
         return (_padded(batch, self.whole) for batch in records)
@@ -284,8 +287,8 @@ def _reading(columns: Columns) -> _Reading:
     whole = arrow_schema(columns.known, columns.schema.names)
     needed = {*columns.needed, *((OP, UPDATED_AT) if columns.changes else ())}
     wanted = [column for column in whole.names if column in needed] or ["_offset"]
-    of = None if columns.then is None else columns.then.of
-    return _Reading(wanted, whole, of, columns.changes, columns.placeless)
+    steps = None if columns.then is None else columns.then.steps
+    return _Reading(wanted, whole, steps, columns.changes, columns.placeless)
 
 
 def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:
