@@ -87,8 +87,9 @@ def test_an_aggregate_is_added(home: Path, spark: Any, rng: random.Random) -> No
     with program(home, spark) as old:
         before = old.view("words").to_arrow()
     with program(home, spark, new=True, batch_rows=50) as app:
-        with pytest.raises(hr.FlowChanged, match=r"headrace rebuild APP\.py words --switch"):
-            app.drain()
+        for ask in (app.running.check, app.drain):
+            with pytest.raises(hr.FlowChanged, match=r"headrace rebuild APP\.py words --switch"):
+                ask()
         app.log.topic("events").append(some_rows(rng, 100, 150))
         made = app.rebuild("words")
         assert app.view("words").to_arrow().equals(before) and app.views.names() == ["words"]

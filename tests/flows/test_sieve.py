@@ -160,6 +160,7 @@ def test_flows_whose_transforms_only_choose_run_no_job(
         few = both.transform(lambda df: df.select("word", "i32", *hr.META))
         few.to_topic("few", durability="os")
         app.running.check()
+        assert not (tmp_path / "views.db").exists()  # it makes nothing
         assert all(app.running.query(flow).compiled.arrow is not None for flow in app.flows.values())
         by_workers = {name: app.running.query(app.flows[name]) for name in ("windowed", "few")}
         planned = {

@@ -62,7 +62,7 @@ class Checked:
     columns_needed: frozenset[str]
     plan: str
     sample_skipped: str | None
-    """Why it could not be tried on sample rows: None, or the error it raised on them."""
+    """Why it could not be tried on sample rows: None, or the error it raised on them. What only chooses is not."""
     notes: tuple[str, ...]
     """What is allowed, but its author may want to know."""
     sieve: Sieve | None = None
@@ -109,7 +109,8 @@ def check_transform(
             wanted = out.select(F.struct(*map(quoted_name, dict.fromkeys([*needed, *kept]))).alias("row"))
             final = optimized(_explain(wanted))
     suspect = _suspect(plan) or ("the function" if called else None)
-    differs, skipped = _tried(spark, fn, schema, trials, suspect, kept)
+    sieve = None if suspect else sieve_of(out)
+    differs, skipped = _tried(spark, fn, schema, trials, suspect, kept) if sieve is None else (None, None)
     refuse(differs)
     return Checked(
         schema=schema_out,
@@ -117,7 +118,7 @@ def check_transform(
         plan=_drawn(plan),
         sample_skipped=skipped,
         notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
-        sieve=None if suspect else sieve_of(out),
+        sieve=sieve,
     )
 
 

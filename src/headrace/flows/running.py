@@ -19,6 +19,7 @@ from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
 from headrace.views.contract import Emit, feed_topic
+from headrace.views.file import FILE
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
 from headrace.views.versions import beside
@@ -125,9 +126,12 @@ class Running:
     # -- flows -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Whether all flows can be run; the error says which cannot, and why."""
+        """Whether all flows can be run; the error says which cannot, and why. Makes nothing."""
+        made = (self._log.home / FILE).exists()
         for flow in self.flows:
-            self.query(flow)
+            spec = self.query(flow).compiled.spec
+            if made and not self._throwaway:
+                self.store.refuse_changed(spec)
 
     def query(self, flow: Flow) -> FlowQuery:
         """The flow, checked: once, here or where the program was before, for its transforms are tried on sample

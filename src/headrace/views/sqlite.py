@@ -42,13 +42,7 @@ class SqliteViews(ViewsFile):
         if tables is not None:
             tables.check()
         with self._writing() as db:
-            alike = "SELECT flow, app FROM _flows WHERE lower(flow) = lower(?)"  # SQLite would mix them up
-            for other, app in db.execute(alike, (spec.name,)):
-                if (other, app) != (spec.name, spec.app):
-                    raise ViewTaken(view=other, app=app)
-            known = spec_of(db, spec.name)
-            if known is not None and not replace and (changed := known.changes(spec)):
-                raise FlowChanged(flow=spec.name, changes=changed)
+            known = self._refused(db, spec, replace=replace)
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
             taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
             spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
@@ -70,6 +64,22 @@ class SqliteViews(ViewsFile):
                 (next_epoch(db), text, os.getpid(), socket.gethostname(), now(), spec.name),
             )
             return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
+
+    def refuse_changed(self, spec: FlowSpec) -> None:
+        """What `begin` would say of the flow, without beginning it."""
+        with self._reading() as db:
+            self._refused(db, spec, replace=False)
+
+    def _refused(self, db: sqlite3.Connection, spec: FlowSpec, *, replace: bool) -> FlowSpec | None:
+        """The flow as it is known; ViewTaken or FlowChanged if it is another's, or another."""
+        alike = "SELECT flow, app FROM _flows WHERE lower(flow) = lower(?)"  # SQLite would mix them up
+        for other, app in db.execute(alike, (spec.name,)):
+            if (other, app) != (spec.name, spec.app):
+                raise ViewTaken(view=other, app=app)
+        known = spec_of(db, spec.name)
+        if known is not None and not replace and (changed := known.changes(spec)):
+            raise FlowChanged(flow=spec.name, changes=changed)
+        return known
 
     def _feed_what_is(self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit]) -> None:
         """For those who read a view's changes from now on: what it has, as a commit of its own."""
