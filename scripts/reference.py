@@ -17,7 +17,7 @@ import click
 
 import headrace as hr
 import headrace.testing as kit
-from headrace import app as apps
+from headrace import streams
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
@@ -43,7 +43,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md) and "
         "[aggregates](aggregates.md) explain.",
         [
-            *("App", "Stream", apps.Windowed, apps.Grouped, "Aggregated", "View", FlowStatus, Audited),
+            *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *(Rebuild, reading.Diff, versions.Counts),
             *("tumbling", "hopping", "calendar", "session", "sliding", "correct", "drop"),
             *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
@@ -74,7 +74,7 @@ BETWEEN_LAYERS = {
     *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim", "Aggregate.kind", "Aggregate.slots"),
 }
 """Public for the modules above, not for programs."""
-STAGES = (apps.Stream, apps.Windowed, apps.Grouped, apps.Aggregated)
+STAGES = (streams.Stream, streams.Windowed, streams.Grouped, streams.Aggregated)
 """What a stream is on its way: their fields are their own."""
 
 

@@ -66,7 +66,7 @@ class _Here(FlowQuery):
         assert self.compiled.arrow is not None
         columns = self.compiled.columns
         found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
-        return pa.Table.from_batches(found, self.compiled.arrow.schema)
+        return pa.Table.from_batches(found, self.compiled.arrow)
 
 
 class Sparkless:
@@ -148,9 +148,9 @@ class Sparkless:
         )
         struct = StructType([StructField(name, NullType()) for name in (*self.topic.schema.names, *META)])
         read = ranges.Columns(
-            self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, arrow.of)
+            self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, (arrow.of,))
         )
-        return Compiled(flow, flow, spec, {"events": read}, arrow, time)
+        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, time)
 
     def started(self) -> FlowLoop:
         """As a program that is started again would."""
