@@ -8,6 +8,7 @@ None."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -59,12 +60,13 @@ class Sieve:
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The records that go on. Columns that nobody reads are not there, and do not come out."""
         for batch in batches:
-            for condition in self.conditions:
-                batch = batch.filter(_holds(condition, batch))
-            if batch.num_rows:
-                yield batch.select([of for _, of in self._there(batch.schema)]).rename_columns(
-                    [name for name, _ in self._there(batch.schema)]
-                )
+            there = self._there(batch.schema)
+            chosen = batch.select([of for _, of in there]).rename_columns([name for name, _ in there])
+            if self.conditions:
+                holds = functools.reduce(pc.and_kleene, (_holds(each, batch) for each in self.conditions))
+                chosen = chosen.filter(holds)
+            if chosen.num_rows:
+                yield chosen
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Of what comes out."""
