@@ -156,17 +156,18 @@ class FlowLoop:
 
     def _ends(self) -> Ends:
         ends = {topic.name: topic.offsets() for topic in self.flow.topics}
-        if self._until is not None:
-            for topic, places in self._until.places.items():
-                for partition, place in places.items():
-                    reached = None if place.progress_us is None else from_us(place.progress_us)
-                    end = ends[topic][partition]
-                    earliest = min(end.earliest, place.offset)  # what came later may be gone, too
-                    arrived = reached if self.flow.by_arrival else end.arrived_at
-                    ends[topic][partition] = replace(
-                        end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived
-                    )
+        if self._until is not None:  # partitions that were added since are not read
+            for topic, found in ends.items():
+                places = self._until.places.get(topic, {})
+                ends[topic] = {partition: self._end_at(place, found[partition]) for partition, place in places.items()}
         return ends
+
+    def _end_at(self, place: Place, end: Offsets) -> Offsets:
+        """The end of a partition that is read no further than to the place."""
+        reached = None if place.progress_us is None else from_us(place.progress_us)
+        earliest = min(end.earliest, place.offset)  # what came later may be gone, too
+        arrived = reached if self.flow.by_arrival else end.arrived_at
+        return replace(end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived)
 
     @property
     def position(self) -> FlowState:
