@@ -134,3 +134,21 @@ def test_a_partition_that_was_not_read_yet_is_no_difference(tmp_path: Path) -> N
         flow.topic.alter(partitions=2)
         flow.topic.append({"word": "a"}, partition=1)
         assert audit([flow.loop._query], flow.log).differences == []
+
+
+def test_what_is_committed_meanwhile_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is compared as it was when the audit began: whoever makes it goes on."""
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        flow.loop.drain()
+        recomputed = flow.loop._query.rows
+
+        def and_meanwhile(planned: Any) -> Any:
+            monkeypatch.undo()
+            flow.topic.append({"word": "a"})
+            assert flow.loop.drain() == 1
+            return recomputed(planned)
+
+        monkeypatch.setattr(flow.loop._query, "rows", and_meanwhile)
+        audited = audit([flow.loop._query], flow.log)
+        assert audited.differences == [] and audited.rows == 1
