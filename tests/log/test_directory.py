@@ -434,6 +434,17 @@ def test_one_that_is_held_up_by_a_stopped_process_is_told_which(
                 assert appending.result(20).ranges == {0: range(1)}
 
 
+def test_what_is_done_just_when_patience_ends_is_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(committer.Promise):
+        def done(self) -> bool:
+            self.set_result("done")
+            return super().done()
+
+    monkeypatch.setattr(committer, "PATIENCE_SECONDS", 0.0)
+    with open_log(home) as log:
+        assert Late(log._engine.committer._turnstile).result() == "done"
+
+
 FORK = """
 import os, sys, headrace
 log = headrace.open_log(sys.argv[1])
