@@ -189,5 +189,18 @@ def test_flows_whose_transforms_only_choose_run_no_job(
         )
 
 
+def test_a_condition_that_another_implies_has_its_columns(spark: Any, tmp_path: Path) -> None:
+    """Of the two together, Spark sees that the second asks for nothing more, and reads no `n`."""
+    with hr.App("implied", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "kind string, n int")
+        topic.append([{"kind": "a", "n": 1}, {"kind": "b", "n": 9}])
+        some = app.stream(topic).transform(lambda df: df.where("kind = 'a'").withColumnRenamed("n", "m"))
+        some = some.transform(lambda df: df.where("kind = 'a' or m > 5"))
+        some.group_by("kind").agg(records=hr.count()).to_view("v")
+        assert app.running.query(app.flows["v"]).compiled.arrow is not None
+        app.drain()
+        assert app.view("v").to_arrow().select(["kind", "records"]).to_pylist() == [{"kind": "a", "records": 1}]
+
+
 def test_odd_values_are_odd() -> None:
     assert set(LITERALS) < {*ODD}

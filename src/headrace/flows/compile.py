@@ -132,9 +132,19 @@ def _in_place(
         return None
     struct = _struct(out)
     return out, {
-        name: replace(each, then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)))
+        name: replace(
+            each,
+            needed=each.needed | _asked(sieves[name]),
+            then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)),
+        )
         for name, each in columns.items()
     }
+
+
+def _asked(sieves: Sequence[Sieve]) -> frozenset[str]:
+    """The topic's columns that conditions are about. Spark may need fewer: of all transforms together, one may imply
+    what another asks."""
+    return functools.reduce(lambda wanted, sieve: sieve.reads(wanted), reversed(sieves), frozenset[str]())
 
 
 def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,11 @@ class Sieve:
             if chosen.num_rows:
                 yield chosen
 
+    def reads(self, wanted: Collection[str]) -> frozenset[str]:
+        """What has to go in so that these come out: what conditions ask for has to in any case."""
+        asked = {name for each in self.conditions for name in _asked(each)}
+        return frozenset(asked | {of for name, of in self.columns if name in wanted})
+
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Of what comes out."""
         return pa.schema([schema.field(of).with_name(name) for name, of in self._there(schema)])
@@ -75,6 +80,19 @@ class Sieve:
     def _there(self, schema: pa.Schema) -> list[tuple[str, str]]:
         there = set(schema.names)
         return [(name, of) for name, of in self.columns if of in there]
+
+
+def _asked(condition: Condition) -> Iterator[str]:
+    """The columns a condition is about."""
+    match condition:
+        case ("Column", name):
+            yield name
+        case ("In", of, _):
+            yield from _asked(of)
+        case (_, *parts):
+            for part in parts:
+                if isinstance(part, tuple):
+                    yield from _asked(part)
 
 
 def _holds(condition: Condition, batch: pa.RecordBatch) -> Any:
