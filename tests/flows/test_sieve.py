@@ -202,5 +202,17 @@ def test_a_condition_that_another_implies_has_its_columns(spark: Any, tmp_path: 
         assert app.view("v").to_arrow().select(["kind", "records"]).to_pylist() == [{"kind": "a", "records": 1}]
 
 
+def test_what_is_united_of_different_types_is_chosen_by_spark(spark: Any, tmp_path: Path) -> None:
+    """-0.0 is 0 among doubles, which the numbers become together; to Arrow it is none of 0 and 1."""
+    with hr.App("united", home=tmp_path, spark=spark) as app:
+        doubles, whole = app.topic("doubles", "n double"), app.topic("whole", "n int")
+        doubles.append([{"n": -0.0}, {"n": 3.0}])
+        whole.append([{"n": 0}, {"n": 3}])
+        some = app.stream(doubles).union(app.stream(whole)).transform(lambda df: df.where("n in (0, 1)"))
+        some.agg(records=hr.count()).to_view("v")
+        app.drain()
+        assert app.view("v").to_arrow()["records"].to_pylist() == [2]
+
+
 def test_odd_values_are_odd() -> None:
     assert set(LITERALS) < {*ODD}

@@ -214,14 +214,18 @@ class _Checks:
         flow, several = self._flow, len(self._flow.sources) > 1
         kept = (*META, *CHANGE) if flow.retracts else META
         found = {}
+        kinds = []
         for source in flow.sources:
             of = f" of {source.topic.name}" if several else ""
             schema, found[source.topic.name] = self._through(
                 ranges.spark_schema(source.topic), source.transforms, of, kept
             )
+            kinds.append({field.name: field.dataType for field in schema})
         _, last = self._through(schema, flow.transforms, "", kept)
         if last is None or any(each is None for each in found.values()):
             return None
+        if last and any(each != kinds[0] for each in kinds):
+            return None  # of different types Spark makes one, or of different names, before anything is chosen
         return {name: (*(each or ()), *last) for name, each in found.items()}
 
     def of_results(self, view: ViewSpec) -> None:
