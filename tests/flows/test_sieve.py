@@ -115,6 +115,9 @@ ONLY_SPARK: dict[str, Callable[[DataFrame], DataFrame]] = {
     "several rows": lambda df: df.withColumn("i32", F.explode(F.array("i32", "i32"))),
     "other rows": lambda df: df.mapInArrow(lambda batches: batches, df.schema),
     "both": lambda df: df.union(df),
+    "bytes among others": lambda df: df.where(F.col("bin").isin([bytes([at]) for at in range(20)])),
+    "a part of a character": lambda df: df.where("startswith(s, cast(X'C3' as string))"),
+    "no text at all": lambda df: df.where("s = cast(X'FF' as string)"),
     "other collation": lambda df: df.where("s collate UNICODE_CI = 'a'"),
 }
 

@@ -182,7 +182,7 @@ def _condition(expression: Any, columns: Mapping[int, str]) -> Condition:
         case "In" | "InSet":
             return _among(expression, of[0], columns)
         case "StartsWith" | "EndsWith" | "Contains" if _is_text(of[1]) and _type(of[0]) == "string":
-            return kind, _operand(of[0], columns), of[1].value().toString()
+            return kind, _operand(of[0], columns), _value(of[1].value())
     if kind not in _COMPARE:
         raise _OnlySpark
     left, right = (_operand(each, columns) for each in of)
@@ -206,7 +206,8 @@ def _operand(expression: Any, columns: Mapping[int, str]) -> Condition:
 
 
 def _among(expression: Any, of: Any, columns: Mapping[int, str]) -> Condition:
-    if _kind(of) != "AttributeReference" or _type(of) in ("float", "double"):
+    column = _operand(of, columns)
+    if column[0] != "Column" or _type(of) in ("float", "double"):
         raise _OnlySpark
     if _kind(expression) == "InSet":
         values = [_value(each) for each in _each(expression.hset().toSeq())]
@@ -214,14 +215,19 @@ def _among(expression: Any, of: Any, columns: Mapping[int, str]) -> Condition:
         values = [_operand(each, columns)[1] for each in _each(expression.list()) if _kind(each) == "Literal"]
         if len(values) < expression.list().size():
             raise _OnlySpark
-    return "In", _operand(of, columns), tuple(values)
+    return "In", column, tuple(values)
 
 
 def _value(value: Any) -> Any:
     """A literal: numbers, days and microseconds come as numbers, texts as Spark's own."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise _OnlySpark
-    return value if isinstance(value, (bool, int, float)) else value.toString()
+    if isinstance(value, (bool, int, float)):
+        return value
+    text = value.toString()
+    if "\ufffd" in text:  # what Java makes of bytes that are no text, and Spark compares bytes
+        raise _OnlySpark
+    return text
 
 
 def _is_text(expression: Any) -> bool:
