@@ -408,10 +408,11 @@ def test_a_stopped_process_loses_its_partitions_and_cannot_commit(home: Path) ->
 
 
 HOLD_UP = """
-import os, signal, sys, headrace
+import signal, sys, threading, headrace
 log = headrace.open_log(sys.argv[1])
 print("ready", flush=True)
-log._engine.committer.run(lambda tx: os.kill(os.getpid(), signal.SIGSTOP), synced=False)
+stop = lambda tx: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread: another may take its time
+log._engine.committer.run(stop, synced=False)
 """
 
 
