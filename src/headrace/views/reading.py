@@ -13,7 +13,7 @@ import re
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from itertools import islice
@@ -296,6 +296,8 @@ class Views:
                 return sqlite3.SQLITE_DENY
             return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
+        if isinstance(params, str | bytes) or not isinstance(params, Mapping | Iterable):
+            raise InvalidArgument("params", params, "must be a tuple of values, one for each ?, or a mapping of names")
         values = (
             {name: bound(value) for name, value in params.items()}
             if isinstance(params, Mapping)
@@ -344,6 +346,9 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
+        if not isinstance(position, Position):
+            why = "must be a position, as append(…).position is; of a text, hr.Position.parse(…)"
+            raise InvalidArgument("wait_for", position, why)
         _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
