@@ -360,7 +360,9 @@ def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> 
                 )
     for name in ("key", "event_time"):
         asked, has = settings.get(name), getattr(topic.settings, name)
-        if asked is not None and ((asked,) if isinstance(asked, str) and name == "key" else asked) != has:
+        if name == "key" and asked is not None:
+            asked = (asked,) if isinstance(asked, str) else tuple(asked)
+        if asked is not None and asked != has:
             raise InvalidArgument(name, asked, f"topic {topic.name!r} has {has!r}")
     return topic
 

@@ -68,6 +68,13 @@ def test_changes_of_a_view(app: hr.App) -> None:
         views.changes(start={0: 1})  # type: ignore[arg-type]
 
 
+def test_a_key_of_several_columns_may_be_a_list(app: hr.App) -> None:
+    for _ in range(2):  # made, and there
+        assert app.topic("t", "shop string, id int", key=["shop", "id"]).settings.key == ("shop", "id")
+    with pytest.raises(hr.InvalidArgument, match=r"has \('shop', 'id'\)"):
+        app.topic("t", "shop string, id int", key=["id", "shop"])
+
+
 def test_only_an_apps_own_views_are_streamed(app: hr.App) -> None:
     with pytest.raises(hr.UnknownView):
         app.stream(app.view("somebody_elses"))
