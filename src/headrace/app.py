@@ -67,9 +67,7 @@ class App:
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.name = check_name(name, argument="name")
-        if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-            raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
-        self.batch_rows = batch_rows
+        self.batch_rows = _checked_rows(batch_rows)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
@@ -222,7 +220,7 @@ class App:
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
         """Processes all there is, then returns; how many records. `close=True` also closes every window."""
-        return self.running.drain(batch_rows, close=close)
+        return self.running.drain(None if batch_rows is None else _checked_rows(batch_rows), close=close)
 
     def start(self, *, standby: bool = False, take_over: bool = False) -> None:
         """Runs all flows in the background, until `stop`; called again, those that do not run. AlreadyRunning if
@@ -339,6 +337,12 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked_rows(batch_rows: Any) -> int:
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
+    return batch_rows
 
 
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:

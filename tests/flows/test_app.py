@@ -75,6 +75,13 @@ def test_a_key_of_several_columns_may_be_a_list(app: hr.App) -> None:
         app.topic("t", "shop string, id int", key=["id", "shop"])
 
 
+def test_a_batch_has_at_least_one_row(app: hr.App) -> None:
+    nonsense: Any
+    for nonsense in 0, -1, True, 1.5, "1":
+        with pytest.raises(hr.InvalidArgument, match="batch_rows"):
+            app.drain(nonsense)
+
+
 def test_only_an_apps_own_views_are_streamed(app: hr.App) -> None:
     with pytest.raises(hr.UnknownView):
         app.stream(app.view("somebody_elses"))
