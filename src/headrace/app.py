@@ -27,6 +27,7 @@ from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView,
 from headrace.flows.flow import Flow, Source
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.starting import check_start
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import html_table
@@ -147,7 +148,7 @@ class App:
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        return Stream(self, (Source(topic, start),))
+        return Stream(self, (Source(topic, check_start(start)),))
 
     def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
         """The view's flow is told to leave its changes where flows over it read them."""
@@ -265,7 +266,7 @@ class App:
         """The view made anew by this program, from `start`, beside the one that is served. What comes back says what
         that changes, `diff()`; then `switch()` or `discard()` it. The one that is served goes on, if it runs. What the
         same program made before, and did not switch to, is gone on with."""
-        return self.running.rebuild(self._flow(view), start)
+        return self.running.rebuild(self._flow(view), check_start(start))
 
     def rollback(self, view: str) -> None:
         """What was served before the last switch is the view again, as it was then."""
