@@ -186,6 +186,7 @@ class FlowLoop:
 
     def prepare(self, batch_rows: int | None = None) -> Batch | None:
         """The next batch, computed but not committed: may run while the last one is being committed."""
+        self.planned_rows = 0
         self._query.compiled.check_topics()
         looked_us, ends = self._clock_us(), self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}

@@ -187,8 +187,10 @@ class Supervisor:
             except (StorageError, OSError):
                 raise
             except Exception as error:
-                if isinstance(error, FATAL):
+                if isinstance(error, FATAL) or _of_the_connection(error):
                     raise
+                if self._stop.is_set():  # it was given up
+                    return None
                 if waiting is not None:
                     waiting.result()  # what comes now is slow, and must be in order
                     waiting = None
@@ -217,3 +219,9 @@ class Supervisor:
             raise TooManyDeadLetters(
                 flow=self.pulse.flow, dead=self.pulse.dead, records=self._since_first_dead, last=first_line(error)
             ) from error
+
+
+def _of_the_connection(error: Exception) -> bool:
+    """The JVM is gone, or does not answer: no record is to blame."""
+    kind = type(error)
+    return kind.__module__.startswith("py4j.") and kind.__name__ != "Py4JJavaError"  # which is what the JVM raised
