@@ -14,12 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DoubleType,
     FloatType,
     NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from headrace.aggregates import Aggregate
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
 Sieves = Mapping[str, Sequence[Sieve]]
 """Topic -> what its records go through."""
+TIMES = (TimestampType, TimestampNTZType, DateType)
 OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
@@ -348,7 +352,7 @@ def _time_folded(flow: Flow) -> str | None:
 def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     assert flow.aggregates is not None
     time = time_column(flow)
-    known = df.columns
+    known = [name for name in df.columns if name != SOURCE]
     if flow.window and time is None:
         raise InvalidArgument(
             "window",
@@ -359,6 +363,9 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
             raise UnknownColumn(flow.name, name, known)
+    if flow.window and time and not isinstance(of := df.schema[time].dataType, TIMES):
+        why = f"flow {flow.name!r}: the column is {of.simpleString()}, and no time: make a timestamp in .transform(…)"
+        raise InvalidArgument("time", time, why)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
         if not flow.records and (name in taken or name.startswith("_") or "__" in name):
