@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,17 @@ def test_what_is_no_records_fault_makes_no_dead_letter(
 
         monkeypatch.setattr(*((flow.loop._query, "rows") if what == "rows" else (flow.loop, "_ends")), fail)
         with pytest.raises(type(error)):
+            Supervisor(flow.loop, lambda _: flow.started()).work_off()
+        assert not list(flow.log.dead_letters())
+
+
+def test_a_session_that_was_stopped_stops_its_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        query = flow.loop._query
+        monkeypatch.setattr(query, "spark", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+        monkeypatch.setattr(query, "rows", lambda _: query.spark.sparkContext._jsc.sc())
+        with pytest.raises(hr.Closed, match="the Spark session of flow 'view'"):
             Supervisor(flow.loop, lambda _: flow.started()).work_off()
         assert not list(flow.log.dead_letters())
 

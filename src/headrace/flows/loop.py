@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.durations import from_us, instant_us
-from headrace.errors import StorageError, TopicReplaced
+from headrace.errors import Closed, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows import ranges
+from headrace.flows import ranges, session
 from headrace.flows.fold import folded, needed, spread
 from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
@@ -258,6 +258,11 @@ class FlowLoop:
     def refuse_fenced(self) -> None:
         """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
         self._store.refuse_fenced(self.position)
+
+    def refuse_lost(self) -> None:
+        """Closed if the session is: nothing comes of trying again, and no record is to blame."""
+        if session.lost(self._query.spark):
+            raise Closed(what=f"the Spark session of flow {self.flow.name!r}")
 
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
