@@ -117,15 +117,17 @@ def test_any_records_in_any_cuts(
         check(flow, query(kind, grace, within, groups))
 
 
-def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["before", "after"])
+def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path, begun: str) -> None:
     """A topic that a flow writes of two partitions has their progress, of the one behind the other. What is kept of a
-    session must not go because the one that is ahead was read first."""
+    session must not go because the one that is ahead was read first; whichever of the flows has begun before."""
     names = ("records", "words")
     with Sparkless(tmp_path, WINDOWS["session"], groups=(), names=names) as flow:
         writer = flow.store.begin(FlowSpec("clean", "tests", ("raw",), None, target="events"))
         both = {"raw": {0: Place(0, None), 1: Place(0, None)}}
         flow.store.commit(writer, Commit(sequence=0, places=both, topic_ids={"raw": "1"}))
-        flow.started()
+        if begun == "after":
+            flow.started()
         for word, seconds, progress in ("a", 0, None), ("b", 100, at(100)), ("a", 1, at(0)):
             flow.topic.append([{"word": word, "n": 1, "at": at(seconds)}], progress=[progress])
             flow.loop.drain()

@@ -100,8 +100,6 @@ class FlowLoop:
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._begun_us = 0
-        self._goes_back = False
-        """Whether a record to come can have less progress than one that was read: then nothing that is kept goes."""
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, {}, 0, 0))
@@ -115,7 +113,6 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
-        self._goes_back = self._until is not None or self._store.goes_back([topic.name for topic in self.flow.topics])
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin(state.born)
         self._begun_us = self._clock_us()
@@ -323,7 +320,7 @@ class FlowLoop:
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier = self.frontier(batch.places, batch.ends, batch.looked_us)
-        reachable = batch.unchanging_us if self.flow.retracts or self._goes_back else self._reachable(batch.places)
+        reachable = batch.unchanging_us if self.flow.retracts or self._goes_back() else self._reachable(batch.places)
         closed = None if frontier is None else self._closed(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
@@ -388,6 +385,13 @@ class FlowLoop:
                     progress = max(progress, now_us - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
         return None if lowest is None or lowest == UNSET else lowest
+
+    def _goes_back(self) -> bool:
+        """Whether a record to come can have less progress than one that was read: then nothing that is kept goes. Asked
+        for each commit, since a flow that writes a topic may begin after those that read it."""
+        if self._until is not None:
+            return True
+        return self.flow.window is not None and self._store.goes_back([topic.name for topic in self.flow.topics])
 
     def _reachable(self, places: Mapping[str, Mapping[int, Place]]) -> int | None:
         """The least progress a record to come can have."""
