@@ -27,6 +27,7 @@ from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView,
 from headrace.flows.flow import Flow, Source
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.starting import check_start
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.rendering import html_table
@@ -67,9 +68,7 @@ class App:
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.name = check_name(name, argument="name")
-        if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-            raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
-        self.batch_rows = batch_rows
+        self.batch_rows = _checked_rows(batch_rows)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
@@ -149,7 +148,7 @@ class App:
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        return Stream(self, (Source(topic, start),))
+        return Stream(self, (Source(topic, check_start(start)),))
 
     def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
         """The view's flow is told to leave its changes where flows over it read them."""
@@ -222,7 +221,7 @@ class App:
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
         """Processes all there is, then returns; how many records. `close=True` also closes every window."""
-        return self.running.drain(batch_rows, close=close)
+        return self.running.drain(None if batch_rows is None else _checked_rows(batch_rows), close=close)
 
     def start(self, *, standby: bool = False, take_over: bool = False) -> None:
         """Runs all flows in the background, until `stop`; called again, those that do not run. AlreadyRunning if
@@ -267,7 +266,7 @@ class App:
         """The view made anew by this program, from `start`, beside the one that is served. What comes back says what
         that changes, `diff()`; then `switch()` or `discard()` it. The one that is served goes on, if it runs. What the
         same program made before, and did not switch to, is gone on with."""
-        return self.running.rebuild(self._flow(view), start)
+        return self.running.rebuild(self._flow(view), check_start(start))
 
     def rollback(self, view: str) -> None:
         """What was served before the last switch is the view again, as it was then."""
@@ -341,6 +340,12 @@ class App:
         self.close()
 
 
+def _checked_rows(batch_rows: Any) -> int:
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
+    return batch_rows
+
+
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:
     """The topic, if it is what was asked for: its columns may be more."""
     from headrace.schema import schema_from, type_ddl
@@ -360,7 +365,9 @@ def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> 
                 )
     for name in ("key", "event_time"):
         asked, has = settings.get(name), getattr(topic.settings, name)
-        if asked is not None and ((asked,) if isinstance(asked, str) and name == "key" else asked) != has:
+        if name == "key" and asked is not None:
+            asked = (asked,) if isinstance(asked, str) else tuple(asked)
+        if asked is not None and asked != has:
             raise InvalidArgument(name, asked, f"topic {topic.name!r} has {has!r}")
     return topic
 

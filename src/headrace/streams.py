@@ -190,6 +190,8 @@ class Stream(_Steps):
         if not isinstance(window, Window):
             kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
+        if time is not None and not isinstance(time, str):
+            raise InvalidArgument("time", time, "must be the name of a column; make one with .transform(…)")
         grace_us = duration_us(grace, argument="grace", positive=False)
         if late is not None and not isinstance(late, Late):
             raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,33 @@ def test_changes_of_a_view(app: hr.App) -> None:
         total.changes("final")
     with pytest.raises(hr.InvalidArgument, match=r"\.to_topic"):
         views.changes(start={0: 1})  # type: ignore[arg-type]
+
+
+def test_a_key_of_several_columns_may_be_a_list(app: hr.App) -> None:
+    for _ in range(2):  # made, and there
+        assert app.topic("t", "shop string, id int", key=["shop", "id"]).settings.key == ("shop", "id")
+    with pytest.raises(hr.InvalidArgument, match=r"has \('shop', 'id'\)"):
+        app.topic("t", "shop string, id int", key=["id", "shop"])
+
+
+def test_a_batch_has_at_least_one_row(app: hr.App) -> None:
+    nonsense: Any
+    for nonsense in 0, -1, True, 1.5, "1":
+        with pytest.raises(hr.InvalidArgument, match="batch_rows"):
+            app.drain(nonsense)
+
+
+def test_where_a_stream_starts_is_checked_where_it_is_written(app: hr.App) -> None:
+    topic = app.topic("t", "n int")
+    app.stream(topic).agg(n=hr.count()).to_view("v")
+    nonsense: Any
+    starting: Any
+    for nonsense in "erliest", None, 5, True, [1], {0: "1"}, {"0": 1}, {0: -1}, datetime(2026, 1, 1):
+        for starting, of in (app.stream, topic), (app.rebuild, "v"):
+            with pytest.raises(hr.InvalidArgument, match=r"start=.* 'latest', a time with zone, or \{partition"):
+                starting(of, start=nonsense)
+    for start in "2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC):
+        assert app.stream(topic, start=start).sources[0].start == datetime(2026, 1, 1, tzinfo=UTC)  # type: ignore[arg-type]
 
 
 def test_only_an_apps_own_views_are_streamed(app: hr.App) -> None:

@@ -47,7 +47,8 @@ def odd_rows(rng: random.Random, count: int) -> list[dict[str, Any]]:
     for number in range(count):
         row: dict[str, Any] = {name: rng.choice([None, *values]) for name, values in ODD.items()}
         late = rng.choice([0, 0, 1, 7, 30, 90])
-        row["at"] = rng.choice([None] + [START + timedelta(seconds=number / 3 - late, microseconds=number)] * 9)
+        at = START + timedelta(seconds=number / 3 - late, microseconds=number)
+        row["at"] = rng.choice([None, datetime(1, 1, 1, tzinfo=UTC)] + [at] * 18)
         out.append(row)
     return out
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.flows.audit import audit
+from tests.flows.sparkless import Sparkless
 
 
 def counting(app: hr.App, start: Any = "earliest", **settings: Any) -> Any:
@@ -123,3 +125,30 @@ def test_what_was_erased_or_compacted_is_no_difference(spark: Any, tmp_path: Pat
         (gone,) = audited.gone
         assert (gone.topic, gone.partition, gone.start) == ("t", 0, 0)
         assert "erased or compacted" in str(gone) and "cannot be recomputed" in str(gone)
+
+
+def test_a_partition_that_was_not_read_yet_is_no_difference(tmp_path: Path) -> None:
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        flow.loop.drain()
+        flow.topic.alter(partitions=2)
+        flow.topic.append({"word": "a"}, partition=1)
+        assert audit([flow.loop._query], flow.log).differences == []
+
+
+def test_what_is_committed_meanwhile_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is compared as it was when the audit began: whoever makes it goes on."""
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        flow.loop.drain()
+        recomputed = flow.loop._query.rows
+
+        def and_meanwhile(planned: Any) -> Any:
+            monkeypatch.undo()
+            flow.topic.append({"word": "a"})
+            assert flow.loop.drain() == 1
+            return recomputed(planned)
+
+        monkeypatch.setattr(flow.loop._query, "rows", and_meanwhile)
+        audited = audit([flow.loop._query], flow.log)
+        assert audited.differences == [] and audited.rows == 1

@@ -55,6 +55,15 @@ def test_a_window_needs_a_time(app: hr.App) -> None:
         app.drain()
 
 
+def test_a_windows_time_is_a_time(app: hr.App) -> None:
+    stream = app.stream(app.topic("t", "k int"))
+    with pytest.raises(hr.InvalidArgument, match="must be the name of a column"):
+        stream.window(hr.tumbling("1 minute"), time=5)  # type: ignore[arg-type]
+    stream.window(hr.tumbling("1 minute"), time="k").agg(n=hr.count()).to_view("v")
+    with pytest.raises(hr.InvalidArgument, match="time='k': flow 'v': the column is int, and no time"):
+        app.running.check()
+
+
 def test_topics_of_different_types_are_one_type_whichever_has_records(app: hr.App) -> None:
     days, times = app.topic("days", "day date"), app.topic("times", "day timestamp")
     app.stream(days).union(app.stream(times)).group_by("day").agg(n=hr.count()).to_view("v")
@@ -136,3 +145,23 @@ def test_a_sum_of_texts_is_refused_before_it_starts(spark: Any, tmp_path: Path) 
         app.stream(topic).group_by("n").agg(total=hr.sum("shop")).to_view("v")
         with pytest.raises(hr.InvalidArgument, match=r"flow 'v': sum\(shop\) is of texts"):
             app.running.check()
+
+
+def test_a_column_that_is_not_there_is_named_on_the_way_to_a_topic(app: hr.App) -> None:
+    stream = app.stream(app.topic("t", "k string, n int"))
+    with pytest.raises(hr.UnknownColumn, match=r"flow 'o': there is no column 'nn'\. Did you mean 'n'"):
+        stream.transform(lambda df: df.where("nn > 1")).to_topic("o")
+
+
+def test_a_topic_without_a_column_that_is_written_is_refused_before_it_starts(app: hr.App) -> None:
+    """As when a program that has run writes one more."""
+    stream = app.stream(app.topic("t", "k string, n int"))
+    app.topic("o", "k string")
+    stream.to_topic("o")
+    for start in app.running.check, app.drain:
+        with pytest.raises(hr.InvalidArgument, match=r"flow 'o' writes column 'n', and topic 'o' has none"):
+            start()
+    app.topic("more", "k string", extra="keep")
+    app.flows.clear()
+    stream.to_topic("more")
+    app.running.check()

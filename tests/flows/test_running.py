@@ -6,13 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 import headrace as hr
 from headrace import failpoints
 from headrace.flows import supervise
+from headrace.flows.supervise import Supervisor
+from tests.flows.sparkless import Sparkless
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +99,52 @@ def test_an_error_of_the_surroundings_is_tried_again(spark: Any, tmp_path: Path)
         app.stop()
         assert rows(app) == {"a": 10}
         assert not list(app.log.dead_letters())
+
+
+def test_a_batch_that_a_stop_gives_up_makes_no_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while a stop has Spark's jobs cancelled: that is no fault of the record they are at."""
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        supervisor = Supervisor(flow.loop, lambda _: flow.started())
+
+        def cancelled(_: Any) -> None:
+            supervisor.ask_to_stop()
+            raise RuntimeError("the job was cancelled")
+
+        monkeypatch.setattr(flow.loop._query, "rows", cancelled)
+        supervisor.work_off()
+        assert not list(flow.log.dead_letters()) and flow.started().drain() == 1
+
+
+@pytest.mark.parametrize("what", ["rows", "plan"])
+def test_what_is_no_records_fault_makes_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The JVM is gone; or the flow did not come to read anything."""
+    error = Py4JNetworkError("Answer from Java side is empty") if what == "rows" else RuntimeError("no room")
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        assert flow.loop.step() == 1
+        flow.topic.append({"word": "a"})
+
+        def fail(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(*((flow.loop._query, "rows") if what == "rows" else (flow.loop, "_ends")), fail)
+        with pytest.raises(type(error)):
+            Supervisor(flow.loop, lambda _: flow.started()).work_off()
+        assert not list(flow.log.dead_letters())
+
+
+def test_a_session_that_was_stopped_stops_its_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        flow.topic.append({"word": "a"})
+        query = flow.loop._query
+        monkeypatch.setattr(query, "spark", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+        monkeypatch.setattr(query, "rows", lambda _: query.spark.sparkContext._jsc.sc())
+        with pytest.raises(hr.Closed, match="the Spark session of flow 'view'"):
+            Supervisor(flow.loop, lambda _: flow.started()).work_off()
+        assert not list(flow.log.dead_letters())
 
 
 def test_one_runner_at_a_time(spark: Any, tmp_path: Path) -> None:

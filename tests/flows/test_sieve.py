@@ -115,6 +115,9 @@ ONLY_SPARK: dict[str, Callable[[DataFrame], DataFrame]] = {
     "several rows": lambda df: df.withColumn("i32", F.explode(F.array("i32", "i32"))),
     "other rows": lambda df: df.mapInArrow(lambda batches: batches, df.schema),
     "both": lambda df: df.union(df),
+    "bytes among others": lambda df: df.where(F.col("bin").isin([bytes([at]) for at in range(20)])),
+    "a part of a character": lambda df: df.where("startswith(s, cast(X'C3' as string))"),
+    "no text at all": lambda df: df.where("s = cast(X'FF' as string)"),
     "other collation": lambda df: df.where("s collate UNICODE_CI = 'a'"),
 }
 
@@ -187,6 +190,31 @@ def test_flows_whose_transforms_only_choose_run_no_job(
         assert sorted(map(repr, expected)) == sorted(
             repr((row.value["word"], row.value["i32"])) for row in app.log.topic("few").records()
         )
+
+
+def test_a_condition_that_another_implies_has_its_columns(spark: Any, tmp_path: Path) -> None:
+    """Of the two together, Spark sees that the second asks for nothing more, and reads no `n`."""
+    with hr.App("implied", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "kind string, n int")
+        topic.append([{"kind": "a", "n": 1}, {"kind": "b", "n": 9}])
+        some = app.stream(topic).transform(lambda df: df.where("kind = 'a'").withColumnRenamed("n", "m"))
+        some = some.transform(lambda df: df.where("kind = 'a' or m > 5"))
+        some.group_by("kind").agg(records=hr.count()).to_view("v")
+        assert app.running.query(app.flows["v"]).compiled.arrow is not None
+        app.drain()
+        assert app.view("v").to_arrow().select(["kind", "records"]).to_pylist() == [{"kind": "a", "records": 1}]
+
+
+def test_what_is_united_of_different_types_is_chosen_by_spark(spark: Any, tmp_path: Path) -> None:
+    """-0.0 is 0 among doubles, which the numbers become together; to Arrow it is none of 0 and 1."""
+    with hr.App("united", home=tmp_path, spark=spark) as app:
+        doubles, whole = app.topic("doubles", "n double"), app.topic("whole", "n int")
+        doubles.append([{"n": -0.0}, {"n": 3.0}])
+        whole.append([{"n": 0}, {"n": 3}])
+        some = app.stream(doubles).union(app.stream(whole)).transform(lambda df: df.where("n in (0, 1)"))
+        some.agg(records=hr.count()).to_view("v")
+        app.drain()
+        assert app.view("v").to_arrow()["records"].to_pylist() == [2]
 
 
 def test_odd_values_are_odd() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.flows import hops
-from headrace.flows.audit import Compared, Gone
+from headrace.flows.audit import Compared, Gone, audit
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from tests.flows.oracle import Query, expected, records_of
 from tests.flows.sparkless import AGGREGATES, Sparkless
@@ -117,15 +117,17 @@ def test_any_records_in_any_cuts(
         check(flow, query(kind, grace, within, groups))
 
 
-def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["before", "after"])
+def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path, begun: str) -> None:
     """A topic that a flow writes of two partitions has their progress, of the one behind the other. What is kept of a
-    session must not go because the one that is ahead was read first."""
+    session must not go because the one that is ahead was read first; whichever of the flows has begun before."""
     names = ("records", "words")
     with Sparkless(tmp_path, WINDOWS["session"], groups=(), names=names) as flow:
         writer = flow.store.begin(FlowSpec("clean", "tests", ("raw",), None, target="events"))
         both = {"raw": {0: Place(0, None), 1: Place(0, None)}}
         flow.store.commit(writer, Commit(sequence=0, places=both, topic_ids={"raw": "1"}))
-        flow.started()
+        if begun == "after":
+            flow.started()
         for word, seconds, progress in ("a", 0, None), ("b", 100, at(100)), ("a", 1, at(0)):
             flow.topic.append([{"word": word, "n": 1, "at": at(seconds)}], progress=[progress])
             flow.loop.drain()
@@ -190,3 +192,26 @@ def test_what_is_left_of_a_session_is_not_compared() -> None:
     assert compared is not None
     rows = [{"window_start": at(start), "window_end": at(start)} for start in (8, 12.999, 13, 20)]
     assert compared.rows(rows) == rows[2:]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        hr.tumbling("7 days"),
+        hr.hopping("1 hour", every="5 minutes"),
+        hr.sliding("1 hour"),
+        hr.calendar("day", timezone="Asia/Tokyo"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("emit", [None, "updates"])
+def test_a_time_whose_window_would_begin_before_the_first_year_is_none(tmp_path: Path, window: Any, emit: Any) -> None:
+    """As programs write it that had no time: it must not hold up what goes out, nor hide the view."""
+    with Sparkless(tmp_path, window, names=("records",), emit=emit) as flow:
+        flow.topic.append([{"word": "a", "at": "0001-01-01T00:00:00Z"}, {"word": "a", "at": START}])
+        flow.loop.drain()
+        ledger = flow.views.ledger("view")
+        assert sum(ledger["untimed"].to_pylist()) == 1
+        if emit is None:
+            assert {row["window_end"] >= START for row in flow.views.to_arrow("view").to_pylist()} == {True}
+            assert audit([flow.loop._query], flow.log).differences == []

@@ -408,10 +408,11 @@ def test_a_stopped_process_loses_its_partitions_and_cannot_commit(home: Path) ->
 
 
 HOLD_UP = """
-import os, signal, sys, headrace
+import signal, sys, threading, headrace
 log = headrace.open_log(sys.argv[1])
 print("ready", flush=True)
-log._engine.committer.run(lambda tx: os.kill(os.getpid(), signal.SIGSTOP), synced=False)
+stop = lambda tx: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread: another may take its time
+log._engine.committer.run(stop, synced=False)
 """
 
 
@@ -432,6 +433,17 @@ def test_one_that_is_held_up_by_a_stopped_process_is_told_which(
                     time.sleep(0.01)
                 os.kill(process.pid, signal.SIGCONT)
                 assert appending.result(20).ranges == {0: range(1)}
+
+
+def test_what_is_done_just_when_patience_ends_is_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(committer.Promise):
+        def done(self) -> bool:
+            self.set_result("done")
+            return super().done()
+
+    monkeypatch.setattr(committer, "PATIENCE_SECONDS", 0.0)
+    with open_log(home) as log:
+        assert Late(log._engine.committer._turnstile).result() == "done"
 
 
 FORK = """

@@ -244,6 +244,18 @@ def test_parameters_that_cannot_be_bound(views: Views, sql: str, params: Any, wh
         views.query(sql, params)
 
 
+@pytest.mark.parametrize("params", ["/", 5, None])
+def test_parameters_that_are_none(views: Views, params: Any) -> None:
+    with pytest.raises(InvalidArgument, match="one for each"):
+        views.query("select ?", params)
+
+
+@pytest.mark.parametrize("position", ["clicks~1a:0=1", 5, {0: 1}])
+def test_a_position_is_a_position(views: Views, position: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"append\(…\)\.position"):
+        views.query("select 1", wait_for=position)
+
+
 def test_a_time_without_zone_is_refused(views: Views) -> None:
     with pytest.raises(InvalidArgument, match="time zone"):
         views.query("select ?", (datetime(2026, 1, 1),))

@@ -25,7 +25,7 @@ from headrace.flows.grouping import Grouping, as_kept, rows_of, summable
 from headrace.flows.hashes import can_hash, hashes
 from headrace.flows.packing import packed
 from headrace.flows.partials import DROPPED, FIRST, LAST, LATE, PANE, RECORDS, UPDATED
-from headrace.windows import Session, Window
+from headrace.windows import Session, Window, timed_us
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
@@ -159,8 +159,9 @@ class ArrowPartials:
         assert self.window is not None
         times = records[self.time]
         progress = records[ARRIVED if self.time == ARRIVED else "_progress"] if self.judged else times
-        untimed = times.is_null().to_numpy()
-        found = self.window.judged(_numbers(times), _numbers(progress), self.grace_us, self.within_us)
+        events, (first, last) = _numbers(times), timed_us(self.window)
+        untimed = times.is_null().to_numpy() | (events < first) | (events > last)
+        found = self.window.judged(events, _numbers(progress), self.grace_us, self.within_us)
         counts = ~(untimed | progress.is_null().to_numpy()) & self.judged
         dropped, late = (pa.array(np.where(counts, each, 0)) for each in (found.dropped, found.late))
         return pa.array(found.pane, mask=untimed), dropped, late

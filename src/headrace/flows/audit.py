@@ -18,7 +18,7 @@ from headrace.flows.loop import FlowLoop
 from headrace.flows.own_check import same
 from headrace.flows.query import FlowQuery
 from headrace.views.contract import FlowState, Place, ViewSpec
-from headrace.views.reading import LEDGER_COLUMNS, Views, open_views
+from headrace.views.reading import LEDGER_COLUMNS, Moment, open_views
 from headrace.views.sqlite import SqliteViews
 
 if TYPE_CHECKING:
@@ -91,12 +91,13 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
         flow = query.compiled.flow
         if flow.target is not None or flow.name not in real.names():
             continue
-        (state,) = [state for state in real.states() if state.name == flow.name]
+        stored = real.moment(flow.name)
+        state = stored.state
         _refuse_replaced(flow, state)
         gone = gone_of(flow, state)
         out.gone += gone
         out.views += 1
-        compared = Compared.of(real.spec(flow.name), state, gone)
+        compared = Compared.of(stored.spec, state, gone)
         if compared is None:
             continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
@@ -104,7 +105,7 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
             loop = FlowLoop(query, log=log, store=store, until=until)
             loop.begin()
             loop.drain()
-            compare(out, real, open_views(folder), compared)
+            compare(out, stored, open_views(folder).moment(flow.name), compared)
     return out
 
 
@@ -191,21 +192,17 @@ class Compared:
         return found
 
 
-def compare(out: Audited, real: Views, fresh: Views, compared: Compared) -> None:
+def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared) -> None:
     """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
     is not compared; nor, of what is made of changes, when it last changed: that may be by something that is gone."""
     spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     not_compared = (*key, "_status", *(("_updated_at",) if spec.retracts else ()))
     columns = [column.name for column in spec.columns if column.name not in not_compared]
-    stored, expected = (
-        _by_key(_numbered(compared.rows(views.to_arrow(spec.name).to_pylist()), spec), key) for views in (real, fresh)
-    )
+    stored, expected = (_by_key(_numbered(compared.rows(each.rows.to_pylist()), spec), key) for each in (real, fresh))
     out.rows += len(expected)
     _differ(out, spec.name, "", stored, expected, columns)
-    stored, expected = (
-        _by_key(compared.rows(views.ledger(spec.name).to_pylist()), ["window_start"]) for views in (real, fresh)
-    )
+    stored, expected = (_by_key(compared.rows(each.ledger.to_pylist()), ["window_start"]) for each in (real, fresh))
     _differ(out, spec.name, "ledger ", stored, expected, LEDGER_COLUMNS[2:])
 
 

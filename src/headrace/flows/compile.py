@@ -14,12 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DoubleType,
     FloatType,
     NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from headrace.aggregates import Aggregate
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
 Sieves = Mapping[str, Sequence[Sieve]]
 """Topic -> what its records go through."""
+TIMES = (TimestampType, TimestampNTZType, DateType)
 OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
@@ -132,9 +136,19 @@ def _in_place(
         return None
     struct = _struct(out)
     return out, {
-        name: replace(each, then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)))
+        name: replace(
+            each,
+            needed=each.needed | _asked(sieves[name]),
+            then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)),
+        )
         for name, each in columns.items()
     }
+
+
+def _asked(sieves: Sequence[Sieve]) -> frozenset[str]:
+    """The topic's columns that conditions are about. Spark may need fewer: of all transforms together, one may imply
+    what another asks."""
+    return functools.reduce(lambda wanted, sieve: sieve.reads(wanted), reversed(sieves), frozenset[str]())
 
 
 def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
@@ -204,14 +218,18 @@ class _Checks:
         flow, several = self._flow, len(self._flow.sources) > 1
         kept = (*META, *CHANGE) if flow.retracts else META
         found = {}
+        kinds = []
         for source in flow.sources:
             of = f" of {source.topic.name}" if several else ""
             schema, found[source.topic.name] = self._through(
                 ranges.spark_schema(source.topic), source.transforms, of, kept
             )
+            kinds.append({field.name: field.dataType for field in schema})
         _, last = self._through(schema, flow.transforms, "", kept)
         if last is None or any(each is None for each in found.values()):
             return None
+        if last and any(each != kinds[0] for each in kinds):
+            return None  # of different types Spark makes one, or of different names, before anything is chosen
         return {name: (*(each or ()), *last) for name, each in found.items()}
 
     def of_results(self, view: ViewSpec) -> None:
@@ -334,7 +352,7 @@ def _time_folded(flow: Flow) -> str | None:
 def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     assert flow.aggregates is not None
     time = time_column(flow)
-    known = df.columns
+    known = [name for name in df.columns if name != SOURCE]
     if flow.window and time is None:
         raise InvalidArgument(
             "window",
@@ -345,6 +363,9 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
             raise UnknownColumn(flow.name, name, known)
+    if flow.window and time and not isinstance(of := df.schema[time].dataType, TIMES):
+        why = f"flow {flow.name!r}: the column is {of.simpleString()}, and no time: make a timestamp in .transform(…)"
+        raise InvalidArgument("time", time, why)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
         if not flow.records and (name in taken or name.startswith("_") or "__" in name):

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.durations import from_us, instant_us
-from headrace.errors import StorageError, TopicReplaced
+from headrace.errors import Closed, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows import ranges
+from headrace.flows import ranges, session
 from headrace.flows.fold import folded, needed, spread
 from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import SOURCE
@@ -100,8 +100,6 @@ class FlowLoop:
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._begun_us = 0
-        self._goes_back = False
-        """Whether a record to come can have less progress than one that was read: then nothing that is kept goes."""
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, {}, 0, 0))
@@ -115,7 +113,6 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
-        self._goes_back = self._until is not None or self._store.goes_back([topic.name for topic in self.flow.topics])
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin(state.born)
         self._begun_us = self._clock_us()
@@ -156,17 +153,18 @@ class FlowLoop:
 
     def _ends(self) -> Ends:
         ends = {topic.name: topic.offsets() for topic in self.flow.topics}
-        if self._until is not None:
-            for topic, places in self._until.places.items():
-                for partition, place in places.items():
-                    reached = None if place.progress_us is None else from_us(place.progress_us)
-                    end = ends[topic][partition]
-                    earliest = min(end.earliest, place.offset)  # what came later may be gone, too
-                    arrived = reached if self.flow.by_arrival else end.arrived_at
-                    ends[topic][partition] = replace(
-                        end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived
-                    )
+        if self._until is not None:  # partitions that were added since are not read
+            for topic, found in ends.items():
+                places = self._until.places.get(topic, {})
+                ends[topic] = {partition: self._end_at(place, found[partition]) for partition, place in places.items()}
         return ends
+
+    def _end_at(self, place: Place, end: Offsets) -> Offsets:
+        """The end of a partition that is read no further than to the place."""
+        reached = None if place.progress_us is None else from_us(place.progress_us)
+        earliest = min(end.earliest, place.offset)  # what came later may be gone, too
+        arrived = reached if self.flow.by_arrival else end.arrived_at
+        return replace(end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived)
 
     @property
     def position(self) -> FlowState:
@@ -185,6 +183,7 @@ class FlowLoop:
 
     def prepare(self, batch_rows: int | None = None) -> Batch | None:
         """The next batch, computed but not committed: may run while the last one is being committed."""
+        self.planned_rows = 0
         self._query.compiled.check_topics()
         looked_us, ends = self._clock_us(), self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}
@@ -257,6 +256,11 @@ class FlowLoop:
         """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
         self._store.refuse_fenced(self.position)
 
+    def refuse_lost(self) -> None:
+        """Closed if the session is: nothing comes of trying again, and no record is to blame."""
+        if session.lost(self._query.spark):
+            raise Closed(what=f"the Spark session of flow {self.flow.name!r}")
+
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
 
@@ -316,7 +320,7 @@ class FlowLoop:
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier = self.frontier(batch.places, batch.ends, batch.looked_us)
-        reachable = batch.unchanging_us if self.flow.retracts or self._goes_back else self._reachable(batch.places)
+        reachable = batch.unchanging_us if self.flow.retracts or self._goes_back() else self._reachable(batch.places)
         closed = None if frontier is None else self._closed(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
@@ -381,6 +385,13 @@ class FlowLoop:
                     progress = max(progress, now_us - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
         return None if lowest is None or lowest == UNSET else lowest
+
+    def _goes_back(self) -> bool:
+        """Whether a record to come can have less progress than one that was read: then nothing that is kept goes. Asked
+        for each commit, since a flow that writes a topic may begin after those that read it."""
+        if self._until is not None:
+            return True
+        return self.flow.window is not None and self._store.goes_back([topic.name for topic in self.flow.topics])
 
     def _reachable(self, places: Mapping[str, Mapping[int, Place]]) -> int | None:
         """The least progress a record to come can have."""

@@ -18,7 +18,7 @@ from headrace.flows.flow import ARRIVED, Flow
 from headrace.schema import quoted_name
 from headrace.sketches import HASHES_MAX
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
-from headrace.windows import Calendar, Fixed, Session, Sliding, Window
+from headrace.windows import Calendar, Fixed, Session, Sliding, Window, timed_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,7 +68,13 @@ def _capped(time: Column) -> Column:
 
 def lateness_of(flow: Flow, time: Column) -> list[Column]:
     assert flow.window is not None
-    return lateness(flow.window, F.unix_micros(time), progress_of(flow), flow.grace_us, flow.late.within_us)
+    return lateness(flow.window, _timed(flow.window, time), progress_of(flow), flow.grace_us, flow.late.within_us)
+
+
+def _timed(window: Window, time: Column) -> Column:
+    """In microseconds; null if there is none, or its windows would not be in the years that times have."""
+    us, (first, last) = F.unix_micros(time), timed_us(window)
+    return F.when(us.between(first, last), us) if window.reach_us else us
 
 
 def progress_of(flow: Flow) -> Column:
@@ -85,10 +91,9 @@ def _judged(flow: Flow, df: DataFrame, time: Column) -> DataFrame:
         return df
     from headrace.flows import calendar_udf
 
-    event = F.coalesce(F.unix_micros(time), F.lit(0))
-    reached = F.coalesce(
-        F.when(time.isNotNull(), progress_of(flow)), event
-    )  # what has no time, or progress, is not late
+    known = _timed(flow.window, time)
+    event = F.coalesce(known, F.lit(0))
+    reached = F.coalesce(F.when(known.isNotNull(), progress_of(flow)), event)  # without time or progress: not late
     return df.withColumn(_JUDGED, calendar_udf.judged(flow.window, event, reached, flow.grace_us, flow.late.within_us))
 
 

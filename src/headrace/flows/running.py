@@ -145,7 +145,9 @@ class Running:
                 known = self._checked.get(flow.name)
                 found = None if known is None else known.over(flow, self.spark)
                 if found is None:
-                    found = self._checked[flow.name] = FlowQuery(compiled(flow, self._app, self.spark), self.spark)
+                    made = compiled(flow, self._app, self.spark)
+                    self._refuse_target(flow)
+                    found = self._checked[flow.name] = FlowQuery(made, self.spark)
                     for note in found.compiled.notes:
                         logger.warning("%s", note)
                 self._queries[flow.name] = found
@@ -253,10 +255,26 @@ class Running:
         assert flow.target is not None
         with contextlib.suppress(UnknownTopic):
             return self._log.topic(flow.target)
+        self.query(flow)  # what is wrong with its functions is said in our words
         schema, implied = target_schema(flow, self._app, self.spark)
         if flow.records or flow.dedup:
             return self._log.own_topic(flow.target, schema, **implied)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
+
+    def _refuse_target(self, flow: Flow) -> None:
+        """A topic that was there before may not have all that is written to it."""
+        from headrace.flows.compile import target_schema
+
+        if flow.target is None or flow.records or flow.dedup:
+            return
+        with contextlib.suppress(UnknownTopic):
+            topic = self._log.topic(flow.target)
+            written = target_schema(flow, self._app, self.spark)[0].names
+            for name in written if topic.settings.extra == "forbid" else ():
+                if name not in topic.schema.names:
+                    why = f"flow {flow.name!r} writes column {name!r}, and topic {topic.name!r} has none. Add it with "
+                    why += "topic.alter(schema=…), leave it out in .transform(…), or write to a topic of another name"
+                    raise InvalidArgument("name", flow.target, why)
 
     def feed(self, flow: Flow, emit: Emit) -> EmbeddedTopic:
         """The topic with the changes of a flow's view, for flows over it."""

@@ -140,6 +140,17 @@ def workers_are_here(spark: SparkSession) -> bool:
     return context is not None and str(context.master).startswith("local")
 
 
+def lost(spark: SparkSession) -> bool:
+    """Whether the session was stopped, or its JVM is gone; over Spark Connect nobody can tell."""
+    context = _context(spark)
+    if context is None:
+        return False
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True
+
+
 def cancel(spark: SparkSession) -> None:
     """Whatever runs is given up."""
     context = _context(spark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,11 @@ class Sieve:
             if chosen.num_rows:
                 yield chosen
 
+    def reads(self, wanted: Collection[str]) -> frozenset[str]:
+        """What has to go in so that these come out: what conditions ask for has to in any case."""
+        asked = {name for each in self.conditions for name in _asked(each)}
+        return frozenset(asked | {of for name, of in self.columns if name in wanted})
+
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Of what comes out."""
         return pa.schema([schema.field(of).with_name(name) for name, of in self._there(schema)])
@@ -75,6 +80,19 @@ class Sieve:
     def _there(self, schema: pa.Schema) -> list[tuple[str, str]]:
         there = set(schema.names)
         return [(name, of) for name, of in self.columns if of in there]
+
+
+def _asked(condition: Condition) -> Iterator[str]:
+    """The columns a condition is about."""
+    match condition:
+        case ("Column", name):
+            yield name
+        case ("In", of, _):
+            yield from _asked(of)
+        case (_, *parts):
+            for part in parts:
+                if isinstance(part, tuple):
+                    yield from _asked(part)
 
 
 def _holds(condition: Condition, batch: pa.RecordBatch) -> Any:
@@ -164,7 +182,7 @@ def _condition(expression: Any, columns: Mapping[int, str]) -> Condition:
         case "In" | "InSet":
             return _among(expression, of[0], columns)
         case "StartsWith" | "EndsWith" | "Contains" if _is_text(of[1]) and _type(of[0]) == "string":
-            return kind, _operand(of[0], columns), of[1].value().toString()
+            return kind, _operand(of[0], columns), _value(of[1].value())
     if kind not in _COMPARE:
         raise _OnlySpark
     left, right = (_operand(each, columns) for each in of)
@@ -188,7 +206,8 @@ def _operand(expression: Any, columns: Mapping[int, str]) -> Condition:
 
 
 def _among(expression: Any, of: Any, columns: Mapping[int, str]) -> Condition:
-    if _kind(of) != "AttributeReference" or _type(of) in ("float", "double"):
+    column = _operand(of, columns)
+    if column[0] != "Column" or _type(of) in ("float", "double"):
         raise _OnlySpark
     if _kind(expression) == "InSet":
         values = [_value(each) for each in _each(expression.hset().toSeq())]
@@ -196,14 +215,19 @@ def _among(expression: Any, of: Any, columns: Mapping[int, str]) -> Condition:
         values = [_operand(each, columns)[1] for each in _each(expression.list()) if _kind(each) == "Literal"]
         if len(values) < expression.list().size():
             raise _OnlySpark
-    return "In", _operand(of, columns), tuple(values)
+    return "In", column, tuple(values)
 
 
 def _value(value: Any) -> Any:
     """A literal: numbers, days and microseconds come as numbers, texts as Spark's own."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise _OnlySpark
-    return value if isinstance(value, (bool, int, float)) else value.toString()
+    if isinstance(value, (bool, int, float)):
+        return value
+    text = value.toString()
+    if "\ufffd" in text:  # what Java makes of bytes that are no text, and Spark compares bytes
+        raise _OnlySpark
+    return text
 
 
 def _is_text(expression: Any) -> bool:

@@ -3,7 +3,7 @@ past records that break its program. Owns one thread per flow, and what is known
 
 An error of a batch is met with smaller batches, down to the one record that causes it: that becomes a dead letter, and
 the rest goes on. If too many do, the program is wrong, not the data: the flow stops. Errors of the surroundings (a full
-disk, a lost session) are tried again with growing pauses. Fenced, or changed, a flow stops at once."""
+disk, say) are tried again with growing pauses. Fenced, changed, or without its session, a flow stops at once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import Literal
 from headrace.errors import (
     AggregateFailed,
     AlreadyRunning,
+    Closed,
     DoesNotFit,
     FlowChanged,
     FlowFenced,
@@ -50,6 +51,7 @@ FATAL = (
     TransformRefused,
     InvalidArgument,
     DoesNotFit,
+    Closed,
 )
 """Trying again would not help."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.5, 30.0
@@ -184,11 +186,14 @@ class Supervisor:
         while True:
             try:
                 batch = loop.prepare(self._limit)
-            except (StorageError, OSError):
-                raise
             except Exception as error:
                 if isinstance(error, FATAL):
                     raise
+                loop.refuse_lost()
+                if isinstance(error, StorageError | OSError) or _of_the_connection(error):
+                    raise
+                if self._stop.is_set():  # it was given up
+                    return None
                 if waiting is not None:
                     waiting.result()  # what comes now is slow, and must be in order
                     waiting = None
@@ -217,3 +222,9 @@ class Supervisor:
             raise TooManyDeadLetters(
                 flow=self.pulse.flow, dead=self.pulse.dead, records=self._since_first_dead, last=first_line(error)
             ) from error
+
+
+def _of_the_connection(error: Exception) -> bool:
+    """The JVM does not answer: no record is to blame."""
+    kind = type(error)
+    return kind.__module__.startswith("py4j.") and kind.__name__ != "Py4JJavaError"  # which is what the JVM raised

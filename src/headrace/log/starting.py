@@ -1,14 +1,16 @@
-"""Where to begin, as a text: on a command line, in an address. Owns how it is written."""
+"""Where to begin: as a program says it, and as a text, on a command line or in an address. Owns how it is written."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.log.contract import Start
 
-__all__ = ["start_of"]
+__all__ = ["check_start", "start_of"]
 
 
 def start_of(text: str) -> Start:
@@ -31,3 +33,19 @@ def start_of(text: str) -> Start:
             f"({error.why})"
         )
         raise InvalidArgument("start", text, why) from None
+
+
+def check_start(start: Any) -> Start:
+    """As a program says it; what is none is refused where it is written, not where it is first used."""
+    if isinstance(start, str) and start in ("earliest", "latest"):
+        return "earliest" if start == "earliest" else "latest"
+    why = "must be 'earliest', 'latest', a time with zone, or {partition: offset}"
+    if isinstance(start, Mapping):
+        for number in (*start, *start.values()):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise InvalidArgument("start", dict(start), f"{why}: {number!r} is neither")
+        return start
+    try:
+        return from_us(instant_us(start, argument="start"))
+    except InvalidArgument as error:
+        raise InvalidArgument("start", start, f"{why} ({error.why})") from None

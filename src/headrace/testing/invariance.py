@@ -216,7 +216,8 @@ def _differences(app: App, reference: App) -> Audited:
     found = Audited()
     for flow in app.flows.values():
         if flow.target is None:
-            compare(found, app.views, reference.views, Compared(reference.views.spec(flow.name)))
+            expected = reference.views.moment(flow.name)
+            compare(found, app.views.moment(flow.name), expected, Compared(expected.spec))
         else:
             _compare_topics(found, flow.target, _net(app, flow.target), _net(reference, flow.target))
         if flow.late.dropped_to is not None:

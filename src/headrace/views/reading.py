@@ -13,7 +13,7 @@ import re
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from itertools import islice
@@ -112,6 +112,16 @@ class Page:
     after: str | None
     sequence: int
     born: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A view as one commit left it: what it is, how far it had read, its rows, and its ledger."""
+
+    spec: ViewSpec
+    state: FlowState
+    rows: pa.Table
+    ledger: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +296,8 @@ class Views:
                 return sqlite3.SQLITE_DENY
             return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
+        if isinstance(params, str | bytes) or not isinstance(params, Mapping | Iterable):
+            raise InvalidArgument("params", params, "must be a tuple of values, one for each ?, or a mapping of names")
         values = (
             {name: bound(value) for name, value in params.items()}
             if isinstance(params, Mapping)
@@ -334,6 +346,9 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
+        if not isinstance(position, Position):
+            why = "must be a position, as append(…).position is; of a text, hr.Position.parse(…)"
+            raise InvalidArgument("wait_for", position, why)
         _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
@@ -539,19 +554,33 @@ class Views:
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading(view))
             db.execute("BEGIN")  # the columns and the rows are of one version
-            spec = self._flow(db, view).view
-            assert spec is not None, "_flow() has looked"
+            spec, cursor = self._all(db, view, where)
             schema = schema_of(spec.columns)
-            for name in where or ():
-                if name not in schema.names:
-                    why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
-                    raise InvalidArgument(name, (where or {})[name], why)
-            condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
-            order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
-            sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
-            values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
-            cursor = db.execute(sql, values)
             return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
+
+    def moment(self, view: str) -> Moment:
+        """All of the view, of one moment: whoever makes it may go on meanwhile."""
+        with self._reading(view) as db:
+            db.execute("BEGIN")
+            spec, cursor = self._all(db, view)
+            rows = pa.Table.from_batches([batch_of(cursor.fetchall(), schema_of(spec.columns))])
+            return Moment(spec, state_of(db, view), rows, _ledger(db, view))
+
+    def _all(
+        self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None
+    ) -> tuple[ViewSpec, sqlite3.Cursor]:
+        spec = self._flow(db, view).view
+        assert spec is not None, "_flow() has looked"
+        schema = schema_of(spec.columns)
+        for name in where or ():
+            if name not in schema.names:
+                why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
+                raise InvalidArgument(name, (where or {})[name], why)
+        condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
+        order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
+        sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
+        values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
+        return spec, db.execute(sql, values)
 
     def diff(self, view: str, limit: int | None = None) -> Diff:
         """The view beside the version of it that was made anew, or after a switch, the one that was served before; what
@@ -598,15 +627,7 @@ class Views:
         a flow that writes to a topic."""
         self.flow(view, topics=True)
         with self._reading() as db:
-            rows = db.execute(
-                "SELECT nullif(window_start, ''), window_end, on_time, corrected, dropped, untimed FROM _ledger "
-                "WHERE flow = ? ORDER BY window_start",
-                (view,),
-            ).fetchall()
-        columns = list(zip(*rows, strict=True)) if rows else [()] * 6
-        kinds = [arrow_type("timestamp")] * 2 + [pa.int64()] * 4
-        arrays = [decode(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
-        return pa.Table.from_arrays(arrays, names=LEDGER_COLUMNS)
+            return _ledger(db, view)
 
     def close(self) -> None:
         """Nothing is held open; for the symmetry of `with`."""
@@ -618,6 +639,18 @@ class Views:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _ledger(db: sqlite3.Connection, view: str) -> pa.Table:
+    rows = db.execute(
+        "SELECT nullif(window_start, ''), window_end, on_time, corrected, dropped, untimed FROM _ledger "
+        "WHERE flow = ? ORDER BY window_start",
+        (view,),
+    ).fetchall()
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+    kinds = [arrow_type("timestamp")] * 2 + [pa.int64()] * 4
+    arrays = [decode(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
+    return pa.Table.from_arrays(arrays, names=LEDGER_COLUMNS)
 
 
 def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:

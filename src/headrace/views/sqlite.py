@@ -240,10 +240,11 @@ class SqliteViews(ViewsFile):
     def goes_back(self, topics: Sequence[str]) -> bool:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
         any order, or records of several partitions. Headrace's own topics of records keep those apart."""
+        writing = f"SELECT flow FROM _flows WHERE json_extract(spec, '$.target') IN ({', '.join('?' * len(topics))})"
         with self._reading() as db:
-            for spec in self._specs(db):
-                if spec.target is None or spec.target not in topics:
-                    continue
+            for (flow,) in db.execute(writing, topics).fetchall():
+                spec = self._known(db, flow)
+                assert spec.target is not None
                 (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
                 if spec.view is not None or (read > 1 and not spec.target.startswith("__")):
                     return True

@@ -3,10 +3,12 @@ since the epoch; knows no Spark, no store and no clock.
 
 One file for each kind. All judge a record by itself, from its time and the progress of its partition. A row is final
 when the frontier has come to `final_after_us` behind its window's end, and can no longer change when the least progress
-of what is to come is `unchanged_after_us` behind it; grace, and the time for corrections, come on top."""
+of what is to come is `unchanged_after_us` behind it; grace, and the time for corrections, come on top. A record's
+windows begin and end at most `reach_us` from its time."""
 
 from __future__ import annotations
 
+from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.windows.calendars import CALENDAR_US_MAX, Calendar, calendar
 from headrace.windows.fixed import Fixed, hopping, tumbling
 from headrace.windows.late import Correct, Drop, Late, correct, drop
@@ -29,7 +31,13 @@ __all__ = [
     "hopping",
     "session",
     "sliding",
+    "timed_us",
     "tumbling",
 ]
 
 Window = Fixed | Calendar | Session | Sliding
+
+
+def timed_us(window: Window) -> tuple[int, int]:
+    """From when to when a record has windows: those of others would begin before the year 1, or end after 9999."""
+    return INSTANT_MIN_US + window.reach_us, INSTANT_MAX_US - window.reach_us

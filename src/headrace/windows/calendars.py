@@ -35,6 +35,7 @@ class Calendar:
 
     final_after_us = 0
     unchanged_after_us = 0
+    reach_us = CALENDAR_US_MAX
 
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         import numpy as np

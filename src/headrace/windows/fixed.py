@@ -31,6 +31,10 @@ class Fixed:
     unchanged_after_us = 0
 
     @property
+    def reach_us(self) -> int:
+        return self.size_us
+
+    @property
     def pane_us(self) -> int:
         return gcd(self.size_us, self.every_us)
 

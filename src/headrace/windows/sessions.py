@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Session:
     gap_us: int
 
+    reach_us = 0
+
     @property
     def final_after_us(self) -> int:
         return self.gap_us

@@ -24,6 +24,10 @@ class Sliding:
     unchanged_after_us = 1
     """The end is included: a window is over one microsecond later."""
 
+    @property
+    def reach_us(self) -> int:
+        return self.size_us
+
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         """A pane is an instant."""
         import numpy as np

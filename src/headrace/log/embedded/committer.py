@@ -172,8 +172,8 @@ class Promise(Future[Any]):
             try:
                 return super().result(PATIENCE_SECONDS)
             except TimeoutError:
-                if self.done():
-                    raise
+                if self.done():  # just now, or it is what the job raised
+                    return super().result()
             waited += PATIENCE_SECONDS
             if (pid := self._turnstile.holder()) is not None:
                 logger.warning(
