@@ -1597,6 +1597,38 @@ class RetractionContract:
             ("+", 6, 1),
         ]
 
+    def test_what_grace_waits_for_is_kept(self, store: Any, views: Any) -> None:
+        """Of records that can be taken back, too: `keep` may be shorter than `grace`."""
+        counts_rows = counting(keep_us=SIZE)
+        assert counts_rows.view is not None
+        slots = (*counts_rows.view.slots, SlotColumn(ROWS, "bigint", "add"))
+        spec = replace(counts_rows, view=replace(counts_rows.view, slots=slots, retracts=True))
+        state = store.begin(spec)
+
+        def put(window: int, **more: Any) -> dict[Any, int]:
+            nonlocal state
+            some = counted(spec, [(window, "/", 1)])
+            state = store.commit(state, commit(state, some.append_column(ROWS, some["n"]), **more))
+            return counts(views)
+
+        assert put(0, frontier_us=T0 + 9 * SIZE, closed_us=T0) == {(0, "/"): 1}
+        assert put(0) == {(0, "/"): 2}, "it is older than `keep`, and not final"
+        assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + SIZE) == {(3, "/"): 1}
+        assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
+
+    def test_a_switch_tells_of_all_that_may_change(self, store: Any) -> None:
+        """Rows that are older than `keep`, and may be corrected, are there: who reads changes knows them."""
+        spec, beside = replace(counting(keep_us=SIZE), feeds=("updates",)), counting("clicks/next", keep_us=SIZE)
+        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "reachable_us": T0}
+        state = store.begin(spec)
+        store.commit(state, commit(state, counted(spec, [(0, "/", 2)]), **on))
+        store.begin_beside(beside, "p")
+        new = store.begin(beside)
+        new = store.commit(new, commit(new, counted(beside, [(0, "/", 3)]), **on))
+        state = store.switch(store.fence("clicks"), new)
+        told = [row for each in store.outbox("clicks") for row in each.rows.to_pylist()]
+        assert [(row["change__op"], row["n"]) for row in told] == [("-", 2), ("+", 3), (".", None)]
+
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}

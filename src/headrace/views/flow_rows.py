@@ -189,8 +189,14 @@ def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence
 
 
 def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
-    """Rows of windows that end by then are older than the flow's view keeps them."""
-    keep_us = None if spec.view is None else spec.view.keep_us
-    (frontier,) = db.execute("SELECT frontier FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-    reached = us_of(frontier)
-    return None if keep_us is None or reached is None else reached - keep_us
+    """Rows of windows that end by then have gone: they are older than the flow's view keeps them, and final. What the
+    view is made of may change them later, if it is another view's changes; if it is records, those have all come."""
+    view = spec.view
+    if view is None or view.keep_us is None:
+        return None
+    stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+    frontier, closed, reachable = map(us_of, stored)
+    unchanging = closed if view.retracts else reachable
+    if frontier is None or closed is None or unchanging is None:
+        return None
+    return min(frontier - view.keep_us, closed, unchanging)
