@@ -1629,6 +1629,17 @@ class RetractionContract:
         told = [row for each in store.outbox("clicks") for row in each.rows.to_pylist()]
         assert [(row["change__op"], row["n"]) for row in told] == [("-", 2), ("+", 3), (".", None)]
 
+    def test_what_is_made_of_records_closes_by_how_far_they_are(self, store: Any) -> None:
+        """What takes out repetitions waits for longer than the windows behind it do."""
+        spec = replace(counting("once.dedup"), feeds=("updates",), grace_us=100 * SIZE)
+        assert spec.view is not None
+        store.begin(replace(spec, view=replace(spec.view, records=True, windows="session", window_us=(SIZE, 0))))
+        behind = replace(counting("once", grace_us=SIZE), sources=("__changes.once.dedup",))
+        state = store.begin(behind)
+        store.commit(state, commit(state, counted(behind, [(0, "/", 1)])))
+        last = T0 + 2 * SIZE - 101 * SIZE  # the end of the window and its grace, as those who wait for longer see it
+        assert store.closes("once.dedup", last) and not store.closes("once.dedup", last - 1)
+
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}

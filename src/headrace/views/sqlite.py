@@ -263,7 +263,16 @@ class SqliteViews(ViewsFile):
     def closes(self, flow: str, closed_us: int) -> bool:
         """Whether a window that has a row, and is open, ends by then: of the flow, or of one that reads its changes."""
         with self._reading() as db:
-            return any(self._closes(db, spec, closed_us) for spec in self._with_readers(db, self._known(db, flow)))
+            spec = self._known(db, flow)
+            found = [(each, closed_us) for each in self._with_readers(db, spec)]
+            if spec.view is not None and spec.view.records and spec.view.window_us is not None:
+                reached_us = closed_us + spec.grace_us + spec.view.window_us[0]  # records are judged again, behind it
+                found = [
+                    (each, reached_us - reader.grace_us)
+                    for reader in self._readers(spec, self._specs(db))
+                    for each in self._with_readers(db, reader)
+                ]
+            return any(self._closes(db, each, upto_us) for each, upto_us in found)
 
     def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
         view = spec.view
@@ -283,6 +292,10 @@ class SqliteViews(ViewsFile):
                 topics = {feed_topic(each.name, emit) for emit in each.feeds}
                 found += [other for other in all_of_them if topics & {*other.sources} and other not in found]
         return found
+
+    def _readers(self, spec: FlowSpec, others: Sequence[FlowSpec]) -> list[FlowSpec]:
+        topics = {feed_topic(spec.name, emit) for emit in spec.feeds}
+        return [other for other in others if topics & {*other.sources}]
 
     # -- committing --------------------------------------------------------------------------------
 
