@@ -1640,6 +1640,14 @@ class RetractionContract:
         last = T0 + 2 * SIZE - 101 * SIZE  # the end of the window and its grace, as those who wait for longer see it
         assert store.closes("once.dedup", last) and not store.closes("once.dedup", last - 1)
 
+    def test_what_is_dropped_with_a_view_is_headraces_own(self, store: Any, views: Any) -> None:
+        for name in ("a", "a.dedup", "b"):
+            store.begin(counting(name))
+        store.begin(FlowSpec("b.dedup", "shop", ("clicks",), None, target="__records.b.dedup"))
+        store.drop("a")
+        assert views.names() == ["a.dedup", "b"], "a view may be called so"
+        assert store.drop("b") == ["__records.b.dedup"] and views.names() == ["a.dedup"]
+
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}

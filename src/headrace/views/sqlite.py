@@ -105,9 +105,11 @@ class SqliteViews(ViewsFile):
         """Forgets a flow with all its rows, and the one that takes out duplicates before it; the log has what they were
         made from. Returns the topics of headrace's own that are nobody's then."""
         with self._writing() as db:
-            before = [name for name in (f"{flow}.dedup",) if spec_of(db, name) is not None]
-            dropped = [self._known(db, name) for name in (flow, *before)]
-            for name in (flow, *before, *versions.found_beside(db, flow)):
+            dropped = [self._known(db, flow)]
+            before = spec_of(db, f"{flow}.dedup")
+            if before is not None and (before.target or "").startswith("__"):  # not a view that a user has called so
+                dropped.append(before)
+            for name in (*(spec.name for spec in dropped), *versions.found_beside(db, flow)):
                 self._drop(db, self._known(db, name))
         fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
         return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
