@@ -1648,6 +1648,15 @@ class RetractionContract:
         assert views.names() == ["a.dedup", "b"], "a view may be called so"
         assert store.drop("b") == ["__records.b.dedup"] and views.names() == ["a.dedup"]
 
+    def test_changes_of_records_go_back_where_they_are_written_to(self, store: Any) -> None:
+        """A record that goes has the progress that it came with."""
+        spec = counting("clean.dedup")
+        assert spec.view is not None
+        store.begin(replace(spec, view=replace(spec.view, records=True)))
+        for source in ("clicks", "__changes.clicks", "__changes.clean.dedup"):
+            store.begin(FlowSpec("clean", "shop", (source,), None, target="clean"), replace=True)
+            assert store.goes_back(["clean"]) is (source == "__changes.clean.dedup")
+
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}

@@ -243,11 +243,14 @@ class SqliteViews(ViewsFile):
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
         any order, or records of several partitions. Headrace's own topics of records keep those apart."""
         with self._reading() as db:
-            for spec in self._specs(db):
+            all_of_them = self._specs(db)
+            records = {feed_topic(spec.name, "updates") for spec in all_of_them if spec.view and spec.view.records}
+            for spec in all_of_them:
                 if spec.target is None or spec.target not in topics:
                     continue
                 (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
-                if spec.view is not None or (read > 1 and not spec.target.startswith("__")):
+                old = bool(records & {*spec.sources})  # a record that goes has the progress it came with
+                if spec.view is not None or (not spec.target.startswith("__") and (read > 1 or old)):
                     return True
         return False
 
