@@ -106,6 +106,9 @@ class Partial:
     """Whether records may take back others."""
     count: str = ""
     """Of an average of averages: the column that says of how many values each is; the argument has their sum."""
+    wide: str = ""
+    """Of a sum of whole numbers that may go again: the type in which Spark takes them away. The least of their own has
+    none that is as far above zero."""
 
     @property
     def ordered(self) -> bool:
@@ -331,19 +334,27 @@ def _merging(name: str, column: str, upstream: Mapping[str, Aggregate]) -> Aggre
     of = upstream[column]
     match of.kind:
         case "count":
-            made = sum(column)
+            made = sum(_written(column))
         case "sum" | "min" | "max":
-            made = Aggregate(Partial(of.kind, column, exact=of.partial.exact))
+            made = Aggregate(Partial(of.kind, _written(column), exact=of.partial.exact))
         case "avg":
-            made = Aggregate(Partial("avg", f"{column}__sum", count=f"{column}__count"))
+            made = Aggregate(Partial("avg", _written(f"{column}__sum"), count=_written(f"{column}__count")))
         case "first" | "last" | "count_distinct" | "top_k":
             why = f"the view keeps too little of {of} to merge two of them"
             instead = {"count_distinct": "use approx_count_distinct(…) there", "top_k": "count by value there"}
             raise InvalidArgument(name, f"merge({column})", f"{why}: {instead.get(of.kind, f'use hr.{of.kind}(…)')}")
         case _:
             kept = column if of.finish is None else f"{column}__state"
-            made = Aggregate(Partial("merge", kept), of.merge, of.finish, of.type)
+            made = Aggregate(Partial("merge", _written(kept)), of.merge, of.finish, of.type)
     return replace(made, partial=replace(made.partial, retracts=True))
+
+
+def _written(name: str) -> str:
+    """A column's name as an argument, which is SQL: a result may be called anything."""
+    from headrace.schema import quoted_name
+
+    plain = name.isidentifier() and name.isascii() and name.lower() not in ("true", "false", "null")
+    return name if plain else quoted_name(name)
 
 
 def _positive(number: int, argument: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.aggregates import over_changes
 from headrace.errors import InvalidArgument, TopicReplaced
+from headrace.flows.partials import partial_of
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, START, some_rows
@@ -469,9 +472,21 @@ def test_odd_values_and_what_is_the_changes_own(spark: Any, tmp_path: Path) -> N
         (below,) = app.view("below").to_arrow().to_pylist()
         assert below["n"] == -(2**63) + 1 + 2 and below["spread"] == [2, 3] and below["some"] == [-(2**63), 1, 2]
         assert below["first"] == -1.0 and below["last"] != below["last"]  # NaN is the greatest
+        assert app.running.query(app.flows["below"]).compiled.flow.aggregates["n"].partial.wide  # if it were Spark's
         assert [row["rows"] for row in app.view("placed").to_arrow().to_pylist()] == [3]
         with pytest.raises(InvalidArgument, match="add up"):
             app.rebuild("below", start="latest")
+
+
+@pytest.mark.parametrize("name", ["größe", "a b", "true", "`"])
+def test_spark_takes_back_any_number_of_any_name(spark: Any, name: str) -> None:
+    column = name.replace("`", "``")
+    df = spark.sql(
+        f"select * from values ('+', 1L), ('+', {-(2**63)}L), ('-', {-(2**63)}L) as t(change__op, `{column}`)"
+    )
+    merged = over_changes("n", hr.merge(name), {name: hr.count()})
+    merged = replace(merged, partial=replace(merged.partial, wide="decimal(20,0)"))
+    assert [tuple(row) for row in df.agg(*partial_of("n", merged, None)).collect()] == [(1, 1)]
 
 
 # -- duplicates ----------------------------------------------------------------------------------------

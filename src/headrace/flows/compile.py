@@ -16,6 +16,8 @@ from pyspark.sql.types import (
     DataType,
     DoubleType,
     FloatType,
+    IntegralType,
+    LongType,
     NumericType,
     StringType,
     StructField,
@@ -142,7 +144,8 @@ def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
 
 
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
-    """Sums of doubles that can be taken back do not round: or something would stay of what is gone."""
+    """Sums of doubles that can be taken back do not round: or something would stay of what is gone. And whole numbers
+    can all be taken back."""
     if not flow.retracts or flow.aggregates is None:
         return flow
     df = empty(flow, spark)
@@ -156,6 +159,9 @@ def _exactly(flow: Flow, spark: SparkSession) -> Flow:
             continue  # said where aggregates are checked
         if isinstance(kind, (DoubleType, FloatType)):
             aggregates[name] = replace(each, partial=replace(each.partial, exact=True))
+        elif isinstance(kind, IntegralType):
+            wide = "decimal(20,0)" if isinstance(kind, LongType) else "bigint"
+            aggregates[name] = replace(each, partial=replace(each.partial, wide=wide))
     return replace(flow, aggregates=aggregates)
 
 
