@@ -577,6 +577,24 @@ def test_a_dedup_that_changes_is_dropped_with_its_view(spark: Any, tmp_path: Pat
         assert app.views.ledger("once.dedup")["on_time"].to_pylist() == [3]
 
 
+def test_of_two_topics_records_of_one_time_and_place_the_same_goes_on(spark: Any, tmp_path: Path) -> None:
+    """Spark compares records by their values, the store as texts: neither is asked."""
+    found = []
+    for size in (1, 10):
+        with hr.App("tests", home=tmp_path / str(size), spark=spark) as app:
+            one, two = (
+                app.topic(name, "k string, n int, at timestamp", event_time="at", durability="os")
+                for name in ("one", "two")
+            )
+            both = app.stream(one).union(app.stream(two)).dedup("k", within="5 seconds")
+            both.agg(n=hr.sum("n"), records=hr.count()).to_view("once")
+            for topic, n in ((one, 10), (two, 9)):
+                topic.append([{"k": "a", "n": n, "at": START}])
+            app.drain(batch_rows=size)
+            found += [(row["n"], row["records"]) for row in rows(app, "once")]
+    assert found == [(10, 1), (10, 1)]
+
+
 @pytest.mark.soak
 def test_a_chain_of_three_killed_for_real() -> None:
     assert len(crash_points(_program, *steps(SEED + 4, 10), kill=True)) >= 6

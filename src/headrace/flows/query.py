@@ -117,6 +117,7 @@ class FlowQuery:
     def _transformed(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         """The records behind the transforms."""
         frames: list[DataFrame] = []
+        topics = sorted(topic.name for topic in self._flow.topics)  # of equal times, their partition and topic decide
         for number, source in enumerate(self._flow.sources):
             name = source.topic.name
             columns = self.compiled.columns[name]
@@ -125,6 +126,8 @@ class FlowQuery:
             else:  # it decides about the types of the others' columns, too
                 df = self.spark.createDataFrame([], columns.schema)
             df = through(source.transforms, df)
+            if self._flow.records and len(topics) > 1:
+                df = df.withColumn("_partition", F.col("_partition") * len(topics) + topics.index(name))
             frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
         df = _together(frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
