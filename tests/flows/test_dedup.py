@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.flows.query import _hash
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.dedup import check, program, shop, some_rows
 
@@ -73,6 +74,11 @@ def test_begun_again_with_more_partitions_and_by_another_program(spark: Any, tmp
         cleaning(app, approx=0.02)
         with pytest.raises(FlowChanged, match=r"dedup: dedup\('id'.*approx=0.01.* became .*approx=0.02"):
             app.drain()
+
+
+def test_which_of_several_columns_is_null_matters(spark: Any) -> None:
+    some = spark.sql("select * from values ('a', null), (null, 'a'), (null, null), ('a', 'a') as some(x, y)")
+    assert len({row[0] for row in some.select(_hash([some.x, some.y])).collect()}) == 4
 
 
 def test_what_cannot_be(spark: Any, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class FlowQuery:
             )
         df = self._transformed(readers, planned)
         if self._flow.dedup is not None:
-            df = df.withColumn(HASH, F.xxhash64(*(F.col(quoted_name(name)) for name in self._flow.dedup.key)))
+            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
         return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
 
     def _transformed(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
@@ -137,6 +137,11 @@ class FlowQuery:
     def _time(self) -> Column | None:
         name = time_column(self._flow)
         return None if name is None else F.col(quoted_name(name))
+
+
+def _hash(key: Sequence[Column]) -> Column:
+    """Spark passes nulls over: where there are several columns, which of them is null is hashed, too."""
+    return F.xxhash64(*key, *(column.isNull() for column in key if len(key) > 1))
 
 
 def _together(frames: Sequence[DataFrame]) -> DataFrame:
