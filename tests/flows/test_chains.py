@@ -628,3 +628,37 @@ def test_an_aggregate_that_is_added_above_is_there_below(spark: Any, tmp_path: P
             dropped or found == sum(totals)
         )
         assert app.audit().ok
+
+
+def above(home: Path, spark: Any, **results: Any) -> hr.App:
+    app = hr.App("tests", home=home, spark=spark)
+    windowed = app.stream(app.log.topic("events")).window(hr.tumbling("10 seconds"), idle="1 day")
+    windowed.group_by("word").agg(**results).to_view("minutes")
+    return app
+
+
+def test_a_view_that_becomes_another_is_told_to_those_who_read_it(spark: Any, tmp_path: Path) -> None:
+    """By a program that knows of no flow over it, too; and what they could not read is refused before."""
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+    with above(tmp_path, spark, records=hr.count(), most=hr.max("n"), total=hr.sum("n")) as app:
+        app.rebuild("minutes").switch()
+        put(app, 2)
+        app.drain()
+    refused = pytest.raises(hr.CannotRebuild, match=r"read by other flows.*'records' .* bigint cannot become double")
+    with above(tmp_path, spark, records=hr.sum("x"), most=hr.max("n")) as app, refused:
+        app.rebuild("minutes")
+    with above(tmp_path, spark, records=hr.count(), most=hr.approx_quantile("n", 1)) as app:
+        app.stream("minutes").group_by("word").agg(most=hr.merge("most")).to_view("most")
+        app.rebuild("minutes").switch()
+        app.drain()
+        found = {row["word"]: row["most"] for row in rows(app, "most")}
+        for row in rows(app, "minutes"):
+            assert row["most"] is None or row["most"] <= found[row["word"]]
+    with above(tmp_path, spark, records=hr.count(), most=hr.max("n")) as app:
+        behind = app.stream("minutes").group_by("word")
+        behind.agg(windows=hr.count(), records=hr.sum("records"), most=hr.max("most")).to_view("words")
+        app.rebuild("minutes").switch()
+        with pytest.raises(hr.FlowChanged, match="most"):  # it was of whole numbers
+            app.drain()

@@ -572,9 +572,13 @@ def feed_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, d
     """The columns of the topic with a view's changes, for flows over them."""
     view = _spec(_exactly(flow, spark), app, empty(flow, spark)).view
     assert view is not None
+    return feed_of(view)
+
+
+def feed_of(view: ViewSpec) -> tuple[pa.Schema, dict[str, Any]]:
     columns = [*feed_columns(view), *_marks()]
     ddl = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
-    return parse_ddl(ddl), {"event_time": AT if flow.window else None, "max_ahead": "36500 days"}
+    return parse_ddl(ddl), {"event_time": AT if view.window_us else None, "max_ahead": "36500 days"}
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:

@@ -14,17 +14,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import FlowChanged, InvalidArgument, UnknownTopic, ViewInUse
+from headrace.errors import CannotRebuild, FlowChanged, IncompatibleSchema, InvalidArgument, UnknownTopic, ViewInUse
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
-from headrace.views.contract import Emit, feed_topic
+from headrace.views.contract import Emit, feed_topic, is_fed
 from headrace.views.file import FILE
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
 from headrace.views.versions import beside
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from headrace.flows.loop import FlowLoop
@@ -177,6 +178,7 @@ class Running:
         except FlowChanged:
             if not self._throwaway or flow.target is not None:
                 raise
+            self._grow_feeds(flow)
             loop.begin(replace=True)
         return loop
 
@@ -220,6 +222,7 @@ class Running:
         query = self.query(flow).named(beside(flow.name, "next"), start)
         version = query.compiled.flow
         self._make_dropped(flow)
+        self._grow_feeds(flow)
         self.take(version)
 
         def let_go() -> None:
@@ -262,13 +265,37 @@ class Running:
         """The topic with the changes of a flow's view, for flows over it."""
         from headrace.flows.compile import feed_schema
 
-        name = feed_topic(flow.name, emit)
+        name, aggregates = feed_topic(flow.name, emit), flow.aggregates or {}
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
-            if {*flow.groups, *(flow.aggregates or ())} <= {*topic.schema.names}:
+            slots = [slot.name for result, each in aggregates.items() for slot in each.slots(result)]
+            if {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}:
                 return topic
-        schema, settings = feed_schema(flow, self._app, self.spark)
-        return self._log.own_topic(name, schema, **settings)
+        return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
+
+    def _fed(self, flow: Flow, emit: Emit, schema: pa.Schema, settings: Mapping[str, Any]) -> EmbeddedTopic:
+        """That topic, with these columns too; CannotRebuild if who reads it could not read them."""
+        name = feed_topic(flow.name, emit)
+        try:
+            topic = self._log.own_topic(name, schema, **settings)
+        except IncompatibleSchema as error:
+            why = f"column {error.column!r} is of another type there: {error.why}. Give the result another name"
+        else:
+            if topic.settings.event_time == settings["event_time"]:
+                return topic
+            why = "with a window its rows have a time there, and without one they have none. Give it another name"
+        raise CannotRebuild(
+            flow=flow.name, why=f"is read by other flows, from topic {name!r}: {why}, or drop the view and those flows"
+        )
+
+    def _grow_feeds(self, flow: Flow) -> None:
+        """Before the view becomes another one: flows over it, of this program or of others, can read that as well."""
+        from headrace.flows.compile import feed_of
+
+        view = self.query(flow).compiled.spec.view
+        if view is not None and flow.target is None:
+            for emit in self.store.feeds(flow.name):
+                self._fed(flow, emit, *feed_of(view))
 
     # -- all there is ------------------------------------------------------------------------------
 

@@ -149,8 +149,11 @@ def feed_topic(view: str, emit: Emit) -> str:
 
 def feed_columns(view: ViewSpec) -> list[Column]:
     """What such a change has, besides what marks one: the result, and what other views can merge."""
-    kept = [slot for slot in view.slots if slot.name.endswith(("__state", "__sum", "__count"))]
-    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in kept)]
+    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name))]
+
+
+def is_fed(slot: str) -> bool:
+    return slot.endswith(("__state", "__sum", "__count"))
 
 
 @dataclass(frozen=True, slots=True)

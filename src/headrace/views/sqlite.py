@@ -218,6 +218,12 @@ class SqliteViews(ViewsFile):
         with self._reading() as db:
             return state_of(db, flow)
 
+    def feeds(self, flow: str) -> tuple[Emit, ...]:
+        """Which of the flow's changes other flows read; none of one that was not run yet."""
+        with self._reading() as db:
+            known = spec_of(db, flow)
+        return () if known is None else known.feeds
+
     def outbox(self, flow: str) -> list[Waiting]:
         """What has to go out yet, in order."""
         with self._reading() as db:
@@ -294,8 +300,7 @@ class SqliteViews(ViewsFile):
         if spec.feeds:
             all_of_them = self._specs(db)
             for each in found:  # which grows
-                topics = {feed_topic(each.name, emit) for emit in each.feeds}
-                found += [other for other in all_of_them if topics & {*other.sources} and other not in found]
+                found += [other for other in self._readers(each, all_of_them) if other not in found]
         return found
 
     def _readers(self, spec: FlowSpec, others: Sequence[FlowSpec]) -> list[FlowSpec]:
