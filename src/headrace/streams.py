@@ -352,7 +352,7 @@ def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapp
         raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
     if not isinstance(window, Fixed | Calendar):
         raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
-    if isinstance(view.window, Fixed) and isinstance(window, Fixed) and window.size_us < view.window.size_us:
+    if isinstance(view.window, Fixed | Calendar) and window.size_us < view.window.size_us:
         raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
     if time is not None:
         raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")

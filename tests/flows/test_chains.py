@@ -350,6 +350,8 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
     with minutes(tmp_path, spark) as app:
         stream, events = app.stream("minutes"), app.stream(app.log.topic("events"))
         tumbling = hr.tumbling("1 minute")
+        events.window(hr.calendar("month", timezone="UTC")).agg(n=hr.count()).to_view("months")
+        events.to_topic("copied")
         for refused, why in (
             (lambda: stream.window(tumbling, grace="1 second"), "never late"),
             (lambda: stream.window(tumbling, late=hr.correct(within="1 hour")), "never late"),
@@ -366,6 +368,9 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
             (lambda: events.dedup(within="1 hour"), "names of columns"),
             (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
             (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
+            (lambda: app.stream("months").window(hr.tumbling("30 days")), "longer ones"),
+            (lambda: app.stream("months").window(hr.calendar("week", timezone="UTC")), "longer ones"),
+            (lambda: app.stream(app.view("copied")), "into topic 'copied'"),
         ):
             with pytest.raises(InvalidArgument, match=why):
                 refused()

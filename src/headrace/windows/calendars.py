@@ -36,6 +36,11 @@ class Calendar:
     final_after_us = 0
     unchanged_after_us = 0
 
+    @property
+    def size_us(self) -> int:
+        """Of the longest, but for an hour that is shown twice."""
+        return {"day": 1, "week": 7, "month": 31}[self.unit] * DAY_US
+
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         import numpy as np
 
