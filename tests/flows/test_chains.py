@@ -505,7 +505,7 @@ def deduped(home: Path | str, spark: Any) -> hr.App:
     windowed = (
         app.stream(events)
         .dedup("word", within=WITHIN)
-        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED), idle="1 day")
+        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED, dropped_to="late"), idle="1 day")
     )
     windowed.group_by("word").agg(records=hr.count(), total=hr.sum("n"), last=hr.last("money")).to_view("once")
     return app
@@ -545,6 +545,9 @@ def check_deduped(app: hr.App) -> None:
     assert found == expected
     told = app.view("once").ledger().to_pylist()
     assert {row["window_start"]: [row["on_time"], row["corrected"], row["dropped"]] for row in told} == dict(ledger)
+    (before,) = app.view("once.dedup").ledger().to_pylist()
+    late = Counter(record.value["op"] for record in app.log.topic("late").records())
+    assert late["+"] - late["-"] == sum(row["dropped"] for row in (before, *told))
 
 
 @pytest.mark.timeout(600)

@@ -527,11 +527,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     if flow.records:
         return _records_schema(flow, spark)
     if spec.view is None:
-        plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
-        if flow.retracts and "op" in plain.columns:
-            why = "says whether a record came or went: give yours another name, in .transform(…)"
-            raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
-        schema = schema_from(plain.withColumnRenamed(OP, "op").schema)
+        schema = schema_from(_plain(flow, spark).schema)
         if flow.dedup is not None:
             partitions = len(flow.sources) * max(topic.settings.partitions for topic in flow.topics)
             settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}
@@ -553,6 +549,15 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
     return schema, implied
+
+
+def _plain(flow: Flow, spark: SparkSession) -> DataFrame:
+    """No records, as topics have them: of headrace's own columns only that which says whether they came or went."""
+    plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
+    if (flow.retracts or flow.records) and "op" in plain.columns:
+        why = "says whether a record came or went: give yours another name, in .transform(…)"
+        raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
+    return plain.withColumnRenamed(OP, "op")
 
 
 def _records_schema(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
@@ -582,8 +587,11 @@ def feed_of(view: ViewSpec) -> tuple[pa.Schema, dict[str, Any]]:
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
-    """The columns of the topic that takes dropped records: theirs, and the window they were too late for."""
-    schema = schema_from(empty(flow, spark).drop(*META, SOURCE).schema)
+    """The columns of the topic that takes dropped records: theirs, and the window they were too late for; and where
+    records can go again, `op`."""
+    schema = schema_from(_plain(flow, spark).schema)
+    if flow.records:
+        schema = schema.append(pa.field("op", pa.string()))
     for name in WINDOW:
         schema = schema.append(pa.field(name, arrow_type("timestamp")))
     return schema

@@ -183,10 +183,17 @@ class Running:
         return loop
 
     def _make_dropped(self, flow: Flow) -> None:
+        """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
+        import pyarrow as pa
+
         from headrace.flows.compile import dropped_schema
 
         if flow.late.dropped_to is not None:
-            self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
+            schema = dropped_schema(flow, self.spark)
+            topic = self._log.create_topic(flow.late.dropped_to, schema, exist_ok=True)
+            fresh = [field for field in schema if field.name not in topic.schema.names]
+            if fresh:
+                topic.alter(schema=pa.schema([*topic.schema, *fresh]))
 
     def loop(self, flow: Flow) -> FlowLoop:
         """The flow's loop for those who step it themselves."""
