@@ -261,10 +261,13 @@ class Running:
         from headrace.flows.compile import target_schema
 
         assert flow.target is not None
+        own = flow.records or flow.dedup is not None
         with contextlib.suppress(UnknownTopic):
-            return self._log.topic(flow.target)
+            topic = self._log.topic(flow.target)
+            if not own or _has_columns_of(flow, topic):
+                return topic
         schema, implied = target_schema(flow, self._app, self.spark)
-        if flow.records or flow.dedup:
+        if own:
             return self._log.own_topic(flow.target, schema, **implied)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
 
@@ -434,3 +437,10 @@ class Running:
                 self._store.close()
             if self._session is not None and self._owned and not keep_session:
                 self._session.stop()
+
+
+def _has_columns_of(flow: Flow, topic: EmbeddedTopic) -> bool:
+    """Whether the topic has a column for all that the flow's records have; not, if only Spark can tell."""
+    plain = not flow.transforms and not any(source.transforms for source in flow.sources)
+    known = {field.name: field.type for field in topic.schema}
+    return plain and all(known.get(each.name) == each.type for source in flow.sources for each in source.topic.schema)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
-from headrace.errors import InvalidArgument
+from headrace.errors import IncompatibleSchema, InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,7 +199,7 @@ class FlowSpec:
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
-        kept, may change freely."""
+        kept, may change freely; and records may have columns more, or wider ones."""
         was, now = self._said(), new._said()
         said = [f"{name}: {was[name]} became {now[name]}" for name in was if was[name] != now[name]]
         for name in self.aggregates.keys() | new.aggregates.keys():
@@ -210,9 +210,24 @@ class FlowSpec:
                 said.append(f"aggregate {name!r} was removed")
             elif before != after:
                 said.append(f"aggregate {name!r}: {before} became {after}")
-            elif self._types(name) != new._types(name):
+            elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
         return sorted(said)
+
+    def _records_grew(self, new: FlowSpec) -> bool:
+        """Whether both keep records, and those of before can be read as those to come."""
+        from headrace.schema import evolve, parse_ddl
+
+        kept = [
+            parse_ddl(f"record {slot.type}")
+            for view in (self.view, new.view)
+            for slot in (view.slots if view is not None and view.records else ())
+            if slot.name == RECORD
+        ]
+        try:
+            return len(kept) == 2 and evolve(*kept) is not None
+        except IncompatibleSchema:
+            return False
 
     def _said(self) -> dict[str, str]:
         """What the stored state depends on, besides the aggregates, in the words it was written in."""
