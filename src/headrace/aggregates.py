@@ -312,17 +312,23 @@ SHRINKS = ("count", "sum", "avg", "min", "max", "first", "last", "count_distinct
 """Kinds that can be taken back record by record."""
 
 
-def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate]) -> Aggregate:
-    """The aggregate as it is made of the changes of a view with the aggregates `upstream`."""
-    if aggregate.kind == "merge":
+def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate] | None) -> Aggregate:
+    """The aggregate as it is made of the changes of a view with the aggregates `upstream`; None: of records that an
+    exact dedup lets through."""
+    if aggregate.kind == "merge" and upstream is not None:
         return _merging(name, aggregate.partial.argument, upstream)
     if aggregate.kind not in SHRINKS:
-        raise InvalidArgument(
-            name,
-            str(aggregate),
+        those = ", ".join(SHRINKS)
+        why = (
             "cannot be made of a view's changes, because it cannot be taken back: make it where the records are, in "
-            f"the view, and roll it up with hr.merge(…). Over changes there are {', '.join(SHRINKS)} and merge",
+            f"the view, and roll it up with hr.merge(…). Over changes there are {those} and merge"
         )
+        if upstream is None:
+            why = (
+                "cannot be made behind dedup(…), because a record that goes again cannot be taken out of it: with "
+                f"dedup(…, approx=…) none goes. Behind the exact kind there are {those}"
+            )
+        raise InvalidArgument(name, str(aggregate), why)
     return replace(aggregate, partial=replace(aggregate.partial, retracts=True))
 
 

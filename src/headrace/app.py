@@ -188,6 +188,15 @@ class App:
             if self._running is not None:
                 self._running.replaced(flow)
 
+    def _add_to_topic(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
+        """The same of a flow into a topic; if it cannot have that, it is not one of ours."""
+        self._add(flow)
+        try:
+            return self.running.target(flow, settings)
+        except BaseException:
+            del self.flows[flow.name]
+            raise
+
     def _replace_earlier(self) -> None:
         """The app that an earlier run of the same cell made lets go of its flows, and of a temporary home; its Spark
         session stays, for us."""

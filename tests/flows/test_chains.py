@@ -352,6 +352,7 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
         tumbling = hr.tumbling("1 minute")
         events.window(hr.calendar("month", timezone="UTC")).agg(n=hr.count()).to_view("months")
         events.to_topic("copied")
+        with_map = events.transform(lambda df: df.selectExpr("*", "array(map(word, n)) as maps"))
         for refused, why in (
             (lambda: stream.window(tumbling, grace="1 second"), "never late"),
             (lambda: stream.window(tumbling, late=hr.correct(within="1 hour")), "never late"),
@@ -368,6 +369,8 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
             (lambda: events.dedup(within="1 hour"), "names of columns"),
             (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
             (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
+            (lambda: events.dedup("n", within="1 hour").agg(p=hr.approx_quantile("x", 0.5)), r"approx=…\) none goes"),
+            (lambda: with_map.dedup("n", within="1 hour").agg(n=hr.count()).to_view("maps"), "has one in it"),
             (lambda: app.stream("months").window(hr.tumbling("30 days")), "longer ones"),
             (lambda: app.stream("months").window(hr.calendar("week", timezone="UTC")), "longer ones"),
             (lambda: app.stream(app.view("copied")), "into topic 'copied'"),

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegralType,
     LongType,
+    MapType,
     NumericType,
     StringType,
     StructField,
@@ -419,6 +420,11 @@ def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | N
 def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
     if flow.records:
+        for field in df.schema:
+            if _has_map(field.dataType):
+                why = "is a map, or has one in it: records with maps have no order, so none is the first of them"
+                instead = "Make an array of it, in a .transform(…) before, or use dedup(…, approx=…)"
+                raise InvalidArgument("dedup", field.name, f"flow {flow.name!r}: {why}. {instead}")
         return
     of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own", "merge")}
     columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
@@ -430,6 +436,17 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
         if aggregate.kind in ("approx_quantile", "histogram") and not isinstance(field.dataType, NumericType):
             raise InvalidArgument("agg", field.name, f"{said} {field.dataType.simpleString()}, not of numbers")
         _ddl(field.dataType, field.name)
+
+
+def _has_map(kind: DataType) -> bool:
+    match kind:
+        case MapType():
+            return True
+        case ArrayType():
+            return _has_map(kind.elementType)
+        case StructType():
+            return any(_has_map(field.dataType) for field in kind)
+    return False
 
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
