@@ -1616,6 +1616,19 @@ class RetractionContract:
         assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + SIZE) == {(3, "/"): 1}
         assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
 
+    def test_what_has_gone_does_not_come_back_in_part(self, store: Any) -> None:
+        def kept(keep_us: int | None) -> FlowSpec:
+            spec = counting(keep_us=keep_us)
+            assert spec.view is not None
+            return replace(spec, view=replace(spec.view, retracts=True))
+
+        store.begin(kept(None))
+        store.begin(kept(SIZE))
+        for longer in (2 * SIZE, None):
+            with pytest.raises(FlowChanged, match="keep: '10 seconds' became"):
+                store.begin(kept(longer))
+        store.begin(kept(1))
+
     def test_a_switch_tells_of_all_that_may_change(self, store: Any) -> None:
         """Rows that are older than `keep`, and may be corrected, are there: who reads changes knows them."""
         spec, beside = replace(counting(keep_us=SIZE), feeds=("updates",)), counting("clicks/next", keep_us=SIZE)

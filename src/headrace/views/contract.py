@@ -199,7 +199,8 @@ class FlowSpec:
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
-        kept, may change freely; and records may have columns more, or wider ones."""
+        kept, may change freely, and records may have columns more, or wider ones. But rows that can go again, and that
+        were kept for a shorter time, would come back in part."""
         was, now = self._said(), new._said()
         said = [f"{name}: {was[name]} became {now[name]}" for name in was if was[name] != now[name]]
         for name in self.aggregates.keys() | new.aggregates.keys():
@@ -212,6 +213,11 @@ class FlowSpec:
                 said.append(f"aggregate {name!r}: {before} became {after}")
             elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
+        if self.view is not None and new.view is not None and self.view.retracts and self.view.keep_us is not None:
+            kept, now_kept = self.view.keep_us, new.view.keep_us
+            if now_kept is None or now_kept > kept:
+                longer = "for ever" if now_kept is None else repr(format_duration(now_kept))
+                said.append(f"keep: {format_duration(kept)!r} became {longer}")
         return sorted(said)
 
     def _records_grew(self, new: FlowSpec) -> bool:
