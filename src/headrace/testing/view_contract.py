@@ -1665,10 +1665,17 @@ class RetractionContract:
         """A record that goes has the progress that it came with."""
         spec = counting("clean.dedup")
         assert spec.view is not None
-        store.begin(replace(spec, view=replace(spec.view, records=True)))
+        store.begin(replace(spec, view=replace(spec.view, records=True), target="__changes.clean.dedup"))
         for source in ("clicks", "__changes.clicks", "__changes.clean.dedup"):
             store.begin(FlowSpec("clean", "shop", (source,), None, target="clean"), replace=True)
             assert store.goes_back(["clean"]) is (source == "__changes.clean.dedup")
+
+    def test_what_goes_back_goes_back_in_copies_of_it(self, store: Any) -> None:
+        store.begin(counting("out", emit="updates", target="out"))
+        for source, target in ("out", "__records.copied.dedup"), ("__records.copied.dedup", "copied"):
+            store.begin(FlowSpec(target, "shop", (source,), None, target=target))
+        store.begin(FlowSpec("other", "shop", ("clicks",), None, target="other"))
+        assert store.goes_back(["copied"]) and not store.goes_back(["other", "clicks"])
 
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]

@@ -247,17 +247,16 @@ class SqliteViews(ViewsFile):
 
     def goes_back(self, topics: Sequence[str]) -> bool:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
-        any order, or records of several partitions. Headrace's own topics of records keep those apart."""
+        any order; records that can go again, with the progress they came with; records of several partitions, which
+        headrace's own topics keep apart; or copies of what is in such a topic."""
         with self._reading() as db:
-            all_of_them = self._specs(db)
-            records = {feed_topic(spec.name, "updates") for spec in all_of_them if spec.view and spec.view.records}
-            for spec in all_of_them:
-                if spec.target is None or spec.target not in topics:
-                    continue
-                (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
-                old = bool(records & {*spec.sources})  # a record that goes has the progress it came with
-                if spec.view is not None or (not spec.target.startswith("__") and (read > 1 or old)):
-                    return True
+            all_of_them, behind = self._specs(db), [*topics]
+            for topic in behind:  # which grows
+                for spec in (each for each in all_of_them if each.target == topic):
+                    (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
+                    if spec.view is not None or (read > 1 and not topic.startswith("__")):
+                        return True
+                    behind += [source for source in spec.sources if source not in behind]
         return False
 
     def last_window_end(self, flow: str) -> int | None:
