@@ -1598,8 +1598,8 @@ class RetractionContract:
         ]
 
     def test_what_grace_waits_for_is_kept(self, store: Any, views: Any) -> None:
-        """Of records that can be taken back, too: `keep` may be shorter than `grace`."""
-        counts_rows = counting(keep_us=SIZE)
+        """Of records that can be taken back, too: `keep` may be shorter than `grace`, and the time for corrections."""
+        counts_rows = counting(keep_us=SIZE, within_us=3 * SIZE)
         assert counts_rows.view is not None
         slots = (*counts_rows.view.slots, SlotColumn(ROWS, "bigint", "add"))
         spec = replace(counts_rows, view=replace(counts_rows.view, slots=slots, retracts=True))
@@ -1613,7 +1613,10 @@ class RetractionContract:
 
         assert put(0, frontier_us=T0 + 9 * SIZE, closed_us=T0) == {(0, "/"): 1}
         assert put(0) == {(0, "/"): 2}, "it is older than `keep`, and not final"
-        assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + SIZE) == {(3, "/"): 1}
+        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 3 * SIZE}
+        assert put(0, **on) == {(0, "/"): 3}
+        assert put(0, **on) == {(0, "/"): 4}, "it is final, and may be corrected"
+        assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + 4 * SIZE) == {(3, "/"): 1}
         assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
 
     def test_what_has_gone_does_not_come_back_in_part(self, store: Any) -> None:
