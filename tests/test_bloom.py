@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,20 @@ def test_over_a_day_less_than_the_share_is_lost_and_the_memory_is_what_was_said(
         lost += int((~found.first).sum())
         assert not found.late.any() and filters.size_bytes <= dedup.bytes_max
     assert 0 < lost <= 0.01 * 24 * 5_000
+
+
+def test_records_that_are_far_apart_need_no_more_memory() -> None:
+    """One in each stretch, of a history that comes in one batch: most filters are of no use before the batch ends."""
+    dedup, count = Dedup(("id",), WITHIN, 0, 0.01, 100_000), 600
+    times = np.arange(count) * WITHIN
+    filters = Filters(dedup)
+    tracemalloc.start()
+    try:
+        found = filters.step(times * 7, times, np.concatenate(([UNSET], times[:-1])))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.first.all() and most < 10 * dedup.bytes_max
 
 
 def test_only_pages_that_changed_are_told() -> None:

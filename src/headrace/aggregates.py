@@ -106,6 +106,9 @@ class Partial:
     """Whether records may take back others."""
     count: str = ""
     """Of an average of averages: the column that says of how many values each is; the argument has their sum."""
+    wide: str = ""
+    """Of a sum of whole numbers that may go again: the type in which Spark takes them away. The least of their own has
+    none that is as far above zero."""
 
     @property
     def ordered(self) -> bool:
@@ -309,17 +312,23 @@ SHRINKS = ("count", "sum", "avg", "min", "max", "first", "last", "count_distinct
 """Kinds that can be taken back record by record."""
 
 
-def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate]) -> Aggregate:
-    """The aggregate as it is made of the changes of a view with the aggregates `upstream`."""
-    if aggregate.kind == "merge":
+def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate] | None) -> Aggregate:
+    """The aggregate as it is made of the changes of a view with the aggregates `upstream`; None: of records that an
+    exact dedup lets through."""
+    if aggregate.kind == "merge" and upstream is not None:
         return _merging(name, aggregate.partial.argument, upstream)
     if aggregate.kind not in SHRINKS:
-        raise InvalidArgument(
-            name,
-            str(aggregate),
+        those = ", ".join(SHRINKS)
+        why = (
             "cannot be made of a view's changes, because it cannot be taken back: make it where the records are, in "
-            f"the view, and roll it up with hr.merge(…). Over changes there are {', '.join(SHRINKS)} and merge",
+            f"the view, and roll it up with hr.merge(…). Over changes there are {those} and merge"
         )
+        if upstream is None:
+            why = (
+                "cannot be made behind dedup(…), because a record that goes again cannot be taken out of it: with "
+                f"dedup(…, approx=…) none goes. Behind the exact kind there are {those}"
+            )
+        raise InvalidArgument(name, str(aggregate), why)
     return replace(aggregate, partial=replace(aggregate.partial, retracts=True))
 
 
@@ -331,19 +340,27 @@ def _merging(name: str, column: str, upstream: Mapping[str, Aggregate]) -> Aggre
     of = upstream[column]
     match of.kind:
         case "count":
-            made = sum(column)
+            made = sum(_written(column))
         case "sum" | "min" | "max":
-            made = Aggregate(Partial(of.kind, column, exact=of.partial.exact))
+            made = Aggregate(Partial(of.kind, _written(column), exact=of.partial.exact))
         case "avg":
-            made = Aggregate(Partial("avg", f"{column}__sum", count=f"{column}__count"))
+            made = Aggregate(Partial("avg", _written(f"{column}__sum"), count=_written(f"{column}__count")))
         case "first" | "last" | "count_distinct" | "top_k":
             why = f"the view keeps too little of {of} to merge two of them"
             instead = {"count_distinct": "use approx_count_distinct(…) there", "top_k": "count by value there"}
             raise InvalidArgument(name, f"merge({column})", f"{why}: {instead.get(of.kind, f'use hr.{of.kind}(…)')}")
         case _:
             kept = column if of.finish is None else f"{column}__state"
-            made = Aggregate(Partial("merge", kept), of.merge, of.finish, of.type)
+            made = Aggregate(Partial("merge", _written(kept)), of.merge, of.finish, of.type)
     return replace(made, partial=replace(made.partial, retracts=True))
+
+
+def _written(name: str) -> str:
+    """A column's name as an argument, which is SQL: a result may be called anything."""
+    from headrace.schema import quoted_name
+
+    plain = name.isidentifier() and name.isascii() and name.lower() not in ("true", "false", "null")
+    return name if plain else quoted_name(name)
 
 
 def _positive(number: int, argument: str) -> int:

@@ -155,6 +155,8 @@ class App:
         flow = self._flow(view)
         if start != "earliest":
             raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+        if flow.target is not None:
+            raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
         if flow.after:
             raise InvalidArgument("source", view, "has a transform behind agg: stream the view without, and .transform")
         if emit == "final" and flow.window is None:
@@ -184,6 +186,15 @@ class App:
             self.flows[flow.name] = flow
             if self._running is not None:
                 self._running.replaced(flow)
+
+    def _add_to_topic(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
+        """The same of a flow into a topic; if it cannot have that, it is not one of ours."""
+        self._add(flow)
+        try:
+            return self.running.target(flow, settings)
+        except BaseException:
+            del self.flows[flow.name]
+            raise
 
     def _replace_earlier(self) -> None:
         """The app that an earlier run of the same cell made lets go of its flows, and of a temporary home; its Spark

@@ -36,6 +36,9 @@ _BESIDE = (-1, 0, 1)
 _CHUNK_BITS = 14
 _CHUNK = 1 << _CHUNK_BITS
 """So many records are judged together; more at a time would need more memory, and be no faster."""
+_BEGUN_MAX = 16
+"""And no more than that are in stretches that none was in before: each of those needs a filter until it is known that
+nothing is compared with it."""
 PAGES_MAX = 1 << 20
 
 
@@ -164,11 +167,12 @@ class Filters:
         reached = np.maximum.accumulate(np.maximum(progress_us, self.reached_us))
         late = reached >= times_us + (dedup.within_us + dedup.grace_us)
         first = np.zeros(len(hashes), np.bool_)
-        judged = np.flatnonzero(~late)
+        judged, stretches = np.flatnonzero(~late), times_us // dedup.within_us
         for at in range(0, len(judged), _CHUNK):
-            some = judged[at : at + _CHUNK]
-            first[some] = self._firsts(self._places(hashes[some]), times_us[some] // dedup.within_us)
-            self._forget(int(reached[some[-1]]))
+            chunk = judged[at : at + _CHUNK]
+            for some in np.split(chunk, _cuts(stretches[chunk])):
+                first[some] = self._firsts(self._places(hashes[some]), stretches[some])
+                self._forget(int(reached[some[-1]]))
         if len(reached):
             self._forget(int(reached[-1]))
         return Judged(first, late)
@@ -242,6 +246,13 @@ class Filters:
             place = places[asking, number]
             asking = asking[(filled[place >> 3] >> (place & 7).astype(np.uint8)) & 1 != 0]
         return asking
+
+
+def _cuts(stretches: I64) -> I64:
+    """Where to cut for no piece to begin too many stretches."""
+    begun = np.zeros(len(stretches), np.int64)
+    begun[np.unique(stretches, return_index=True)[1]] = 1
+    return np.flatnonzero(np.diff((np.cumsum(begun) - 1) // _BEGUN_MAX)) + 1
 
 
 def _mixed(numbers: U64) -> U64:

@@ -162,8 +162,7 @@ class Stream(_Steps):
         flow, window, app = self.deduped, shape.window, self.app
         if flow.dedup is not None:
             flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
-            app._add(flow)
-            return replace(self, sources=(Source(app.running.target(flow, {})),), deduped=None)
+            return replace(self, sources=(Source(app._add_to_topic(flow, {})),), deduped=None)
         assert isinstance(flow.window, Session)
         if window is not None:
             size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
@@ -171,8 +170,7 @@ class Stream(_Steps):
             late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
             flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late, idle_us=shape.idle_us)
         flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
-        app._add(flow)
-        source = Source(app.running.target(flow, {}), changes=True, judged=True)
+        source = Source(app._add_to_topic(flow, {}), changes=True, judged=True)
         return replace(self, sources=(source,), deduped=None)
 
     def window(
@@ -218,8 +216,7 @@ class Stream(_Steps):
         check_name(name, argument="name")
         stream = self._named(name, _Shape())
         flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
-        self.app._add(flow)
-        return self.app.running.target(flow, settings)
+        return self.app._add_to_topic(flow, settings)
 
 
 @dataclass(frozen=True)
@@ -291,7 +288,7 @@ class Grouped(_Steps):
         deduped = self.stream.deduped
         if upstream is None and (deduped is None or not deduped.records):
             return Aggregated(self, aggregates)
-        known = (upstream.aggregates if upstream else None) or {}
+        known = None if upstream is None else upstream.aggregates or {}
         return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
 
 
@@ -342,9 +339,7 @@ class Aggregated:
         if check_emit(emit) == "final" and self.grouped.shape.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         flow = replace(self._flow(name), target=name, emit=emit)
-        app = self.grouped.stream.app
-        app._add(flow)
-        return app.running.target(flow, settings)
+        return self.grouped.stream.app._add_to_topic(flow, settings)
 
 
 def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
@@ -354,7 +349,7 @@ def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapp
         raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
     if not isinstance(window, Fixed | Calendar):
         raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
-    if isinstance(view.window, Fixed) and isinstance(window, Fixed) and window.size_us < view.window.size_us:
+    if isinstance(view.window, Fixed | Calendar) and window.size_us < view.window.size_us:
         raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
     if time is not None:
         raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.aggregates import over_changes
 from headrace.errors import InvalidArgument, TopicReplaced
+from headrace.flows.partials import partial_of
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, START, some_rows
@@ -347,6 +350,9 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
     with minutes(tmp_path, spark) as app:
         stream, events = app.stream("minutes"), app.stream(app.log.topic("events"))
         tumbling = hr.tumbling("1 minute")
+        events.window(hr.calendar("month", timezone="UTC")).agg(n=hr.count()).to_view("months")
+        events.to_topic("copied")
+        with_map = events.transform(lambda df: df.selectExpr("*", "array(map(word, n)) as maps"))
         for refused, why in (
             (lambda: stream.window(tumbling, grace="1 second"), "never late"),
             (lambda: stream.window(tumbling, late=hr.correct(within="1 hour")), "never late"),
@@ -363,6 +369,11 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
             (lambda: events.dedup(within="1 hour"), "names of columns"),
             (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
             (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
+            (lambda: events.dedup("n", within="1 hour").agg(p=hr.approx_quantile("x", 0.5)), r"approx=…\) none goes"),
+            (lambda: with_map.dedup("n", within="1 hour").agg(n=hr.count()).to_view("maps"), "has one in it"),
+            (lambda: app.stream("months").window(hr.tumbling("30 days")), "longer ones"),
+            (lambda: app.stream("months").window(hr.calendar("week", timezone="UTC")), "longer ones"),
+            (lambda: app.stream(app.view("copied")), "into topic 'copied'"),
         ):
             with pytest.raises(InvalidArgument, match=why):
                 refused()
@@ -469,9 +480,21 @@ def test_odd_values_and_what_is_the_changes_own(spark: Any, tmp_path: Path) -> N
         (below,) = app.view("below").to_arrow().to_pylist()
         assert below["n"] == -(2**63) + 1 + 2 and below["spread"] == [2, 3] and below["some"] == [-(2**63), 1, 2]
         assert below["first"] == -1.0 and below["last"] != below["last"]  # NaN is the greatest
+        assert app.running.query(app.flows["below"]).compiled.flow.aggregates["n"].partial.wide  # if it were Spark's
         assert [row["rows"] for row in app.view("placed").to_arrow().to_pylist()] == [3]
         with pytest.raises(InvalidArgument, match="add up"):
             app.rebuild("below", start="latest")
+
+
+@pytest.mark.parametrize("name", ["größe", "a b", "true", "`"])
+def test_spark_takes_back_any_number_of_any_name(spark: Any, name: str) -> None:
+    column = name.replace("`", "``")
+    df = spark.sql(
+        f"select * from values ('+', 1L), ('+', {-(2**63)}L), ('-', {-(2**63)}L) as t(change__op, `{column}`)"
+    )
+    merged = over_changes("n", hr.merge(name), {name: hr.count()})
+    merged = replace(merged, partial=replace(merged.partial, wide="decimal(20,0)"))
+    assert [tuple(row) for row in df.agg(*partial_of("n", merged, None)).collect()] == [(1, 1)]
 
 
 # -- duplicates ----------------------------------------------------------------------------------------
@@ -485,7 +508,7 @@ def deduped(home: Path | str, spark: Any) -> hr.App:
     windowed = (
         app.stream(events)
         .dedup("word", within=WITHIN)
-        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED), idle="1 day")
+        .window(hr.tumbling(TEN), grace=GRACE, late=hr.correct(within=CORRECTED, dropped_to="late"), idle="1 day")
     )
     windowed.group_by("word").agg(records=hr.count(), total=hr.sum("n"), last=hr.last("money")).to_view("once")
     return app
@@ -525,6 +548,9 @@ def check_deduped(app: hr.App) -> None:
     assert found == expected
     told = app.view("once").ledger().to_pylist()
     assert {row["window_start"]: [row["on_time"], row["corrected"], row["dropped"]] for row in told} == dict(ledger)
+    (before,) = app.view("once.dedup").ledger().to_pylist()
+    late = Counter(record.value["op"] for record in app.log.topic("late").records())
+    assert late["+"] - late["-"] == sum(row["dropped"] for row in (before, *told))
 
 
 @pytest.mark.timeout(600)
@@ -562,6 +588,24 @@ def test_a_dedup_that_changes_is_dropped_with_its_view(spark: Any, tmp_path: Pat
         assert app.views.ledger("once.dedup")["on_time"].to_pylist() == [3]
 
 
+def test_of_two_topics_records_of_one_time_and_place_the_same_goes_on(spark: Any, tmp_path: Path) -> None:
+    """Spark compares records by their values, the store as texts: neither is asked."""
+    found = []
+    for size in (1, 10):
+        with hr.App("tests", home=tmp_path / str(size), spark=spark) as app:
+            one, two = (
+                app.topic(name, "k string, n int, at timestamp", event_time="at", durability="os")
+                for name in ("one", "two")
+            )
+            both = app.stream(one).union(app.stream(two)).dedup("k", within="5 seconds")
+            both.agg(n=hr.sum("n"), records=hr.count()).to_view("once")
+            for topic, n in ((one, 10), (two, 9)):
+                topic.append([{"k": "a", "n": n, "at": START}])
+            app.drain(batch_rows=size)
+            found += [(row["n"], row["records"]) for row in rows(app, "once")]
+    assert found == [(10, 1), (10, 1)]
+
+
 @pytest.mark.soak
 def test_a_chain_of_three_killed_for_real() -> None:
     assert len(crash_points(_program, *steps(SEED + 4, 10), kill=True)) >= 6
@@ -595,3 +639,37 @@ def test_an_aggregate_that_is_added_above_is_there_below(spark: Any, tmp_path: P
             dropped or found == sum(totals)
         )
         assert app.audit().ok
+
+
+def above(home: Path, spark: Any, **results: Any) -> hr.App:
+    app = hr.App("tests", home=home, spark=spark)
+    windowed = app.stream(app.log.topic("events")).window(hr.tumbling("10 seconds"), idle="1 day")
+    windowed.group_by("word").agg(**results).to_view("minutes")
+    return app
+
+
+def test_a_view_that_becomes_another_is_told_to_those_who_read_it(spark: Any, tmp_path: Path) -> None:
+    """By a program that knows of no flow over it, too; and what they could not read is refused before."""
+    with minutes(tmp_path, spark) as app:
+        put(app, 1)
+        app.drain()
+    with above(tmp_path, spark, records=hr.count(), most=hr.max("n"), total=hr.sum("n")) as app:
+        app.rebuild("minutes").switch()
+        put(app, 2)
+        app.drain()
+    refused = pytest.raises(hr.CannotRebuild, match=r"read by other flows.*'records' .* bigint cannot become double")
+    with above(tmp_path, spark, records=hr.sum("x"), most=hr.max("n")) as app, refused:
+        app.rebuild("minutes")
+    with above(tmp_path, spark, records=hr.count(), most=hr.approx_quantile("n", 1)) as app:
+        app.stream("minutes").group_by("word").agg(most=hr.merge("most")).to_view("most")
+        app.rebuild("minutes").switch()
+        app.drain()
+        found = {row["word"]: row["most"] for row in rows(app, "most")}
+        for row in rows(app, "minutes"):
+            assert row["most"] is None or row["most"] <= found[row["word"]]
+    with above(tmp_path, spark, records=hr.count(), most=hr.max("n")) as app:
+        behind = app.stream("minutes").group_by("word")
+        behind.agg(windows=hr.count(), records=hr.sum("records"), most=hr.max("most")).to_view("words")
+        app.rebuild("minutes").switch()
+        with pytest.raises(hr.FlowChanged, match="most"):  # it was of whole numbers
+            app.drain()

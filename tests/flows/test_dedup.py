@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.flows.query import _hash
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.dedup import check, program, shop, some_rows
 
@@ -73,6 +74,34 @@ def test_begun_again_with_more_partitions_and_by_another_program(spark: Any, tmp
         cleaning(app, approx=0.02)
         with pytest.raises(FlowChanged, match=r"dedup: dedup\('id'.*approx=0.01.* became .*approx=0.02"):
             app.drain()
+
+
+def test_records_may_have_more_columns_and_wider_ones(spark: Any, tmp_path: Path) -> None:
+    def counting(schema: str) -> hr.App:
+        app = hr.App("tests", home=tmp_path, spark=spark)
+        stream = app.stream(app.topic("raw", schema, event_time="at", durability="os"))
+        for name, how in ("exactly", {}), ("about", {"approx": 0.01}):
+            stream.dedup("id", within="1 hour", **how).agg(n=hr.count()).to_view(name)
+        return app
+
+    with counting("id string, n int, at timestamp") as app:
+        app.log.topic("raw").append([{"id": each, "n": 1, "at": "2026-01-01T09:00Z"} for each in "aba"])
+        app.drain()
+        app.log.topic("raw").alter(schema="id string, n bigint, at timestamp, more string")
+    with counting("id string, n bigint, at timestamp") as app:
+        earlier = {"n": 2**40, "at": "2026-01-01T08:59Z", "more": "x"}
+        app.log.topic("raw").append([{"id": each, **earlier} for each in "abc"])
+        app.drain()
+        assert [app.view(name).to_arrow()["n"].to_pylist() for name in ("exactly", "about")] == [[3], [3]]
+        changes = [record.value for record in app.log.topic("__changes.exactly.dedup").records()]
+        assert [(row["n"], row["more"]) for row in changes if row["change__op"] == "-"] == [(1, None)] * 2
+        assert [row["n"] for row in changes if row["more"]] == [2**40] * 3
+        assert app.audit().ok
+
+
+def test_which_of_several_columns_is_null_matters(spark: Any) -> None:
+    some = spark.sql("select * from values ('a', null), (null, 'a'), (null, null), ('a', 'a') as some(x, y)")
+    assert len({row[0] for row in some.select(_hash([some.x, some.y])).collect()}) == 4
 
 
 def test_what_cannot_be(spark: Any, tmp_path: Path) -> None:

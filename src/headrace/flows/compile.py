@@ -17,6 +17,9 @@ from pyspark.sql.types import (
     DateType,
     DoubleType,
     FloatType,
+    IntegralType,
+    LongType,
+    MapType,
     NumericType,
     StringType,
     StructField,
@@ -156,7 +159,8 @@ def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
 
 
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
-    """Sums of doubles that can be taken back do not round: or something would stay of what is gone."""
+    """Sums of doubles that can be taken back do not round: or something would stay of what is gone. And whole numbers
+    can all be taken back."""
     if not flow.retracts or flow.aggregates is None:
         return flow
     df = empty(flow, spark)
@@ -170,6 +174,9 @@ def _exactly(flow: Flow, spark: SparkSession) -> Flow:
             continue  # said where aggregates are checked
         if isinstance(kind, (DoubleType, FloatType)):
             aggregates[name] = replace(each, partial=replace(each.partial, exact=True))
+        elif isinstance(kind, IntegralType):
+            wide = "decimal(20,0)" if isinstance(kind, LongType) else "bigint"
+            aggregates[name] = replace(each, partial=replace(each.partial, wide=wide))
     return replace(flow, aggregates=aggregates)
 
 
@@ -434,6 +441,11 @@ def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | N
 def _check_arguments(flow: Flow, df: DataFrame) -> None:
     """Spark would read a text as a double, and fail on the first that is none."""
     if flow.records:
+        for field in df.schema:
+            if _has_map(field.dataType):
+                why = "is a map, or has one in it: records with maps have no order, so none is the first of them"
+                instead = "Make an array of it, in a .transform(…) before, or use dedup(…, approx=…)"
+                raise InvalidArgument("dedup", field.name, f"flow {flow.name!r}: {why}. {instead}")
         return
     of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own", "merge")}
     columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
@@ -445,6 +457,17 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
         if aggregate.kind in ("approx_quantile", "histogram") and not isinstance(field.dataType, NumericType):
             raise InvalidArgument("agg", field.name, f"{said} {field.dataType.simpleString()}, not of numbers")
         _ddl(field.dataType, field.name)
+
+
+def _has_map(kind: DataType) -> bool:
+    match kind:
+        case MapType():
+            return True
+        case ArrayType():
+            return _has_map(kind.elementType)
+        case StructType():
+            return any(_has_map(field.dataType) for field in kind)
+    return False
 
 
 def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
@@ -542,11 +565,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     if flow.records:
         return _records_schema(flow, spark)
     if spec.view is None:
-        plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
-        if flow.retracts and "op" in plain.columns:
-            why = "says whether a record came or went: give yours another name, in .transform(…)"
-            raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
-        schema = schema_from(plain.withColumnRenamed(OP, "op").schema)
+        schema = schema_from(_plain(flow, spark).schema)
         if flow.dedup is not None:
             partitions = len(flow.sources) * max(topic.settings.partitions for topic in flow.topics)
             settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}
@@ -570,6 +589,15 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
     return schema, implied
 
 
+def _plain(flow: Flow, spark: SparkSession) -> DataFrame:
+    """No records, as topics have them: of headrace's own columns only that which says whether they came or went."""
+    plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
+    if (flow.retracts or flow.records) and "op" in plain.columns:
+        why = "says whether a record came or went: give yours another name, in .transform(…)"
+        raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
+    return plain.withColumnRenamed(OP, "op")
+
+
 def _records_schema(flow: Flow, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of a topic of records that can be taken back: theirs, and what marks a change."""
     schema = schema_from(empty(flow, spark).drop(*META).schema)
@@ -587,14 +615,21 @@ def feed_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, d
     """The columns of the topic with a view's changes, for flows over them."""
     view = _spec(_exactly(flow, spark), app, empty(flow, spark)).view
     assert view is not None
+    return feed_of(view)
+
+
+def feed_of(view: ViewSpec) -> tuple[pa.Schema, dict[str, Any]]:
     columns = [*feed_columns(view), *_marks()]
     ddl = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
-    return parse_ddl(ddl), {"event_time": AT if flow.window else None, "max_ahead": "36500 days"}
+    return parse_ddl(ddl), {"event_time": AT if view.window_us else None, "max_ahead": "36500 days"}
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
-    """The columns of the topic that takes dropped records: theirs, and the window they were too late for."""
-    schema = schema_from(empty(flow, spark).drop(*META, SOURCE).schema)
+    """The columns of the topic that takes dropped records: theirs, and the window they were too late for; and where
+    records can go again, `op`."""
+    schema = schema_from(_plain(flow, spark).schema)
+    if flow.records:
+        schema = schema.append(pa.field("op", pa.string()))
     for name in WINDOW:
         schema = schema.append(pa.field(name, arrow_type("timestamp")))
     return schema

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import Closed, StorageError, TopicReplaced
@@ -24,7 +25,7 @@ from headrace.failpoints import reach
 from headrace.flows import ranges, session
 from headrace.flows.fold import folded, needed, spread
 from headrace.flows.fold import reached as reached_by
-from headrace.flows.partials import SOURCE
+from headrace.flows.partials import DROPPED, SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
 from headrace.flows.repeats import Repeats
@@ -285,7 +286,7 @@ class FlowLoop:
             batch,
             partials=rows.select(needed(self.spec.view)),
             ledger=ledger,
-            outgoing=self._dropped(planned) if any(row.dropped for row in ledger) else [],
+            outgoing=self._dropped(planned) if flow.window and pc.max(table[DROPPED]).as_py() else [],
         )
 
     def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
@@ -300,7 +301,10 @@ class FlowLoop:
         """The records that were too late, for the topic that takes them. Read again: it is rare that there are any."""
         if self.flow.late.dropped_to is None or self.flow.window is None:
             return []
-        return [Outgoing(self.flow.late.dropped_to, _in_order(spread(self._query.dropped(planned), self.flow.window)))]
+        rows = self._query.dropped(planned)
+        if self.flow.records:  # those behind it may go again
+            rows = rows.append_column(OP, pa.array(["+"] * rows.num_rows, pa.string()))
+        return [Outgoing(self.flow.late.dropped_to, _in_order(spread(rows, self.flow.window)))]
 
     # -- committing --------------------------------------------------------------------------------
 

@@ -231,7 +231,12 @@ def _weighed(name: str, aggregate: Aggregate, time: Column | None) -> list[Colum
     if partial.kind not in ("sum", "avg"):
         return [times.alias(slot)]
     of = signed(column_of(partial.count)) if partial.count else F.when(column.isNotNull(), _once()).otherwise(F.lit(0))
-    total = times if partial.exact else F.sum(signed(column))
+    if partial.exact:
+        total = times
+    elif partial.wide:
+        total = F.sum(signed(column.cast(partial.wide))).cast("bigint")
+    else:
+        total = F.sum(signed(column))
     return [total.alias(slot), F.sum(of).alias(f"{name}__count")]
 
 

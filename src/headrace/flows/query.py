@@ -111,12 +111,13 @@ class FlowQuery:
             )
         df = self._transformed(readers, planned)
         if self._flow.dedup is not None:
-            df = df.withColumn(HASH, F.xxhash64(*(F.col(quoted_name(name)) for name in self._flow.dedup.key)))
+            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
         return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
 
     def _transformed(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
         """The records behind the transforms."""
         frames: list[DataFrame] = []
+        topics = sorted(topic.name for topic in self._flow.topics)  # of equal times, their partition and topic decide
         for number, source in enumerate(self._flow.sources):
             name = source.topic.name
             columns = self.compiled.columns[name]
@@ -125,6 +126,8 @@ class FlowQuery:
             else:  # it decides about the types of the others' columns, too
                 df = self.spark.createDataFrame([], columns.schema)
             df = through(source.transforms, df)
+            if self._flow.records and len(topics) > 1:
+                df = df.withColumn("_partition", F.col("_partition") * len(topics) + topics.index(name))
             frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
         df = _together(frames)
         if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
@@ -134,6 +137,11 @@ class FlowQuery:
     def _time(self) -> Column | None:
         name = time_column(self._flow)
         return None if name is None else F.col(quoted_name(name))
+
+
+def _hash(key: Sequence[Column]) -> Column:
+    """Spark passes nulls over: where there are several columns, which of them is null is hashed, too."""
+    return F.xxhash64(*key, *(column.isNull() for column in key if len(key) > 1))
 
 
 def _together(frames: Sequence[DataFrame]) -> DataFrame:

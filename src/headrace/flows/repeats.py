@@ -42,6 +42,8 @@ class Repeats:
         assert flow.dedup is not None and flow.target is not None
         self._flow, self._store, self._dedup, self._target = flow, store, flow.dedup, flow.target
         self._time = flow.sources[0].topic.settings.event_time
+        names = [source.topic.name for source in flow.sources]
+        self._places = [sorted(names).index(name) for name in names]  # the program may name them in another order
         self._seen: dict[tuple[str, int], Filters] = {}
         self._at: Places | None = None
         """Where the flow is when it has seen that."""
@@ -65,7 +67,7 @@ class Repeats:
                 dropped=ledger.dropped + int(late.sum()),
                 untimed=ledger.untimed + some.num_rows - timed.num_rows,
             )
-            self._send(out, timed.filter(pa.array(first)), partition * len(self._flow.sources) + source)
+            self._send(out, timed.filter(pa.array(first)), partition * len(self._places) + self._places[source])
             self._send_dropped(out, timed.filter(pa.array(late)))
             pages = list(filters.changed())
             out.filters.append(

@@ -14,17 +14,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import FlowChanged, InvalidArgument, UnknownTopic, ViewInUse
+from headrace.errors import CannotRebuild, FlowChanged, IncompatibleSchema, InvalidArgument, UnknownTopic, ViewInUse
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
-from headrace.views.contract import Emit, feed_topic
+from headrace.views.contract import Emit, feed_topic, is_fed
 from headrace.views.file import FILE
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
 from headrace.views.versions import beside
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from headrace.flows.loop import FlowLoop
@@ -179,14 +180,22 @@ class Running:
         except FlowChanged:
             if not self._throwaway or flow.target is not None:
                 raise
+            self._grow_feeds(flow)
             loop.begin(replace=True)
         return loop
 
     def _make_dropped(self, flow: Flow) -> None:
+        """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
+        import pyarrow as pa
+
         from headrace.flows.compile import dropped_schema
 
         if flow.late.dropped_to is not None:
-            self._log.create_topic(flow.late.dropped_to, dropped_schema(flow, self.spark), exist_ok=True)
+            schema = dropped_schema(flow, self.spark)
+            topic = self._log.create_topic(flow.late.dropped_to, schema, exist_ok=True)
+            fresh = [field for field in schema if field.name not in topic.schema.names]
+            if fresh:
+                topic.alter(schema=pa.schema([*topic.schema, *fresh]))
 
     def loop(self, flow: Flow) -> FlowLoop:
         """The flow's loop for those who step it themselves."""
@@ -222,6 +231,7 @@ class Running:
         query = self.query(flow).named(beside(flow.name, "next"), start)
         version = query.compiled.flow
         self._make_dropped(flow)
+        self._grow_feeds(flow)
         self.take(version)
 
         def let_go() -> None:
@@ -253,11 +263,14 @@ class Running:
         from headrace.flows.compile import target_schema
 
         assert flow.target is not None
+        own = flow.records or flow.dedup is not None
         with contextlib.suppress(UnknownTopic):
-            return self._log.topic(flow.target)
+            topic = self._log.topic(flow.target)
+            if not own or _has_columns_of(flow, topic):
+                return topic
         self.query(flow)  # what is wrong with its functions is said in our words
         schema, implied = target_schema(flow, self._app, self.spark)
-        if flow.records or flow.dedup:
+        if own:
             return self._log.own_topic(flow.target, schema, **implied)
         return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
 
@@ -280,13 +293,37 @@ class Running:
         """The topic with the changes of a flow's view, for flows over it."""
         from headrace.flows.compile import feed_schema
 
-        name = feed_topic(flow.name, emit)
+        name, aggregates = feed_topic(flow.name, emit), flow.aggregates or {}
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
-            if {*flow.groups, *(flow.aggregates or ())} <= {*topic.schema.names}:
+            slots = [slot.name for result, each in aggregates.items() for slot in each.slots(result)]
+            if {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}:
                 return topic
-        schema, settings = feed_schema(flow, self._app, self.spark)
-        return self._log.own_topic(name, schema, **settings)
+        return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
+
+    def _fed(self, flow: Flow, emit: Emit, schema: pa.Schema, settings: Mapping[str, Any]) -> EmbeddedTopic:
+        """That topic, with these columns too; CannotRebuild if who reads it could not read them."""
+        name = feed_topic(flow.name, emit)
+        try:
+            topic = self._log.own_topic(name, schema, **settings)
+        except IncompatibleSchema as error:
+            why = f"column {error.column!r} is of another type there: {error.why}. Give the result another name"
+        else:
+            if topic.settings.event_time == settings["event_time"]:
+                return topic
+            why = "with a window its rows have a time there, and without one they have none. Give it another name"
+        raise CannotRebuild(
+            flow=flow.name, why=f"is read by other flows, from topic {name!r}: {why}, or drop the view and those flows"
+        )
+
+    def _grow_feeds(self, flow: Flow) -> None:
+        """Before the view becomes another one: flows over it, of this program or of others, can read that as well."""
+        from headrace.flows.compile import feed_of
+
+        view = self.query(flow).compiled.spec.view
+        if view is not None and flow.target is None:
+            for emit in self.store.feeds(flow.name):
+                self._fed(flow, emit, *feed_of(view))
 
     # -- all there is ------------------------------------------------------------------------------
 
@@ -418,3 +455,10 @@ class Running:
                 self._store.close()
             if self._session is not None and self._owned and not keep_session:
                 self._session.stop()
+
+
+def _has_columns_of(flow: Flow, topic: EmbeddedTopic) -> bool:
+    """Whether the topic has a column for all that the flow's records have; not, if only Spark can tell."""
+    plain = not flow.transforms and not any(source.transforms for source in flow.sources)
+    known = {field.name: field.type for field in topic.schema}
+    return plain and all(known.get(each.name) == each.type for source in flow.sources for each in source.topic.schema)

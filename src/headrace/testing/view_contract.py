@@ -1597,6 +1597,89 @@ class RetractionContract:
             ("+", 6, 1),
         ]
 
+    def test_what_grace_waits_for_is_kept(self, store: Any, views: Any) -> None:
+        """Of records that can be taken back, too: `keep` may be shorter than `grace`, and the time for corrections."""
+        counts_rows = counting(keep_us=SIZE, within_us=3 * SIZE)
+        assert counts_rows.view is not None
+        slots = (*counts_rows.view.slots, SlotColumn(ROWS, "bigint", "add"))
+        spec = replace(counts_rows, view=replace(counts_rows.view, slots=slots, retracts=True))
+        state = store.begin(spec)
+
+        def put(window: int, **more: Any) -> dict[Any, int]:
+            nonlocal state
+            some = counted(spec, [(window, "/", 1)])
+            state = store.commit(state, commit(state, some.append_column(ROWS, some["n"]), **more))
+            return counts(views)
+
+        assert put(0, frontier_us=T0 + 9 * SIZE, closed_us=T0) == {(0, "/"): 1}
+        assert put(0) == {(0, "/"): 2}, "it is older than `keep`, and not final"
+        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 3 * SIZE}
+        assert put(0, **on) == {(0, "/"): 3}
+        assert put(0, **on) == {(0, "/"): 4}, "it is final, and may be corrected"
+        assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + 4 * SIZE) == {(3, "/"): 1}
+        assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
+
+    def test_what_has_gone_does_not_come_back_in_part(self, store: Any) -> None:
+        def kept(keep_us: int | None) -> FlowSpec:
+            spec = counting(keep_us=keep_us)
+            assert spec.view is not None
+            return replace(spec, view=replace(spec.view, retracts=True))
+
+        store.begin(kept(None))
+        store.begin(kept(SIZE))
+        for longer in (2 * SIZE, None):
+            with pytest.raises(FlowChanged, match="keep: '10 seconds' became"):
+                store.begin(kept(longer))
+        store.begin(kept(1))
+
+    def test_a_switch_tells_of_all_that_may_change(self, store: Any) -> None:
+        """Rows that are older than `keep`, and may be corrected, are there: who reads changes knows them."""
+        spec, beside = replace(counting(keep_us=SIZE), feeds=("updates",)), counting("clicks/next", keep_us=SIZE)
+        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "reachable_us": T0}
+        state = store.begin(spec)
+        store.commit(state, commit(state, counted(spec, [(0, "/", 2)]), **on))
+        store.begin_beside(beside, "p")
+        new = store.begin(beside)
+        new = store.commit(new, commit(new, counted(beside, [(0, "/", 3)]), **on))
+        state = store.switch(store.fence("clicks"), new)
+        told = [row for each in store.outbox("clicks") for row in each.rows.to_pylist()]
+        assert [(row["change__op"], row["n"]) for row in told] == [("-", 2), ("+", 3), (".", None)]
+
+    def test_what_is_made_of_records_closes_by_how_far_they_are(self, store: Any) -> None:
+        """What takes out repetitions waits for longer than the windows behind it do."""
+        spec = replace(counting("once.dedup"), feeds=("updates",), grace_us=100 * SIZE)
+        assert spec.view is not None
+        store.begin(replace(spec, view=replace(spec.view, records=True, windows="session", window_us=(SIZE, 0))))
+        behind = replace(counting("once", grace_us=SIZE), sources=("__changes.once.dedup",))
+        state = store.begin(behind)
+        store.commit(state, commit(state, counted(behind, [(0, "/", 1)])))
+        last = T0 + 2 * SIZE - 101 * SIZE  # the end of the window and its grace, as those who wait for longer see it
+        assert store.closes("once.dedup", last) and not store.closes("once.dedup", last - 1)
+
+    def test_what_is_dropped_with_a_view_is_headraces_own(self, store: Any, views: Any) -> None:
+        for name in ("a", "a.dedup", "b"):
+            store.begin(counting(name))
+        store.begin(FlowSpec("b.dedup", "shop", ("clicks",), None, target="__records.b.dedup"))
+        store.drop("a")
+        assert views.names() == ["a.dedup", "b"], "a view may be called so"
+        assert store.drop("b") == ["__records.b.dedup"] and views.names() == ["a.dedup"]
+
+    def test_changes_of_records_go_back_where_they_are_written_to(self, store: Any) -> None:
+        """A record that goes has the progress that it came with."""
+        spec = counting("clean.dedup")
+        assert spec.view is not None
+        store.begin(replace(spec, view=replace(spec.view, records=True), target="__changes.clean.dedup"))
+        for source in ("clicks", "__changes.clicks", "__changes.clean.dedup"):
+            store.begin(FlowSpec("clean", "shop", (source,), None, target="clean"), replace=True)
+            assert store.goes_back(["clean"]) is (source == "__changes.clean.dedup")
+
+    def test_what_goes_back_goes_back_in_copies_of_it(self, store: Any) -> None:
+        store.begin(counting("out", emit="updates", target="out"))
+        for source, target in ("out", "__records.copied.dedup"), ("__records.copied.dedup", "copied"):
+            store.begin(FlowSpec(target, "shop", (source,), None, target=target))
+        store.begin(FlowSpec("other", "shop", ("clicks",), None, target="other"))
+        assert store.goes_back(["copied"]) and not store.goes_back(["other", "clicks"])
+
     def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}

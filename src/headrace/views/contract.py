@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
-from headrace.errors import InvalidArgument
+from headrace.errors import IncompatibleSchema, InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,8 +149,11 @@ def feed_topic(view: str, emit: Emit) -> str:
 
 def feed_columns(view: ViewSpec) -> list[Column]:
     """What such a change has, besides what marks one: the result, and what other views can merge."""
-    kept = [slot for slot in view.slots if slot.name.endswith(("__state", "__sum", "__count"))]
-    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in kept)]
+    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name))]
+
+
+def is_fed(slot: str) -> bool:
+    return slot.endswith(("__state", "__sum", "__count"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,8 @@ class FlowSpec:
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
-        kept, may change freely."""
+        kept, may change freely, and records may have columns more, or wider ones. But rows that can go again, and that
+        were kept for a shorter time, would come back in part."""
         was, now = self._said(), new._said()
         said = [f"{name}: {was[name]} became {now[name]}" for name in was if was[name] != now[name]]
         for name in self.aggregates.keys() | new.aggregates.keys():
@@ -207,9 +211,29 @@ class FlowSpec:
                 said.append(f"aggregate {name!r} was removed")
             elif before != after:
                 said.append(f"aggregate {name!r}: {before} became {after}")
-            elif self._types(name) != new._types(name):
+            elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
+        if self.view is not None and new.view is not None and self.view.retracts and self.view.keep_us is not None:
+            kept, now_kept = self.view.keep_us, new.view.keep_us
+            if now_kept is None or now_kept > kept:
+                longer = "for ever" if now_kept is None else repr(format_duration(now_kept))
+                said.append(f"keep: {format_duration(kept)!r} became {longer}")
         return sorted(said)
+
+    def _records_grew(self, new: FlowSpec) -> bool:
+        """Whether both keep records, and those of before can be read as those to come."""
+        from headrace.schema import evolve, parse_ddl
+
+        kept = [
+            parse_ddl(f"record {slot.type}")
+            for view in (self.view, new.view)
+            for slot in (view.slots if view is not None and view.records else ())
+            if slot.name == RECORD
+        ]
+        try:
+            return len(kept) == 2 and evolve(*kept) is not None
+        except IncompatibleSchema:
+            return False
 
     def _said(self) -> dict[str, str]:
         """What the stored state depends on, besides the aggregates, in the words it was written in."""

@@ -188,9 +188,21 @@ def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence
         db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
 
 
+def unchanging(spec: FlowSpec, closed_us: int | None, reachable_us: int | None) -> int | None:
+    """No record changes windows that end by then. Where rows can go again, a view above that is made anew may change
+    any: then those that stragglers are too late for."""
+    if spec.view is None or not spec.view.retracts:
+        return reachable_us
+    return None if closed_us is None else closed_us - spec.within_us
+
+
 def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
-    """Rows of windows that end by then are older than the flow's view keeps them."""
+    """Rows of windows that end by then have gone: they are older than the flow's view keeps them, and final, and no
+    record changes them."""
     keep_us = None if spec.view is None else spec.view.keep_us
-    (frontier,) = db.execute("SELECT frontier FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-    reached = us_of(frontier)
-    return None if keep_us is None or reached is None else reached - keep_us
+    stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+    frontier, closed, reachable = map(us_of, stored)
+    last = unchanging(spec, closed, reachable)
+    if keep_us is None or frontier is None or closed is None or last is None:
+        return None
+    return min(frontier - keep_us, closed, last)

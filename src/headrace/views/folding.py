@@ -52,7 +52,7 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
             marks = commit.frontier_us, commit.reachable_us
         if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
             out.append(Outgoing(feed_topic(flow, emit), told))
-    unchanging = commit.closed_us if spec.view.retracts else commit.reachable_us
+    unchanging = flow_rows.unchanging(spec, commit.closed_us, commit.reachable_us)
     if commit.closed_us is not None and unchanging is not None:
         merging.expire(db, tables, min(commit.closed_us, unchanging), commit.frontier_us)
     if rows is None:

@@ -105,9 +105,11 @@ class SqliteViews(ViewsFile):
         """Forgets a flow with all its rows, and the one that takes out duplicates before it; the log has what they were
         made from. Returns the topics of headrace's own that are nobody's then."""
         with self._writing() as db:
-            before = [name for name in (f"{flow}.dedup",) if spec_of(db, name) is not None]
-            dropped = [self._known(db, name) for name in (flow, *before)]
-            for name in (flow, *before, *versions.found_beside(db, flow)):
+            dropped = [self._known(db, flow)]
+            before = spec_of(db, f"{flow}.dedup")
+            if before is not None and (before.target or "").startswith("__"):  # not a view that a user has called so
+                dropped.append(before)
+            for name in (*(spec.name for spec in dropped), *versions.found_beside(db, flow)):
                 self._drop(db, self._known(db, name))
         fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
         return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
@@ -216,6 +218,12 @@ class SqliteViews(ViewsFile):
         with self._reading() as db:
             return state_of(db, flow)
 
+    def feeds(self, flow: str) -> tuple[Emit, ...]:
+        """Which of the flow's changes other flows read; none of one that was not run yet."""
+        with self._reading() as db:
+            known = spec_of(db, flow)
+        return () if known is None else known.feeds
+
     def outbox(self, flow: str) -> list[Waiting]:
         """What has to go out yet, in order."""
         with self._reading() as db:
@@ -239,15 +247,18 @@ class SqliteViews(ViewsFile):
 
     def goes_back(self, topics: Sequence[str]) -> bool:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
-        any order, or records of several partitions. Headrace's own topics of records keep those apart."""
-        writing = f"SELECT flow FROM _flows WHERE json_extract(spec, '$.target') IN ({', '.join('?' * len(topics))})"
+        any order; records that can go again, with the progress they came with; records of several partitions, which
+        headrace's own topics keep apart; or copies of what is in such a topic."""
+        writing = "SELECT flow FROM _flows WHERE json_extract(spec, '$.target') = ?"
         with self._reading() as db:
-            for (flow,) in db.execute(writing, topics).fetchall():
-                spec = self._known(db, flow)
-                assert spec.target is not None
-                (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (spec.name,)).fetchone()
-                if spec.view is not None or (read > 1 and not spec.target.startswith("__")):
-                    return True
+            behind = [*topics]
+            for topic in behind:  # which grows
+                for (flow,) in db.execute(writing, (topic,)).fetchall():
+                    spec = self._known(db, flow)
+                    (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (flow,)).fetchone()
+                    if spec.view is not None or (read > 1 and not topic.startswith("__")):
+                        return True
+                    behind += [source for source in spec.sources if source not in behind]
         return False
 
     def last_window_end(self, flow: str) -> int | None:
@@ -264,7 +275,16 @@ class SqliteViews(ViewsFile):
     def closes(self, flow: str, closed_us: int) -> bool:
         """Whether a window that has a row, and is open, ends by then: of the flow, or of one that reads its changes."""
         with self._reading() as db:
-            return any(self._closes(db, spec, closed_us) for spec in self._with_readers(db, self._known(db, flow)))
+            spec = self._known(db, flow)
+            found = [(each, closed_us) for each in self._with_readers(db, spec)]
+            if spec.view is not None and spec.view.records and spec.view.window_us is not None:
+                reached_us = closed_us + spec.grace_us + spec.view.window_us[0]  # records are judged again, behind it
+                found = [
+                    (each, reached_us - reader.grace_us)
+                    for reader in self._readers(spec, self._specs(db))
+                    for each in self._with_readers(db, reader)
+                ]
+            return any(self._closes(db, each, upto_us) for each, upto_us in found)
 
     def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
         view = spec.view
@@ -281,9 +301,12 @@ class SqliteViews(ViewsFile):
         if spec.feeds:
             all_of_them = self._specs(db)
             for each in found:  # which grows
-                topics = {feed_topic(each.name, emit) for emit in each.feeds}
-                found += [other for other in all_of_them if topics & {*other.sources} and other not in found]
+                found += [other for other in self._readers(each, all_of_them) if other not in found]
         return found
+
+    def _readers(self, spec: FlowSpec, others: Sequence[FlowSpec]) -> list[FlowSpec]:
+        topics = {feed_topic(spec.name, emit) for emit in spec.feeds}
+        return [other for other in others if topics & {*other.sources}]
 
     # -- committing --------------------------------------------------------------------------------
 

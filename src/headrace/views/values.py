@@ -203,8 +203,9 @@ def _decoded(values: list[Any], arrow: pa.DataType) -> pa.Array:
         return pa.array([None if value is None else Decimal(value) for value in values], arrow)
     if pa.types.is_boolean(arrow):
         return pa.array([None if value is None else bool(value) for value in values], arrow)
-    if pa.types.is_floating(arrow):
-        return pa.array([math.nan if value == NAN else value for value in values], arrow)
+    if pa.types.is_floating(arrow):  # SQLite may return what has no fraction as a whole number
+        plain = [float(value) if isinstance(value, int) else value for value in values]
+        return pa.array([math.nan if value == NAN else value for value in plain], arrow)
     if pa.types.is_nested(arrow):
         return nested([None if value is None else orjson.loads(value) for value in values], arrow)
     return pa.array(values, arrow)

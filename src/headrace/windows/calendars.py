@@ -37,6 +37,11 @@ class Calendar:
     unchanged_after_us = 0
     reach_us = CALENDAR_US_MAX
 
+    @property
+    def size_us(self) -> int:
+        """Of the longest, but for an hour that is shown twice."""
+        return {"day": 1, "week": 7, "month": 31}[self.unit] * DAY_US
+
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         import numpy as np
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
-from headrace.errors import InvalidArgument
+from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
@@ -115,15 +115,13 @@ class EmbeddedLog:
         partitions: int = 1,
     ) -> EmbeddedTopic:
         """A topic of headrace's own, which is not listed; the one that is there, if there is, with columns added that
-        it has not."""
+        it has not, and made wider where these are. IncompatibleSchema if they are of another kind."""
         self._check()
         settings = settings_of({"event_time": event_time, "max_ahead": max_ahead, "partitions": partitions})
         topic = self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
-        fresh = [field for field in schema if field.name not in topic.schema.names]
-        if fresh:
-            import pyarrow as pa
-
-            self._catalog.alter(self._catalog.named(name), {"schema": pa.schema([*topic.schema, *fresh])})
+        grown = _grown(topic.schema, schema)
+        if grown != topic.schema:
+            self._catalog.alter(self._catalog.named(name), {"schema": grown})
         return self.topic(name)
 
     def widen_own_topic(self, name: str, partitions: int) -> None:
@@ -276,3 +274,23 @@ class EmbeddedLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _grown(known: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """The columns of both. Of two types the one that holds what the other does; if neither does, the one that is given,
+    which will be refused."""
+    import pyarrow as pa
+
+    from headrace.schema import evolve
+
+    def one(field: pa.Field) -> pa.Field:
+        if field.name not in given.names:
+            return field
+        other = given.field(field.name)
+        try:
+            evolve(pa.schema([other]), pa.schema([field]))
+        except IncompatibleSchema:
+            return other
+        return field
+
+    return pa.schema([*map(one, known), *(field for field in given if field.name not in known.names)])
