@@ -28,6 +28,7 @@ from headrace.flows.flow import Flow, Source
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
+from headrace.places import directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.streams import Stream
@@ -54,14 +55,17 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
-    `spark`: a SparkSession, a master, a mapping of settings; by default a local session of our own. `clock_us`: what
-    time it is, in microseconds, for log and flows; for tests."""
+    `log` and `views`: None, for they are in the home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
+    of settings; by default a local session of our own. `clock_us`: what time it is, in microseconds, for log and flows;
+    for tests."""
 
     def __init__(
         self,
         name: str,
         *,
         home: str | Path | None = None,
+        log: None = None,
+        views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int = 1_000_000,
         clock_us: Callable[[], int] | None = None,
@@ -69,6 +73,7 @@ class App:
         self.name = check_name(name, argument="name")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
             raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
+        _check_in_home(log=log, views=views)
         self.batch_rows = batch_rows
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
@@ -112,7 +117,7 @@ class App:
                     self._home = Path(made)
                     self._remove_home = weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
                 else:
-                    self._home = Path(given)
+                    self._home = directory(given)
             return self._home
 
     @property
@@ -279,12 +284,22 @@ class App:
             raise UnknownView(view=view, known=[name for name, flow in self.flows.items() if flow.target is None])
         return self.flows[view]
 
-    def replace(self, *, home: str | Path, spark: Any = None, clock_us: Callable[[], int] | None = None) -> App:
+    def replace(
+        self,
+        *,
+        home: str | Path,
+        log: None = None,
+        views: None = None,
+        spark: Any = None,
+        clock_us: Callable[[], int] | None = None,
+    ) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same. What
         was checked here is not checked there again."""
         other = App(
             self.name,
             home=home,
+            log=log,
+            views=views,
             spark=self._spark if spark is None else spark,
             batch_rows=self.batch_rows,
             clock_us=clock_us or self._clock_us,
@@ -339,6 +354,17 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_in_home(**given: object) -> None:
+    """Who says that log or views are elsewhere must not find them in the home."""
+    for argument, variable in ("log", "HEADRACE_LOG"), ("views", "HEADRACE_VIEWS"):
+        value = given[argument]
+        said = (os.environ.get(variable) or None) if value is None else value
+        if said is not None:
+            what = "it" if value is not None else variable
+            why = f"log and views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
+            raise InvalidArgument(argument, without_secrets(said), why)
 
 
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:

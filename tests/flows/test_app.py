@@ -81,6 +81,26 @@ def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "said" / "log.db").exists()
 
 
+def test_log_and_views_are_in_the_home_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for them elsewhere is told: an address must not become a directory of that name, nor be printed."""
+    elsewhere: Any = "postgresql://ann:secret@host/db"
+    with hr.App("shop", home=tmp_path, log=None, views=None) as app:
+        for refused in (
+            lambda: hr.App("shop", views=elsewhere),
+            lambda: hr.App("shop", log=elsewhere),
+            lambda: app.replace(home=":temp:", views=elsewhere),
+            lambda: hr.open_views(elsewhere),
+            lambda: hr.open_log(elsewhere),
+            lambda: hr.App("shop", home=elsewhere).home,
+        ):
+            with pytest.raises(hr.InvalidArgument, match=r"postgresql://…'.* directory") as told:
+                refused()
+            assert "secret" not in str(told.value)
+    monkeypatch.setenv("HEADRACE_VIEWS", elsewhere)
+    with pytest.raises(hr.InvalidArgument, match="HEADRACE_VIEWS"):
+        hr.App("shop", home=tmp_path)
+
+
 def test_the_environment_says_where_spark_is_unless_the_program_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

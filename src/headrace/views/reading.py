@@ -35,6 +35,7 @@ from headrace.errors import (
     nearest,
 )
 from headrace.jsonrows import encode_value
+from headrace.places import directory
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
@@ -171,7 +172,7 @@ class Diff:
 
 def open_views(home: str | Path = ".headrace") -> Views:
     """The views in a directory, for reading."""
-    return Views(Path(home))
+    return Views(directory(home))
 
 
 class Views:
