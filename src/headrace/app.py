@@ -142,21 +142,29 @@ class App:
         return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
 
     def stream(
-        self, source: EmbeddedTopic | View | str, *, start: Start = "earliest", emit: Emit = "updates"
+        self,
+        source: EmbeddedTopic | View | str,
+        *,
+        name: str | None = None,
+        start: Start = "earliest",
+        emit: Emit = "updates",
     ) -> Stream:
-        """The records of a topic, or the changes of a view of this app. `start` counts when the flow is run for the
-        first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed, and
-        then corrections only."""
+        """The records of a topic, or the changes of a view of this app. `name`: what errors about its transforms call
+        it, in place of the topic; it may change at any time. `start` counts when the flow is run for the first time.
+        `emit`: of a view, every change, or with "final" each result once, when its window is closed, and then
+        corrections only."""
+        if name is not None:
+            check_name(name, argument="name")
         if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
-            return self._changes_of(source if isinstance(source, str) else source.name, start, check_emit(emit))
+            return self._changes_of(source if isinstance(source, str) else source.name, name, start, check_emit(emit))
         topic = self.log.topic(source) if isinstance(source, str) else source
         if not isinstance(topic, EmbeddedTopic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        return Stream(self, (Source(topic, start),))
+        return Stream(self, (Source(topic, start, name=name),))
 
-    def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
+    def _changes_of(self, view: str, name: str | None, start: Start, emit: Emit) -> Stream:
         """The view's flow is told to leave its changes where flows over it read them."""
         flow = self._flow(view)
         if start != "earliest":
@@ -169,7 +177,7 @@ class App:
         if emit not in flow.feeds:
             self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))
             self.running.replaced(self.flows[view])
-        return Stream(self, (Source(topic, changes=True),), upstream=flow)
+        return Stream(self, (Source(topic, changes=True, name=name),), upstream=flow)
 
     def _is_view(self, name: str) -> bool:
         """And no topic: a topic and a view may have one name."""

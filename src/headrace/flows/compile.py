@@ -205,11 +205,11 @@ class _Checks:
         kept = (*META, *CHANGE) if flow.retracts else META
         found = {}
         for source in flow.sources:
-            of = f" of {source.topic.name}" if several else ""
+            of = f" of {source.called}" if several or source.name else ""
             schema, found[source.topic.name] = self._through(
                 ranges.spark_schema(source.topic), source.transforms, of, kept
             )
-        _, last = self._through(schema, flow.transforms, "", kept)
+        _, last = self._through(schema, flow.transforms, "" if several else of, kept)
         if last is None or any(each is None for each in found.values()):
             return None
         return {name: (*(each or ()), *last) for name, each in found.items()}
