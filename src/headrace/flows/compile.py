@@ -16,10 +16,14 @@ from pyspark.sql.types import (
     DataType,
     DoubleType,
     FloatType,
+    IntegerType,
+    LongType,
     NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from headrace.aggregates import Aggregate
@@ -345,6 +349,8 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
             raise UnknownColumn(flow.name, name, known)
+    if flow.window and time:
+        _check_time(flow, time, df)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
         if not flow.records and (name in taken or name.startswith("_") or "__" in name):
@@ -393,6 +399,16 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         retracts=flow.retracts,
         records=flow.records,
     )
+
+
+def _check_time(flow: Flow, time: str, df: DataFrame) -> None:
+    """Spark would say it of a function that its author has never heard of."""
+    kind = df.schema[time].dataType
+    if isinstance(kind, (TimestampType, TimestampNTZType)):
+        return
+    made = f"timestamp_millis({time})" if isinstance(kind, (IntegerType, LongType)) else f"to_timestamp({time})"
+    why = f"flow {flow.name!r}: is {kind.simpleString()}; a window needs a timestamp. Make one in .transform(…): {made}"
+    raise InvalidArgument("time", time, why)
 
 
 def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | None]:
