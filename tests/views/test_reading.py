@@ -327,6 +327,8 @@ def test_waiting_for_a_position(store: SqliteViews, home: Path) -> None:
         views.wait_for(wanted, timeout="1 millisecond")
     store.commit(state, commit(state, places={"clicks": {0: Place(5, None)}}, topic_ids={"clicks": "1d"}))
     assert views.query("select 1 as one", wait_for=wanted)["one"].to_pylist() == [1]
+    with pytest.raises(InvalidArgument, match=r"Position\.parse"):
+        views.query("select 1", wait_for=str(wanted))  # type: ignore[arg-type]
 
 
 # -- running away ------------------------------------------------------------------------------------

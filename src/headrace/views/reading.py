@@ -335,6 +335,9 @@ class Views:
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
+        if not isinstance(position, Position):
+            why = "must be a hr.Position, as append(…).position is; of one that is text, hr.Position.parse(text)"
+            raise InvalidArgument("wait_for", position, why)
         _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
