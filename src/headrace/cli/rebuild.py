@@ -10,7 +10,8 @@ import click
 from headrace.cli.catching_up import catching_up
 from headrace.cli.options import format_option, home_option, start_of, view_argument
 from headrace.cli.output import chosen, counted, note, print_rows
-from headrace.cli.run import app_argument, aside, loaded, stoppable
+from headrace.cli.run import app_argument, aside, loaded
+from headrace.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     import pyarrow as pa

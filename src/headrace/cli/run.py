@@ -7,13 +7,11 @@ import contextlib
 import importlib.util
 import json
 import logging
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +19,7 @@ import click
 from headrace.cli.catching_up import Pace, Ticker, catching_up
 from headrace.cli.options import HOME, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows
+from headrace.cli.stopping import Stopping, Terminated, stoppable
 from headrace.errors import HeadraceError, ServeMissing
 
 if TYPE_CHECKING:
@@ -94,6 +93,7 @@ def run(
             tell(server)
         _watch(app, stopping)
     note("stopped")
+    stopping.tell()
 
 
 def _server(app: App, wanted: bool | None) -> Server | None:
@@ -113,25 +113,7 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM; a second Ctrl-C does not wait for anybody."""
-    stopping = threading.Event()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker | None = None) -> Result:
+def aside(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None = None) -> Result:
     """Does it in a thread: a Spark that is started in the main thread puts its own handler of Ctrl-C over ours, and
     what that raises is lost, or ends in a traceback."""
     done: list[Result] = []
@@ -150,7 +132,7 @@ def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker 
             thread.join(0.1)
             if stopping.is_set():
                 note("stopping")
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt if stopping.interrupted else Terminated
             if ticker is not None:
                 ticker.tick()
     finally:
@@ -161,7 +143,7 @@ def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker 
     return done[0]
 
 
-def _watch(app: App, stopping: threading.Event) -> None:
+def _watch(app: App, stopping: Stopping) -> None:
     """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
     live = sys.stderr.isatty()
     pace = Pace(bar=live)
