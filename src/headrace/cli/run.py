@@ -18,7 +18,7 @@ import click
 
 from headrace.cli.catching_up import Pace, Ticker, catching_up
 from headrace.cli.options import HOME, format_option, home_option
-from headrace.cli.output import FOUND, busy, counted, note, print_rows
+from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
 from headrace.errors import HeadraceError, ServeMissing
 
@@ -126,18 +126,17 @@ def aside(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None 
             error.append(problem)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with standard_error() as said, contextlib.ExitStack() as at_end:
+        if ticker is not None:
+            at_end.callback(ticker.clear)
+        thread.start()
         while thread.is_alive():
             thread.join(0.1)
             if stopping.is_set():
-                note("stopping")
+                click.echo("stopping", file=said)  # a Spark that is being started has to be waited for
                 raise KeyboardInterrupt if stopping.interrupted else Terminated
             if ticker is not None:
                 ticker.tick()
-    finally:
-        if ticker is not None:
-            ticker.clear()
     if error:
         raise error[0]
     return done[0]
