@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,7 +73,7 @@ def run(
     note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
     server = None if drain else _server(app, serve)
-    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served:
+    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program):
         if server is not None:
             served.callback(server.stop)
         if drain:
@@ -187,10 +187,8 @@ def check(program: str, spark: str | None) -> None:
     """
     with busy("starting Spark"):
         app = loaded(program, spark)
-        try:
+        with contextlib.closing(app), blamed(program):
             app.running.check()
-        finally:
-            app.close()
     note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
 
 
@@ -208,10 +206,8 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
     """
     with busy("recomputing"):
         app = loaded(program, spark)
-        try:
+        with contextlib.closing(app), blamed(program):
             result = app.audit()
-        finally:
-            app.close()
     if result.differences:
         columns = ("view", "row", "column", "stored", "expected")
         print_rows([{name: getattr(each, name) for name in columns} for each in result.differences], columns, format_)
@@ -258,10 +254,7 @@ def loaded(program: str, spark: str | None) -> App:
     except HeadraceError:
         raise
     except Exception as error:
-        import traceback
-
-        for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
-            note(each)
+        _trace(error, path)
         hint = ""
         if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
             hint = " In .agg(…) use hr.count(), hr.sum(…), …; functions of PySpark go into .transform(lambda df: …)."
@@ -279,12 +272,37 @@ def loaded(program: str, spark: str | None) -> App:
     return app
 
 
+@contextlib.contextmanager
+def blamed(program: str) -> Iterator[None]:
+    """What the program's own functions raise while its flows are checked: where, and one line at the end. Anything
+    else is not the program's fault, and is left alone."""
+    path, _ = _file(program)
+    try:
+        yield
+    except (HeadraceError, click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        if not notes:
+            raise
+        _trace(error, path)
+        what = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise click.ClickException(f"{path}: {type(error).__name__}: {what} ({', '.join(notes)})") from None
+
+
+def _trace(error: Exception, path: Path) -> None:
+    import traceback
+
+    for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
+        note(each)
+
+
 def _own(error: BaseException, path: Path) -> Any:
-    """The traceback from the program's own lines on."""
+    """The traceback from the program's own lines on; none if it has no line of it, as with a syntax error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path.absolute()):
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace
 
 
 def _log_to_stderr(how: str) -> None:
