@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 from datetime import UTC, date, datetime
@@ -282,6 +283,13 @@ def test_a_column_of_any_name_can_be_asked_for(store: SqliteViews, home: Path, n
 
 
 def test_an_unknown_view_is_named_with_its_neighbour(views: Views) -> None:
+    for wrong, said in (
+        ("select pag from clicks", "there is no column 'pag'. Did you mean 'page'?"),
+        ("select c.pag from clicks c", "there is no column 'pag'. Did you mean 'page'?"),
+        ("select * from clicks where page = ?", "with params=, or --param"),
+    ):
+        with pytest.raises(InvalidQuery, match=re.escape(said)):
+            views.query(wrong)
     with pytest.raises(InvalidQuery, match="Did you mean 'clicks'"):
         views.query("select * from click")
     for use in views.to_arrow, views.ledger, views.status, views.spec:

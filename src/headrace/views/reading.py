@@ -327,6 +327,12 @@ class Views:
             return f"a value in it is too large ({said}): ask for other columns, or read the view's rows"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
+        if column := re.fullmatch(r"no such column: (?:\w+\.)?(\w+)", said):
+            views = [spec.view for spec in self.specs() if spec.view is not None and spec.view.public]
+            known = [each.name for view in views for each in view.columns]
+            return f"there is no column {column[1]!r}.{nearest(column[1], known)}"
+        if "number of bindings" in said:
+            return f"{said} Give each ? in it a value, with params=, or --param on the command line"
         if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
             return f"only reading is possible ({said})"
         return said
