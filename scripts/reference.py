@@ -33,7 +33,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("open_log", log.EmbeddedLog, topic.EmbeddedTopic, transaction.EmbeddedTransaction),
             *(producer.EmbeddedProducer, producer.AsyncProducer, groups.EmbeddedGroup, groups.EmbeddedMember),
             *(queues.EmbeddedQueue, "Message", dead_letters.DeadLetter),
-            *("Record", "Appended", "Position", "Offsets", "Lag", "QueueStats", "Duration", "META"),
+            *("Record", "Appended", "Position", "Offsets", "Lag", "QueueStats", "Duration", "Start", "META"),
             *(contract.TopicDescription, contract.TopicSettings, contract.MemberInfo, contract.ProducerStats),
             *(contract.Origin, contract.Maintained, contract.Overtaken, contract.AtRisk, contract.Erased),
             *(contract.TopicUsage, contract.Consumer, contract.LogUsage, contract.Verified, contract.Problem),

@@ -17,6 +17,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "config",
         "durations",
         "names",
+        "places",
         "schema",
         "rows",
         "jsonrows",

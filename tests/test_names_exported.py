@@ -15,6 +15,12 @@ def test_every_public_name_is_there() -> None:
         assert getattr(hr, name) is not None
 
 
+def test_types_for_a_programs_own_functions() -> None:
+    for name in "Duration", "Start", "Position":
+        assert name in dir(hr)
+    assert hr.correct() == hr.correct(within="1 hour", dropped_to=None) and hr.drop() == hr.drop(dropped_to=None)
+
+
 def test_a_submodule_can_be_imported_from_the_package_first() -> None:
     program = "from headrace import failpoints, errors, log"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Offsets as Offsets
     from headrace.log.contract import QueueStats as QueueStats
     from headrace.log.contract import Record as Record
+    from headrace.log.contract import Start as Start
     from headrace.log.embedded.log import open_log as open_log
     from headrace.log.embedded.queues import Message as Message
     from headrace.position import Position as Position
@@ -63,6 +64,7 @@ _HOMES = {
     "Lag": "headrace.log.contract",
     "Offsets": "headrace.log.contract",
     "Record": "headrace.log.contract",
+    "Start": "headrace.log.contract",
     "QueueStats": "headrace.log.contract",
     "Message": "headrace.log.embedded.queues",
     "App": "headrace.app",

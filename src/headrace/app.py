@@ -29,6 +29,7 @@ from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.log.starting import check_start
 from headrace.names import check_name
+from headrace.places import directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.streams import Stream
@@ -55,20 +56,24 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
-    `spark`: a SparkSession, a master, a mapping of settings; by default a local session of our own. `clock_us`: what
-    time it is, in microseconds, for log and flows; for tests."""
+    `log` and `views`: None, for they are in the home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
+    of settings; by default a local session of our own. `clock_us`: what time it is, in microseconds, for log and flows;
+    for tests."""
 
     def __init__(
         self,
         name: str,
         *,
         home: str | Path | None = None,
+        log: None = None,
+        views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int = 1_000_000,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.name = check_name(name, argument="name")
         self.batch_rows = _checked_rows(batch_rows)
+        _check_in_home(log=log, views=views)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
@@ -111,7 +116,7 @@ class App:
                     self._home = Path(made)
                     self._remove_home = weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
                 else:
-                    self._home = Path(given)
+                    self._home = directory(given)
             return self._home
 
     @property
@@ -136,21 +141,29 @@ class App:
         return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
 
     def stream(
-        self, source: EmbeddedTopic | View | str, *, start: Start = "earliest", emit: Emit = "updates"
+        self,
+        source: EmbeddedTopic | View | str,
+        *,
+        name: str | None = None,
+        start: Start = "earliest",
+        emit: Emit = "updates",
     ) -> Stream:
-        """The records of a topic, or the changes of a view of this app. `start` counts when the flow is run for the
-        first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed, and
-        then corrections only."""
+        """The records of a topic, or the changes of a view of this app. `name`: what errors about its transforms call
+        it, in place of the topic; it may change at any time. `start` counts when the flow is run for the first time.
+        `emit`: of a view, every change, or with "final" each result once, when its window is closed, and then
+        corrections only."""
+        if name is not None:
+            check_name(name, argument="name")
         if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
-            return self._changes_of(source if isinstance(source, str) else source.name, start, check_emit(emit))
+            return self._changes_of(source if isinstance(source, str) else source.name, name, start, check_emit(emit))
         topic = self.log.topic(source) if isinstance(source, str) else source
         if not isinstance(topic, EmbeddedTopic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        return Stream(self, (Source(topic, check_start(start)),))
+        return Stream(self, (Source(topic, check_start(start), name=name),))
 
-    def _changes_of(self, view: str, start: Start, emit: Emit) -> Stream:
+    def _changes_of(self, view: str, name: str | None, start: Start, emit: Emit) -> Stream:
         """The view's flow is told to leave its changes where flows over it read them."""
         flow = self._flow(view)
         if start != "earliest":
@@ -165,7 +178,7 @@ class App:
         if emit not in flow.feeds:
             self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))
             self.running.replaced(self.flows[view])
-        return Stream(self, (Source(topic, changes=True),), upstream=flow)
+        return Stream(self, (Source(topic, changes=True, name=name),), upstream=flow)
 
     def _is_view(self, name: str) -> bool:
         """And no topic: a topic and a view may have one name."""
@@ -289,12 +302,22 @@ class App:
             raise UnknownView(view=view, known=[name for name, flow in self.flows.items() if flow.target is None])
         return self.flows[view]
 
-    def replace(self, *, home: str | Path, spark: Any = None, clock_us: Callable[[], int] | None = None) -> App:
+    def replace(
+        self,
+        *,
+        home: str | Path,
+        log: None = None,
+        views: None = None,
+        spark: Any = None,
+        clock_us: Callable[[], int] | None = None,
+    ) -> App:
         """The same program elsewhere: topics of the same settings are made there, and the flows are the same. What
         was checked here is not checked there again."""
         other = App(
             self.name,
             home=home,
+            log=log,
+            views=views,
             spark=self._spark if spark is None else spark,
             batch_rows=self.batch_rows,
             clock_us=clock_us or self._clock_us,
@@ -355,6 +378,17 @@ def _checked_rows(batch_rows: Any) -> int:
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
     return batch_rows
+
+
+def _check_in_home(**given: object) -> None:
+    """Who says that log or views are elsewhere must not find them in the home."""
+    for argument, variable in ("log", "HEADRACE_LOG"), ("views", "HEADRACE_VIEWS"):
+        value = given[argument]
+        said = (os.environ.get(variable) or None) if value is None else value
+        if said is not None:
+            what = "it" if value is not None else variable
+            why = f"log and views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
+            raise InvalidArgument(argument, without_secrets(said), why)
 
 
 def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:

@@ -121,3 +121,8 @@ def test_data_cannot_drive_the_terminal(shell: Shell) -> None:
     assert not set(text) & {"\x1b", "\x07", "\x9b", "\u202e"}
     refused = shell.refused("topics", "show", "\x1b[31mno")
     assert "\x1b" not in refused
+
+
+def test_an_event_time_that_is_a_number_is_told_what_to_do(shell: Shell) -> None:
+    said = shell.refused("topics", "create", "clicks", "ms bigint", "--event-time", "ms")
+    assert "is bigint; it must be a timestamp" in said and "window(…, time=…)" in said

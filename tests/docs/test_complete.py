@@ -128,7 +128,7 @@ def test_every_setting_has_its_line() -> None:
     assert set(section("A queue")) == parameters(EmbeddedTopic.queue) - {"name"}
     assert set(section("A producer")) == parameters(EmbeddedTopic.producer, EmbeddedTopic.async_producer)
     flow = parameters(hr.App.stream, hr.Stream.window, hr.Aggregated.to_view, hr.Aggregated.to_topic)
-    assert set(section("A flow")) == flow - {"source", "window", "name"}
+    assert set(section("A flow")) == flow - {"source", "window"}
 
 
 def test_every_metric_has_its_line() -> None:

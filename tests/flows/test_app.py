@@ -109,6 +109,41 @@ def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "said" / "log.db").exists()
 
 
+def test_a_stream_is_called_by_its_name_where_its_transforms_are_refused(app: hr.App) -> None:
+    web, shop = (app.topic(name, "page string, at timestamp", event_time="at") for name in ("web", "shop"))
+    both = app.stream(web, name="browsers").union(app.stream(shop, name="tills").transform(lambda _: 7))
+    alone = app.stream(web, name="phones", start="latest").transform(lambda _: 7)
+    unnamed = app.stream(web).transform(lambda _: 7)
+    for stream, step in (both, "transform 1 of tills"), (alone, "transform 1 of phones"), (unnamed, "transform 1"):
+        app.flows.clear()
+        stream.agg(n=hr.count()).to_view("n")
+        with pytest.raises(hr.TransformRefused) as refused:
+            app.running.check()
+        assert refused.value.step == step
+    with pytest.raises(hr.InvalidName):
+        app.stream(web, name="")
+
+
+def test_log_and_views_are_in_the_home_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for them elsewhere is told: an address must not become a directory of that name, nor be printed."""
+    elsewhere: Any = "postgresql://ann:secret@host/db"
+    with hr.App("shop", home=tmp_path, log=None, views=None) as app:
+        for refused in (
+            lambda: hr.App("shop", views=elsewhere),
+            lambda: hr.App("shop", log=elsewhere),
+            lambda: app.replace(home=":temp:", views=elsewhere),
+            lambda: hr.open_views(elsewhere),
+            lambda: hr.open_log(elsewhere),
+            lambda: hr.App("shop", home=elsewhere).home,
+        ):
+            with pytest.raises(hr.InvalidArgument, match=r"postgresql://…'.* directory") as told:
+                refused()
+            assert "secret" not in str(told.value)
+    monkeypatch.setenv("HEADRACE_VIEWS", elsewhere)
+    with pytest.raises(hr.InvalidArgument, match="HEADRACE_VIEWS"):
+        hr.App("shop", home=tmp_path)
+
+
 def test_the_environment_says_where_spark_is_unless_the_program_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

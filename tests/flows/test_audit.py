@@ -46,6 +46,10 @@ def test_a_flow_that_began_at_the_end(spark: Any, tmp_path: Path) -> None:
         app.drain()
         audited = app.audit()
         assert audited.ok and audited.gone == [] and (audited.views, audited.rows) == (2, 5)
+        with hr.App("latest", home=tmp_path, spark=spark) as other:
+            other.stream(topic).group_by("who").agg(m=hr.count()).to_view("totals")
+            with pytest.raises(hr.FlowChanged, match="'m' was added"):
+                other.audit()
         spoil(app, "totals")
         assert {each.view for each in app.audit().differences} == {"totals"}
 

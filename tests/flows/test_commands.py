@@ -167,6 +167,20 @@ def test_what_is_no_program(program: Path, here: Shell, text: str, problem: str)
     assert here("check", "nothing.py").code == 2
 
 
+def test_what_a_programs_function_raises_is_told_from_its_own_lines_on(program: Path, here: Shell) -> None:
+    for wrong, said in (
+        ("1 // 0", "ZeroDivisionError: "),
+        ('df.where("page = = 1")', "ParseException: [PARSE_SYNTAX_ERROR]"),
+    ):
+        program.write_text(PROGRAM.replace(".window(", f".transform(lambda df: {wrong}).window(", 1))
+        for command in ["check", "shop.py"], ["run", "shop.py", "--drain"]:
+            done = here(*command)
+            *trace, last = done.err.splitlines()
+            assert done.code == 1 and last.startswith(f"Error: shop.py: {said}")
+            assert last.endswith("(in transform 1 of flow 'views_per_minute')")
+            assert wrong in "".join(trace) and "click" not in "".join(trace).replace("clicks", "")
+
+
 def test_check_names_flow_and_column(program: Path, tmp_path: Path, here: Shell) -> None:
     here.ok("check", "shop.py")
     program.write_text(PROGRAM.replace('group_by("page")', 'group_by("pag")'))

@@ -289,8 +289,9 @@ def test_other_errors_stay_what_they_are_and_say_where(spark: SparkSession) -> N
     with pytest.raises(AnalysisException) as error:
         check(spark, lambda df: df.where("ms + "))
     assert error.value.__notes__ == ["in transform 1 of flow 'views'"]
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as divided:
         check(spark, lambda _: 1 // 0)
+    assert divided.value.__notes__ == ["in transform 1 of flow 'views'"]
     with pytest.raises(AttributeError, match="whree"):
         check(spark, lambda df: df.whree("ms > 1"))
 

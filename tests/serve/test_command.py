@@ -28,8 +28,8 @@ def link_of(process: subprocess.Popen[bytes]) -> tuple[str, str]:
     return found.group(1), found.group(2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_link_lets_in_and_a_signal_ends_it(spawn: Spawner, number: int) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_link_lets_in_and_a_signal_ends_it(spawn: Spawner, number: int, code: int) -> None:
     process = spawn("serve", "--port", "0")
     url, token = link_of(process)
     with httpx.Client(follow_redirects=True) as client:
@@ -38,7 +38,7 @@ def test_the_link_lets_in_and_a_signal_ends_it(spawn: Spawner, number: int) -> N
         with client.stream("GET", f"{url}/api/overview/events") as listening:
             assert next(listening.iter_lines()) == "event: overview"
             process.send_signal(number)
-            assert process.wait(10) == 0
+            assert process.wait(10) == code
     assert process.stderr is not None
     assert process.stderr.read() == b"stopped\n"
 

@@ -79,9 +79,15 @@ def test_rows_that_a_crash_doubles_are_found(app: hr.App, monkeypatch: pytest.Mo
         crash_points(app, ROWS, points=["relay.appended"])
 
 
-def test_points_that_are_not_on_the_way_are_not_told(app: hr.App) -> None:
-    app.stream("orders").agg(n=hr.count()).to_view("orders_seen")
-    assert crash_points(app, ROWS, points=["relay.appended", "view.merged"]) == ["view.merged"]
+def test_without_steps_it_is_the_apps_own_log_and_points_that_are_not_on_the_way_are_not_told(app: hr.App) -> None:
+    seen = app.stream("orders").agg(n=hr.count()).to_view("orders_seen")
+    app.log.topic("orders").append(ROWS.rows)
+    assert crash_points(app, points=["relay.appended", "view.merged"]) == ["view.merged"]
+    counted = []
+    assert_cut_invariant(app, cuts=0, check=lambda ran: counted.append(ran.view("orders_seen").get()))
+    assert [row and row["n"] for row in counted] == [20]
+    with pytest.raises(hr.UnknownView):
+        seen.to_arrow()  # the app itself was not run
 
 
 def test_what_makes_no_sense_is_refused(app: hr.App) -> None:

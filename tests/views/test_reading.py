@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 from datetime import UTC, date, datetime
@@ -294,6 +295,13 @@ def test_a_column_of_any_name_can_be_asked_for(store: SqliteViews, home: Path, n
 
 
 def test_an_unknown_view_is_named_with_its_neighbour(views: Views) -> None:
+    for wrong, said in (
+        ("select pag from clicks", "there is no column 'pag'. Did you mean 'page'?"),
+        ("select c.pag from clicks c", "there is no column 'pag'. Did you mean 'page'?"),
+        ("select * from clicks where page = ?", "with params=, or --param"),
+    ):
+        with pytest.raises(InvalidQuery, match=re.escape(said)):
+            views.query(wrong)
     with pytest.raises(InvalidQuery, match="Did you mean 'clicks'"):
         views.query("select * from click")
     for use in views.to_arrow, views.ledger, views.status, views.spec:
@@ -339,6 +347,8 @@ def test_waiting_for_a_position(store: SqliteViews, home: Path) -> None:
         views.wait_for(wanted, timeout="1 millisecond")
     store.commit(state, commit(state, places={"clicks": {0: Place(5, None)}}, topic_ids={"clicks": "1d"}))
     assert views.query("select 1 as one", wait_for=wanted)["one"].to_pylist() == [1]
+    with pytest.raises(InvalidArgument, match=r"Position\.parse"):
+        views.query("select 1", wait_for=str(wanted))  # type: ignore[arg-type]
 
 
 # -- running away ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import click
 
 from headrace.cli.output import counted
 from headrace.errors import HeadraceError, LogMissing
+from headrace.places import directory
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,7 +62,7 @@ def columns_of(_ctx: click.Context, _parameter: click.Parameter, value: str | No
 def home() -> Path:
     """The log's directory of the command that runs now."""
     chosen = click.get_current_context().meta.get(HOME)
-    return Path(chosen or os.environ.get("HEADRACE_HOME") or ".headrace").absolute()
+    return directory(chosen or os.environ.get("HEADRACE_HOME") or ".headrace").absolute()
 
 
 def opened(*, create: bool = False) -> EmbeddedLog:

@@ -5,13 +5,14 @@ rich is imported when a table is drawn, pyarrow when Arrow is asked for."""
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
@@ -42,6 +43,20 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A plain line on standard error."""
     click.echo(harmless(text), err=True)
+
+
+@contextmanager
+def standard_error() -> Iterator[TextIO]:
+    """Standard error as it is now: while a JVM is started, that of the process is a file, for the JVM to inherit."""
+    try:
+        own = sys.stderr.fileno() == 2
+    except (OSError, ValueError):  # a test's
+        own = False
+    if not own:
+        yield sys.stderr
+        return
+    with open(os.dup(2), "w", buffering=1, errors="backslashreplace") as kept:
+        yield kept
 
 
 class Progress:

@@ -3,6 +3,7 @@ way back. Owns how it is told; `flows.rebuild` does it."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,8 @@ import click
 from headrace.cli.catching_up import catching_up
 from headrace.cli.options import format_option, home_option, start_of, view_argument
 from headrace.cli.output import chosen, counted, note, print_rows
-from headrace.cli.run import app_argument, aside, loaded, stoppable
+from headrace.cli.run import app_argument, aside, blamed, loaded
+from headrace.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +66,7 @@ def rebuild(
         raise click.UsageError("--switch, --rollback and --discard: say one of them.")
     begin, kind = start_of(start), chosen(format_)
     app = loaded(program, spark)
-    try:
+    with contextlib.closing(app), blamed(program):
         if rollback:
             app.rollback(view)
             note(f"view {view} is what it was before the last switch; the newer version is kept beside it")
@@ -73,8 +75,6 @@ def rebuild(
             note(f"{', '.join(dropped)} dropped" if dropped else f"view {view} has no other version")
         else:
             _made(app, program, view, begin, switch, max_, kind)
-    finally:
-        app.close()
 
 
 def _made(app: App, program: str, view: str, begin: object, switch: bool, max_: int, kind: str) -> None:

@@ -7,20 +7,19 @@ import contextlib
 import importlib.util
 import json
 import logging
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from headrace.cli.catching_up import Pace, Ticker, catching_up
 from headrace.cli.options import HOME, format_option, home_option
-from headrace.cli.output import FOUND, busy, counted, note, print_rows
+from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
+from headrace.cli.stopping import Stopping, Terminated, stoppable
 from headrace.errors import HeadraceError, ServeMissing
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def run(
     note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
     server = None if drain else _server(app, serve)
-    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served:
+    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program):
         if server is not None:
             served.callback(server.stop)
         if drain:
@@ -94,6 +93,7 @@ def run(
             tell(server)
         _watch(app, stopping)
     note("stopped")
+    stopping.tell()
 
 
 def _server(app: App, wanted: bool | None) -> Server | None:
@@ -113,25 +113,7 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM; a second Ctrl-C does not wait for anybody."""
-    stopping = threading.Event()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker | None = None) -> Result:
+def aside(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None = None) -> Result:
     """Does it in a thread: a Spark that is started in the main thread puts its own handler of Ctrl-C over ours, and
     what that raises is lost, or ends in a traceback."""
     done: list[Result] = []
@@ -144,24 +126,23 @@ def aside(work: Callable[[], Result], stopping: threading.Event, ticker: Ticker 
             error.append(problem)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with standard_error() as said, contextlib.ExitStack() as at_end:
+        if ticker is not None:
+            at_end.callback(ticker.clear)
+        thread.start()
         while thread.is_alive():
             thread.join(0.1)
             if stopping.is_set():
-                note("stopping")
-                raise KeyboardInterrupt
+                click.echo("stopping", file=said)  # a Spark that is being started has to be waited for
+                raise KeyboardInterrupt if stopping.interrupted else Terminated
             if ticker is not None:
                 ticker.tick()
-    finally:
-        if ticker is not None:
-            ticker.clear()
     if error:
         raise error[0]
     return done[0]
 
 
-def _watch(app: App, stopping: threading.Event) -> None:
+def _watch(app: App, stopping: Stopping) -> None:
     """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
     live = sys.stderr.isatty()
     pace = Pace(bar=live)
@@ -206,10 +187,8 @@ def check(program: str, spark: str | None) -> None:
     """
     with busy("starting Spark"):
         app = loaded(program, spark)
-        try:
+        with contextlib.closing(app), blamed(program):
             app.running.check()
-        finally:
-            app.close()
     note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
 
 
@@ -227,10 +206,8 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
     """
     with busy("recomputing"):
         app = loaded(program, spark)
-        try:
+        with contextlib.closing(app), blamed(program):
             result = app.audit()
-        finally:
-            app.close()
     if result.differences:
         columns = ("view", "row", "column", "stored", "expected")
         print_rows([{name: getattr(each, name) for name in columns} for each in result.differences], columns, format_)
@@ -277,10 +254,7 @@ def loaded(program: str, spark: str | None) -> App:
     except HeadraceError:
         raise
     except Exception as error:
-        import traceback
-
-        for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
-            note(each)
+        _trace(error, path)
         hint = ""
         if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
             hint = " In .agg(…) use hr.count(), hr.sum(…), …; functions of PySpark go into .transform(lambda df: …)."
@@ -298,12 +272,37 @@ def loaded(program: str, spark: str | None) -> App:
     return app
 
 
+@contextlib.contextmanager
+def blamed(program: str) -> Iterator[None]:
+    """What the program's own functions raise while its flows are checked: where, and one line at the end. Anything
+    else is not the program's fault, and is left alone."""
+    path, _ = _file(program)
+    try:
+        yield
+    except (HeadraceError, click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        if not notes:
+            raise
+        _trace(error, path)
+        what = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise click.ClickException(f"{path}: {type(error).__name__}: {what} ({', '.join(notes)})") from None
+
+
+def _trace(error: Exception, path: Path) -> None:
+    import traceback
+
+    for each in "".join(traceback.format_exception(error.with_traceback(_own(error, path)))).splitlines():
+        note(each)
+
+
 def _own(error: BaseException, path: Path) -> Any:
-    """The traceback from the program's own lines on."""
+    """The traceback from the program's own lines on; none if it has no line of it, as with a syntax error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path.absolute()):
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace
 
 
 def _log_to_stderr(how: str) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.options import home, home_option
 from headrace.cli.output import note
+from headrace.cli.stopping import stoppable
 from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,25 +43,16 @@ def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, 
         why = "what is sent there is not encrypted: bring the port to you with ssh -L, or add --insecure"
         raise InvalidArgument("host", host, why)
     server = open_server(home(), host=host, port=port, token=token(token_file))
-    stopping = threading.Event()
+    with stoppable() as stopping, server:
+        tell(server)
+        if open_:
+            import webbrowser
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with server:
-            tell(server)
-            if open_:
-                import webbrowser
-
-                webbrowser.open(server.link)
-            while not stopping.wait(1):
-                server.check()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            webbrowser.open(server.link)
+        while not stopping.wait(1):
+            server.check()
     note("stopped")
+    stopping.tell()
 
 
 def token(file: Path | None = None) -> str | None:

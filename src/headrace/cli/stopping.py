@@ -1,13 +1,16 @@
-"""How a command is stopped from outside: SIGTERM, and a reader that went away. Owns the exception both become in
-the main thread, so that `with` blocks end as they should: members leave their groups, transactions are abandoned."""
+"""How a command is stopped from outside: Ctrl-C, SIGTERM, and a reader that went away. Owns the exception each becomes
+in the main thread, so that `with` blocks end as they should: members leave their groups, transactions are abandoned;
+and the flag that is raised in its place for commands that end what they have begun."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 EXIT_TERMINATED = 143
@@ -19,6 +22,37 @@ class Terminated(BaseException):
 
 class ReaderGone(BaseException):
     """Nobody reads standard output any more."""
+
+
+class Stopping(threading.Event):
+    """Set when the command is asked to stop. `interrupted`: by Ctrl-C."""
+
+    interrupted = False
+
+    def tell(self) -> None:
+        """At the end, when all is in order: whoever pressed Ctrl-C gets exit code 130, whoever sent SIGTERM 0."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Stopping]:
+    """Set by Ctrl-C or SIGTERM; a second Ctrl-C does not wait for anybody."""
+    stopping = Stopping()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if stopping.is_set():
+                raise KeyboardInterrupt
+            stopping.interrupted = True
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 _reader_gone = threading.Event()

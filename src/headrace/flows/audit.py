@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import TopicReplaced
+from headrace.errors import FlowChanged, TopicReplaced
 from headrace.flows.loop import FlowLoop
 from headrace.flows.own_check import same
 from headrace.flows.query import FlowQuery
@@ -84,13 +84,16 @@ class Audited:
 
 
 def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
-    """Recomputes every view that has been run."""
+    """Recomputes every view that has been run; FlowChanged if by another flow, for then nothing could be compared."""
     out = Audited()
     real = open_views(log.home)
+    made = {spec.name: spec for spec in real.specs()}
     for query in flows:
         flow = query.compiled.flow
         if flow.target is not None or flow.name not in real.names():
             continue
+        if changes := made[flow.name].changes(query.compiled.spec):
+            raise FlowChanged(flow=flow.name, changes=changes)
         stored = real.moment(flow.name)
         state = stored.state
         _refuse_replaced(flow, state)

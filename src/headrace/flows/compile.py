@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     DateType,
     DoubleType,
     FloatType,
+    IntegerType,
     IntegralType,
     LongType,
     MapType,
@@ -227,12 +228,12 @@ class _Checks:
         found = {}
         kinds = []
         for source in flow.sources:
-            of = f" of {source.topic.name}" if several else ""
+            of = f" of {source.called}" if several or source.name else ""
             schema, found[source.topic.name] = self._through(
                 ranges.spark_schema(source.topic), source.transforms, of, kept
             )
             kinds.append({field.name: field.dataType for field in schema})
-        _, last = self._through(schema, flow.transforms, "", kept)
+        _, last = self._through(schema, flow.transforms, "" if several else of, kept)
         if last is None or any(each is None for each in found.values()):
             return None
         if last and any(each != kinds[0] for each in kinds):
@@ -370,9 +371,8 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
             raise UnknownColumn(flow.name, name, known)
-    if flow.window and time and not isinstance(of := df.schema[time].dataType, TIMES):
-        why = f"flow {flow.name!r}: the column is {of.simpleString()}, and no time: make a timestamp in .transform(…)"
-        raise InvalidArgument("time", time, why)
+    if flow.window and time:
+        _check_time(flow, time, df)
     taken = {*WINDOW, *TAIL, *flow.groups}
     for name in flow.aggregates:
         if not flow.records and (name in taken or name.startswith("_") or "__" in name):
@@ -421,6 +421,16 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         retracts=flow.retracts,
         records=flow.records,
     )
+
+
+def _check_time(flow: Flow, time: str, df: DataFrame) -> None:
+    """Spark would say it of a function that its author has never heard of."""
+    kind = df.schema[time].dataType
+    if isinstance(kind, TIMES):
+        return
+    made = f"timestamp_millis({time})" if isinstance(kind, (IntegerType, LongType)) else f"to_timestamp({time})"
+    why = f"flow {flow.name!r}: is {kind.simpleString()}; a window needs a timestamp. Make one in .transform(…): {made}"
+    raise InvalidArgument("time", time, why)
 
 
 def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | None]:

@@ -39,6 +39,12 @@ class Source:
     """Whether its records are changes, which can take back others."""
     judged: bool = False
     """Whether changes are of records, which can be late; those of a view never are."""
+    name: str | None = None
+    """What its author calls it."""
+
+    @property
+    def called(self) -> str:
+        return self.name or self.topic.name
 
 
 @dataclass(frozen=True, slots=True)

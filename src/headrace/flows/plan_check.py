@@ -179,8 +179,10 @@ def _applied(
                 )
             )
         return out, out.schema  # on Spark Connect the plan is analysed only here
-    except PySparkException as error:
-        unknown = unknown_column(error, flow, schema.names)
+    except TransformRefused:
+        raise
+    except Exception as error:
+        unknown = unknown_column(error, flow, schema.names) if isinstance(error, PySparkException) else None
         if unknown:
             raise unknown from error
         error.add_note(f"in {step} of flow {flow!r}")

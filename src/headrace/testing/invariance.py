@@ -12,16 +12,20 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from headrace import failpoints
 from headrace.app import App
+from headrace.durations import instant_us
 from headrace.errors import InvalidArgument
 from headrace.failpoints import InjectedFault
 from headrace.flows import session
 from headrace.flows.audit import Audited, Compared, Difference, compare
 from headrace.flows.loop import FlowLoop
+from headrace.log.embedded.catalog import SYSTEM_PREFIX
 from headrace.testing.comparing import shown, table
 from headrace.testing.spark import shared_session
 from headrace.testing.steps import Add, Advance
@@ -40,9 +44,9 @@ Program = App | Callable[[], App]
 def assert_cut_invariant(
     app: Program, *steps: Add | Advance, cuts: int = 5, seed: int = 0, check: Callable[[App], object] | None = None
 ) -> None:
-    """Works `cuts` times through the log that the steps make, each time cut, read and interrupted as chance has it, and
-    compares with working through it at once. AssertionError names both ways and what differs. `check` is called with
-    the app at the end of each."""
+    """Works `cuts` times through the log that the steps make, or without any through one like the app's own, each time
+    cut, read and interrupted as chance has it, and compares with working through it at once. AssertionError names both
+    ways and what differs. `check` is called with the app at the end of each."""
     program = _program(app)
     with _with_log(program, steps) as whole:
         whole.drain()
@@ -65,10 +69,11 @@ def assert_cut_invariant(
 def crash_points(
     app: Program, *steps: Add | Advance, points: Sequence[str] = CRASH_POINTS, kill: bool = False
 ) -> list[str]:
-    """Works through the log that the steps make, struck at each of the points and started again, and compares with
-    working through it undisturbed, and with the audit. Which points it passed and so was struck at. The strike is an
-    exception; with `kill=True` a process of its own is ended by SIGKILL, which takes seconds each: `app` is then a
-    function of a module that makes the app. These processes share the JVM of the tests."""
+    """Works through the log that the steps make, or without any through one like the app's own, struck at each of the
+    points and started again, and compares with working through it undisturbed, and with the audit. Which points it
+    passed and so was struck at. The strike is an exception; with `kill=True` a process of its own is ended by SIGKILL,
+    which takes seconds each: `app` is then a function of a module that makes the app. These processes share the JVM of
+    the tests."""
     for point in points:
         if point not in CRASH_POINTS:
             raise InvalidArgument("points", point, f"is none of {', '.join(CRASH_POINTS)}")
@@ -104,7 +109,8 @@ def _program(app: Program) -> App:
 
 
 def _with_log(program: App, steps: Sequence[Add | Advance]) -> Trial:
-    """The program with the log that the steps make, of which it has read nothing."""
+    """The program with the log that the steps make, or one like its own, of which it has read nothing."""
+    steps = steps or _logged(program)
     for step in steps:
         if not isinstance(step, Add | Advance):
             raise InvalidArgument("steps", told(step), "only add and advance make the log")
@@ -119,6 +125,24 @@ def _with_log(program: App, steps: Sequence[Add | Advance]) -> Trial:
         else:
             trial.clock.now_us += step.by_us
     return trial
+
+
+def _logged(program: App) -> list[Add]:
+    """What is in the program's log, as it came; but for what its flows write."""
+    written = {flow.target for flow in program.flows.values()}
+    topics = {topic.name: topic for flow in program.flows.values() for topic in flow.topics}
+    found = [
+        (record.arrived_at, name, record.partition, record.offset, record.value)
+        for name, topic in topics.items()
+        if name not in written and not name.startswith(SYSTEM_PREFIX)
+        for record in topic.records()
+    ]
+    steps = []
+    for (at, name, partition), records in groupby(sorted(found, key=itemgetter(0, 1, 2, 3)), key=itemgetter(0, 1, 2)):
+        chosen = None if topics[name].settings.key else partition  # a key chooses the partition itself
+        rows = tuple(value for *_, value in records)
+        steps.append(Add(name, rows, chosen, instant_us(at, argument="at")))
+    return steps
 
 
 def _size(trial: Trial) -> int:

@@ -35,6 +35,7 @@ from headrace.errors import (
     nearest,
 )
 from headrace.jsonrows import encode_value
+from headrace.places import directory
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
@@ -181,7 +182,7 @@ class Diff:
 
 def open_views(home: str | Path = ".headrace") -> Views:
     """The views in a directory, for reading."""
-    return Views(Path(home))
+    return Views(directory(home))
 
 
 class Views:
@@ -338,6 +339,12 @@ class Views:
             return f"a value in it is too large ({said}): ask for other columns, or read the view's rows"
         if "no such table: " in said:
             return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
+        if column := re.fullmatch(r"no such column: (?:\w+\.)?(\w+)", said):
+            views = [spec.view for spec in self.specs() if spec.view is not None and spec.view.public]
+            known = [each.name for view in views for each in view.columns]
+            return f"there is no column {column[1]!r}.{nearest(column[1], known)}"
+        if "number of bindings" in said:
+            return f"{said} Give each ? in it a value, with params=, or --param on the command line"
         if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
             return f"only reading is possible ({said})"
         return said
@@ -347,7 +354,7 @@ class Views:
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
         """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
         if not isinstance(position, Position):
-            why = "must be a position, as append(…).position is; of a text, hr.Position.parse(…)"
+            why = "must be a hr.Position, as append(…).position is; of one that is text, hr.Position.parse(text)"
             raise InvalidArgument("wait_for", position, why)
         _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
 

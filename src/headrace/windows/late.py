@@ -31,6 +31,6 @@ def drop(dropped_to: str | None = None) -> Drop:
     return Drop(dropped_to)
 
 
-def correct(within: Duration, dropped_to: str | None = None) -> Correct:
+def correct(within: Duration = "1 hour", dropped_to: str | None = None) -> Correct:
     """Fold stragglers in, as corrections, for so long after the window closed; then drop them."""
     return Correct(duration_us(within, argument="within"), dropped_to)

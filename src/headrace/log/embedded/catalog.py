@@ -330,6 +330,7 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
 
     from headrace.errors import nearest
     from headrace.keys import check_key_columns
+    from headrace.schema import type_ddl
 
     if settings.key:
         check_key_columns(schema, settings.key)
@@ -340,4 +341,6 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
         if column not in schema.names:
             raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):
-            raise InvalidArgument("event_time", column, f"is {schema.field(column).type}; it must be a timestamp")
+            why = f"is {type_ddl(schema.field(column).type)}; it must be a timestamp. Append it as one, or leave "
+            why += "event_time out and window by one that a transform makes of it: window(…, time=…)"
+            raise InvalidArgument("event_time", column, why)

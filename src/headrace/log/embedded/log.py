@@ -15,6 +15,7 @@ from headrace.log.embedded import engine as engines
 from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
+from headrace.places import directory
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -36,7 +37,7 @@ class EmbeddedLog:
     `clock_us`: what arrival is stamped with, in place of the machine's clock; for tests."""
 
     def __init__(self, home: str | Path, *, create: bool = True, clock_us: engines.Clock | None = None) -> None:
-        self._engine = engines.acquire(Path(home).absolute(), create=create, clock_us=clock_us)
+        self._engine = engines.acquire(directory(home).absolute(), create=create, clock_us=clock_us)
         self._catalog = Catalog(self._engine)
 
     def __repr__(self) -> str:
