@@ -21,7 +21,8 @@ DDL = "user string, ms int, at timestamp"
 EVENTS_PER_SECOND = 20_000
 """Of event time: a million events are 50 seconds, so that windows of a second make 500,000 groups of 10,000 keys."""
 BEGIN_US = 1_750_000_000_000_000
-FILTER, COMPUTED = "ms >= 10", "ms % 5000 >= 10"
+LEAST_MS = 10
+FILTER, COMPUTED = f"ms >= {LEAST_MS}", f"ms % 5000 >= {LEAST_MS}"
 """The same records; the first only compares, the second is for Spark to compute."""
 
 
