@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, InvalidArgument, UnknownView, nearest
-from headrace.flows.flow import Flow, Source
+from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownView, nearest
+from headrace.flows.flow import Flow, Source, circle
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.log.starting import check_start
@@ -190,12 +190,17 @@ class App:
         return View(self, check_name(name, argument="name"))
 
     def _add(self, flow: Flow) -> None:
-        """Two flows cannot write one view; in a notebook, running a cell again replaces its flow."""
+        """Two flows cannot write one view, and none reads what it writes, by way of others either; in a notebook,
+        running a cell again replaces its flow."""
         with self._lock:
             if _in_notebook():
                 self._replace_earlier()
             elif flow.name in self.flows:
                 raise DuplicateView(view=flow.name)
+            if names := circle(flow, (other for other in self.flows.values() if other.name != flow.name)):
+                if (before := f"{flow.name}.dedup") in names:
+                    del self.flows[before]  # nobody else reads what that lets through
+                raise FlowCycle(flows=names)
             self.flows[flow.name] = flow
             if self._running is not None:
                 self._running.replaced(flow)

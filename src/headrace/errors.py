@@ -12,6 +12,7 @@
     ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   somebody newer has taken over
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
+    ├── FlowCycle                                flows that read what they write
     ├── CannotRebuild                            a flow that cannot be made anew beside itself
     ├── CommitConflict                           a batch that is not the next one
     ├── UnknownView · ViewInUse
@@ -64,6 +65,7 @@ __all__ = [
     "DuplicateView",
     "Fenced",
     "FlowChanged",
+    "FlowCycle",
     "FlowFenced",
     "ForgottenSequence",
     "ForkedProcess",
@@ -640,6 +642,17 @@ class DuplicateView(HeadraceError):
 
     def __str__(self) -> str:
         return f"two flows write to {self.view!r}. Each view and topic has one flow: give the second another name."
+
+
+@dataclass(eq=False, repr=False)
+class FlowCycle(HeadraceError):
+    """`flows`: in the order in which a record goes round."""
+
+    flows: list[str]
+
+    def __str__(self) -> str:
+        way = " -> ".join([*self.flows, self.flows[0]])
+        return f"what a flow writes comes back to it, for ever: {way}. Let one of them write to another topic."
 
 
 @dataclass(eq=False, repr=False)

@@ -260,6 +260,16 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(spark: Any, tmp_path
         stream.group_by("who").agg(n=hr.count()).to_view("v")
         with pytest.raises(hr.DuplicateView):
             stream.agg(n=hr.count()).to_view("v")
+        late = hr.drop(dropped_to="t")
+        for goes_round in (
+            lambda: stream.to_topic("t"),
+            lambda: stream.dedup("who", within="1 hour").to_topic("t"),
+            lambda: stream.window(hr.tumbling("1 hour"), late=late).agg(n=hr.count()).to_view("w"),
+            lambda: app.stream(stream.to_topic("u")).to_topic("t"),
+        ):
+            with pytest.raises(hr.FlowCycle) as cycle:
+                goes_round()
+        assert [*app.flows] == ["v", "u"] and cycle.value.flows == ["t", "u"] and "t -> u -> t" in str(cycle.value)
         app.flows.clear()
         stream.group_by("whom").agg(n=hr.count()).to_view("v")
         with pytest.raises(hr.UnknownColumn, match="Did you mean 'who'"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
-from headrace.views.contract import Emit
+from headrace.views.contract import Emit, feed_topic
 from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
@@ -103,3 +103,21 @@ class Flow:
     @property
     def topics(self) -> list[EmbeddedTopic]:
         return list({source.topic.name: source.topic for source in self.sources}.values())
+
+    @property
+    def written(self) -> set[str]:
+        """The names of the topics it writes to."""
+        own = {feed_topic(self.name, emit) for emit in self.feeds}
+        return own | {name for name in (self.target, self.late.dropped_to) if name is not None}
+
+
+def circle(new: Flow, flows: Iterable[Flow]) -> list[str]:
+    """The names of the flows by which what `new` writes comes back to it; none if it does not."""
+    ways, others = [[new]], {flow.name: flow for flow in flows}
+    for way in ways:  # which grows
+        if way[-1].written & {topic.name for topic in new.topics}:
+            return [flow.name for flow in way]
+        for name, other in list(others.items()):
+            if way[-1].written & {topic.name for topic in other.topics}:
+                ways.append([*way, others.pop(name)])
+    return []

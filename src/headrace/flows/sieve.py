@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.flows.plan_text import PROBE
+from headrace.schema import TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,19 +27,8 @@ if TYPE_CHECKING:
 Condition = tuple[Any, ...]
 """What it is, and of what: `("And", left, right)`, `("GreaterThan", ("Column", "n"), ("Value", 5, pa.int32()))`."""
 
-_TYPES: dict[str, pa.DataType] = {  # equal, and ordered, in Arrow as in Spark; doubles but for NaN
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+_TYPES = {name: kind for name, kind in TYPES.items() if name != "binary"}
+"""Equal, and ordered, in Arrow as in Spark; doubles but for NaN."""
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "EqualTo": pc.equal,
     "EqualNullSafe": pc.equal,
