@@ -99,8 +99,8 @@ NUMBERS = ("records", "total", "mean", "least")
 
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [("session", tuple(AGGREGATES)), ("sliding", tuple(AGGREGATES)), ("sliding", NUMBERS)],
-    ids=["session", "sliding", "sliding numbers"],
+    [(kind, names) for kind in ("session", "sliding") for names in (tuple(AGGREGATES), NUMBERS)],
+    ids=["session", "session numbers", "sliding", "sliding numbers"],
 )
 @few
 @given(found=records, grace=st.sampled_from([0, 2]), within=st.sampled_from([0, 6]), group=st.booleans())

@@ -46,7 +46,7 @@ def folded(
     untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py() or 0
     match window:
         case Session():
-            rows, ledger = _of_sessions(timed, values)
+            rows, ledger = _of_sessions(timed, values, window, groups, aggregates)
         case Sliding():
             rows, ledger = _of_slides(timed, values, window)
         case _:
@@ -93,14 +93,19 @@ def _tally(timed: pa.Table, window: Fixed | Calendar) -> list[LedgerRow]:
     return [LedgerRow(start, end, *each) for (start, end), each in sorted(counts.items())]
 
 
-def _of_sessions(timed: pa.Table, values: list[str]) -> tuple[pa.Table, list[LedgerRow]]:
-    """A row for each pane, from its first record to its last: the store joins them. What became of the records is told
-    of the flow: which session they are part of may change."""
+def _of_sessions(
+    timed: pa.Table, values: list[str], window: Session, groups: tuple[str, ...], aggregates: Aggregates
+) -> tuple[pa.Table, list[LedgerRow]]:
+    """A row for each pane, from its first record to its last, or if possible for each session of the batch: the store
+    joins them. What became of the records is told of the flow: which session they are part of may change."""
     records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
     accepted = dropped == 0
     first, last = (_numbers(timed[name])[accepted] for name in (FIRST, LAST))
     rows = _within(timed.select(values).filter(pa.array(accepted)), first, last)
     rows = rows.append_column("_corrections", pa.array(np.where(late > 0, records, 0)[accepted]))
+    functions = hops.merging(timed, groups, aggregates)
+    if functions is not None and rows.num_rows:
+        rows = hops.together(rows, groups, functions, window.gap_us)
     return rows, _of_flow(records, accepted, late == 0)
 
 

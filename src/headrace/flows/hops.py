@@ -1,6 +1,7 @@
-"""Windows that overlap: the panes of a batch become partial rows of windows, merged before they go to the store. Owns a
-short cut, not a meaning: the store would merge them in the same way, a row at a time, and a window of an hour every
-minute has sixty rows for each pane. For aggregates that Arrow merges as the store does; others take the long way."""
+"""Windows that overlap, and sessions: the panes of a batch become partial rows of windows, merged before they go to the
+store. Owns a short cut, not a meaning: the store would merge them in the same way, a row at a time; a window of an hour
+every minute has sixty rows for each pane, and a session one for each stretch of its gap. For aggregates that Arrow
+merges as the store does; others take the long way."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from headrace.aggregates import Aggregate
 from headrace.flows.grouping import Grouping, as_kept, summable
 from headrace.views.contract import WINDOW
 from headrace.views.merging import numbered
+from headrace.views.values import us_column
+from headrace.windows.sessions import joined
 
 KEY = "/key"
 ROWS_MAX = 2_000_000
@@ -56,15 +59,30 @@ def merged(
     one_of, ends = np.unique(key, return_index=True)[1], np.cumsum(np.bincount(key))
     names = {name: rows[name].take(pa.array(one_of)) for name in groups}
     rows = rows.drop_columns(list(groups)).append_column(KEY, pa.array(key)).take(pa.array(np.argsort(key)))
-    found = pa.concat_tables([_merged(spread(piece), functions) for piece in _pieces(rows, ends, ROWS_MAX // times)])
+    pieces = _pieces(rows, ends, ROWS_MAX // times)
+    return _named(pa.concat_tables([_merged(spread(piece), (KEY, WINDOW[0]), functions) for piece in pieces]), names)
+
+
+def together(rows: pa.Table, groups: tuple[str, ...], functions: Mapping[str, str], gap_us: int) -> pa.Table:
+    """Pieces of sessions, those that are of one session as one: the store joins that with what it has."""
+    start, end = (us_column(rows[name]) for name in WINDOW)
+    session, *_ = joined(numbered(rows, groups), start, end, gap_us)
+    one_of = pa.array(np.unique(session, return_index=True)[1])
+    names = {name: rows[name].take(one_of) for name in groups}
+    rows = rows.drop_columns(list(groups)).append_column(KEY, pa.array(session))
+    return _named(_merged(rows, (KEY,), {WINDOW[0]: "min", **functions}), names)
+
+
+def _named(rows: pa.Table, names: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """The rows with their groups in place of the groups' numbers."""
     for name, values in names.items():
-        found = found.append_column(name, values.take(found[KEY]))
-    return found.drop_columns([KEY])
+        rows = rows.append_column(name, values.take(rows[KEY]))
+    return rows.drop_columns([KEY])
 
 
-def _merged(rows: pa.Table, functions: Mapping[str, str]) -> pa.Table:
+def _merged(rows: pa.Table, keys: tuple[str, ...], functions: Mapping[str, str]) -> pa.Table:
     grouping = Grouping()
-    for name in (KEY, WINDOW[0]):
+    for name in keys:
         grouping.key(name, rows[name])
     for name, function in functions.items():
         grouping.value(name, summable(rows[name]) if function == "sum" else rows[name], function)
