@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,17 @@ def test_a_hint_that_cannot_be_given_fails_nothing(tmp_path: Path, monkeypatch: 
 def test_a_missing_folder_fails_nothing(tmp_path: Path) -> None:
     Wakes(tmp_path / "gone").wake({"a"})
     assert not (tmp_path / "gone").exists()
+
+
+def test_who_was_interrupted_when_it_began_to_watch_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    wakes = Wakes(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            wakes.count("a")
+    wakes.close()

@@ -79,8 +79,9 @@ class Wakes:
         if self._watcher is None:
             with self._changed:
                 if self._watcher is None:
-                    self._watcher = threading.Thread(target=self._run, name="headrace-wakes", daemon=True)
-                    self._watcher.start()
+                    watcher = threading.Thread(target=self._run, name="headrace-wakes", daemon=True)
+                    watcher.start()  # may be interrupted, by Ctrl-C or a reader that is gone
+                    self._watcher = watcher
         self._ready.wait(timeout=2)
 
     def _run(self) -> None:
