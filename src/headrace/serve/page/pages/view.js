@@ -1,23 +1,43 @@
-// One view: a live table, and over event time a chart in which a correction is seen as one. The rows are asked for again
-// when something changed; the stream of changes tells what did, and what it was before.
+// One view: a live table, and over event time a chart in which a correction is seen as one; of sessions a timeline. The
+// rows are asked for again when something changed; the stream of changes tells what did, and what it was before. The
+// address has the range and the column that are shown.
 
 import { corrects, paired } from "../changes.js";
 import { chart, seriesOf, SERIES_MAX } from "../chart.js";
+import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
-import { ago, clock, count, day, iso, millis, minute, numeric, plural, value } from "../format.js";
+import { ago, clock, count, day, iso, millis, minute, numeric, plural, span, value, windowKind } from "../format.js";
 import { calmly, follow, get } from "../live.js";
-import { badge, empty, figures, heading, ledgerBar, link, panel, ROWS_MAX, shown, state, table } from "../parts.js";
-import { progress } from "../progress.js";
+import {
+  badge,
+  copyable,
+  empty,
+  figures,
+  heading,
+  ledgerBar,
+  link,
+  panel,
+  readsOf,
+  ROWS_MAX,
+  shown,
+  state,
+  table,
+} from "../parts.js";
+import { isOpen, progress } from "../progress.js";
+import { rangeBar, rangeOf, searchOf } from "../range.js";
+import { LANES_MAX, lanesOf, timeline } from "../timeline.js";
 import { spec } from "./flows.js";
+import { quoted } from "./query.js";
 
 const ROWS_ASKED = 1000;
+const ROWS_OF_RANGE = 5000;
 const CHANGES_MAX = 60;
 const CORRECTIONS_MAX = 50;
 const FRESH_MS = 1500;
 const TAIL = ["_status", "_corrections", "_updated_at"];
 const WINDOW = ["window_start", "window_end"];
 
-export function view(app, name) {
+export function view(app, name, search) {
   const path = `/api/views/${encodeURIComponent(name)}`;
   let answer = null; // columns, rows, total
   let ledger = null;
@@ -25,7 +45,8 @@ export function view(app, name) {
   let changes = [];
   let corrections = [];
   let position = null;
-  let column = null;
+  let column = search.get("show");
+  let range = rangeOf(search);
   let commits = null;
   let numbered = 0;
   let skipping = false;
@@ -37,13 +58,37 @@ export function view(app, name) {
   const load = calmly(async () => {
     if (!exists()) return;
     try {
-      [answer, ledger] = await Promise.all([get(`${path}/rows?limit=${ROWS_ASKED}`), get(`${path}/ledger`)]);
+      const bounds = await boundsOf();
+      const asked = new URLSearchParams({ limit: bounds === null ? ROWS_ASKED : ROWS_OF_RANGE, ...bounds });
+      [answer, ledger] = await Promise.all([get(`${path}/rows?${asked}`), get(`${path}/ledger`)]);
       problem = null;
     } catch (error) {
       problem = error;
     }
     app.draw();
   });
+
+  /** The range as the server is asked for it; null: the newest rows. */
+  async function boundsOf() {
+    if (range === null || !range.last) return range && searchOf(range);
+    const { columns, rows } = await get(`${path}/rows?limit=1`);
+    const newest = rows.length ? millis(rows[0][columns.findIndex((each) => each.name === WINDOW[1])]) : Date.now();
+    return { from: new Date(newest - range.last).toISOString() };
+  }
+
+  /** Keeps what is shown in the address, so that it can be shared. */
+  function keep() {
+    const said = new URLSearchParams({ ...searchOf(range), ...(column && { show: column }) });
+    history.replaceState(null, "", `${location.hash.split("?")[0]}${said.size ? `?${said}` : ""}`);
+    app.draw();
+  }
+
+  function choose(chosen) {
+    range = chosen;
+    answer = null;
+    keep();
+    load();
+  }
 
   const groups = () => app.overview?.flows.find((flow) => flow.view === name)?.groups ?? [];
   const nameOf = (row) => JSON.stringify([row.window_start, ...groups().map((group) => row[group])]);
@@ -95,6 +140,7 @@ export function view(app, name) {
         ),
       ];
     const flow = all.flows.find((each) => each.view === name);
+    const { dropped = 0, corrected = 0 } = flow?.ledger ?? {};
     const timed = found.windowed && flow !== undefined;
     const rows =
       answer === null
@@ -104,10 +150,7 @@ export function view(app, name) {
     return [
       heading(
         name,
-        flow && [
-          flow.window ? [h("code", null, flow.window), " of "] : "of ",
-          flow.sources.map((source, at) => [at > 0 && ", ", link(source, "topics", source)]),
-        ],
+        flow && [flow.window ? [h("code", null, flow.window), " of "] : "of ", readsOf(flow)],
         flow && state(flow.state),
       ),
       figures(
@@ -115,7 +158,7 @@ export function view(app, name) {
         timed && [
           "Complete up to",
           flow.frontier ? clock(Math.floor(millis(flow.frontier) / 1000) * 1000) : "–",
-          { note: flow.frontier ? day(millis(flow.frontier)) : null },
+          { note: flow.frontier ? day(millis(flow.frontier), { year: true }) : null },
         ],
         flow && [
           "Commits",
@@ -123,10 +166,11 @@ export function view(app, name) {
           { note: flow.committed_at ? `last ${ago(flow.committed_at, Date.parse(all.at))}` : null },
         ],
         timed && [
-          "Corrected",
-          count(flow.ledger?.corrected),
-          { note: "records", tone: flow.ledger?.corrected ? "coral" : null },
+          "Dropped",
+          count(dropped),
+          { note: dropped ? "records lost: too late" : "records", tone: dropped ? "bad" : null },
         ],
+        timed && ["Corrected", count(corrected), { note: "records: late, and counted" }],
         flow && ["Lag", count(flow.lag), { note: "records" }],
       ),
       problem && h("p", { class: "error", role: "alert", key: "problem" }, problem.message),
@@ -138,13 +182,20 @@ export function view(app, name) {
           h("pre", { class: "error-text", tabindex: "0" }, flow.error),
         ),
       found.windowed && panelOfChart(rows, results, flow),
-      timed && panel("Why is this window still open?", { key: "progress" }, progress(flow)),
-      timed && panelOfLedger(flow),
+      timed && isOpen(flow) && panel("Why is this window still open?", { key: "progress" }, progress(flow, all.at)),
+      timed && panelOfLedger(flow, isOpen(flow)),
       panel(
         "Rows",
-        { key: "rows", wide: true, about: found.windowed ? "Newest windows first." : null },
+        {
+          key: "rows",
+          wide: true,
+          about: found.windowed ? "Newest windows first." : null,
+          aside: answer?.rows.length > 0 && csvButton(),
+        },
         answer !== null && rows.length === 0
-          ? empty("No rows yet", "The first commit of its flow brings some.")
+          ? range === null
+            ? empty("No rows yet", "The first commit of its flow brings some.")
+            : empty("No rows in this range", "Choose another one above.")
           : rowsTable(rows, found, results, flow),
       ),
       panel(
@@ -154,13 +205,38 @@ export function view(app, name) {
       ),
       flow && !timed && panelOfLedger(flow),
       flow && panel("What it is", { key: "spec" }, spec(flow)),
+      panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf())),
     ];
   }
 
-  const panelOfLedger = (flow) =>
+  const csvButton = () =>
+    h(
+      "button",
+      { type: "button", onclick: () => download(`${name}.csv`, csvOf(answer.columns, answer.rows)) },
+      answer.after ? `Download these ${count(answer.rows.length)} as CSV` : "Download CSV",
+    );
+
+  function commandsOf() {
+    const [from, to] = [range?.from, range?.to].map((at) => at !== undefined && new Date(at).toISOString());
+    const words = from
+      ? [`select * from ${quoted(name)} where window_start >= ? and window_start < ?`, "--param", from, "--param", to]
+      : [name];
+    return [
+      ["The rows", "query", ...words],
+      ["Its changes, as they come", "watch", name],
+      ["What became of every record", "ledger", name],
+      ["How far it is", "views", "show", name],
+    ];
+  }
+
+  const panelOfLedger = (flow, narrow = true) =>
     panel(
       "What became of every record",
-      { key: "ledger", about: "The straggler ledger: rows in = on time + corrected + dropped + untimed." },
+      {
+        key: "ledger",
+        wide: !narrow,
+        about: "The straggler ledger: rows in = on time + corrected + dropped + untimed.",
+      },
       ledgerBar(flow.ledger),
       flow.window && ledgerTable(),
     );
@@ -172,77 +248,119 @@ export function view(app, name) {
     if (numbers.length === 0) return null;
     const chosen = numbers.find((each) => each.name === column)?.name ?? numbers[0].name;
     const label = (row) => (flow?.groups ?? []).map((group) => value(row[group])).join(" · ");
+    const sessions = windowKind(flow?.window) === "session";
+    const marked = windowKind(flow?.window) === "sliding" ? WINDOW[1] : WINDOW[0]; // where a result has its mark
     const points = rows.map((row) => ({
+      at: millis(row[marked]),
       start: millis(row.window_start),
+      end: millis(row.window_end),
       group: label(row),
       number: row[chosen] === null ? null : Number(row[chosen]),
       final: row._status === "final",
+      corrected: row._corrections > 0,
     }));
-    const open = points.filter((point) => !point.final).map((point) => point.start);
-    const drawn = corrections.map((each) => ({
-      start: millis(each.now.window_start),
+    const seen = points.length
+      ? { from: Math.min(...points.map((each) => each.start)), to: Math.max(...points.map((each) => each.end)) }
+      : null;
+    const drawn = sessions ? lanesOf(points) : dataOf(points, label, chosen, marked);
+    return panel(
+      "Over event time",
+      {
+        key: "chart",
+        wide: true,
+        aside: [columnChoice(numbers, chosen), rangeBar(range, range?.from ? range : seen, choose)],
+      },
+      points.length === 0
+        ? answer === null
+          ? h("p", { class: "about", key: "reading" }, "Reading…")
+          : nothing()
+        : sessions
+          ? timeline(`${name} ${chosen}`, drawn, {
+              unit: chosen,
+              summary: `Timeline of ${plural(points.length, "session")}, ${span(seen.from, seen.to)}. The table below has all numbers.`,
+              narrow: matchMedia("(max-width: 700px)").matches,
+              zoom: (from, to) => choose({ from, to }),
+            })
+          : chart(`${name} ${chosen}`, drawn, summary(drawn, chosen)),
+      points.length > 0 && legend(drawn, sessions, chosen),
+      answer?.after &&
+        h(
+          "p",
+          { class: "bounded", key: "bounded" },
+          `The newest ${count(rows.length)} rows${range ? " of this range" : ""}: zoom in, or go back, for others.`,
+        ),
+      correctionList(chosen, label, rows),
+    );
+  }
+
+  const nothing = () =>
+    range === null
+      ? empty("Nothing to draw yet", null)
+      : empty("No window starts in this range", "Zoom out, or choose the newest rows.");
+
+  function columnChoice(numbers, chosen) {
+    if (numbers.length < 2) return null;
+    const change = (event) => {
+      column = event.target.value;
+      keep();
+    };
+    return h(
+      "label",
+      { class: "choose", key: "column" },
+      "showing ",
+      h(
+        "select",
+        { value: chosen, onchange: change },
+        numbers.map((each) =>
+          h("option", { key: each.name, value: each.name, selected: each.name === chosen }, each.name),
+        ),
+      ),
+    );
+  }
+
+  function dataOf(points, label, chosen, marked) {
+    const open = points.filter((point) => !point.final).map((point) => point.at);
+    const old = corrections.map((each) => ({
+      at: millis(each.now[marked]),
       group: label(each.now),
       was: Number(each.was[chosen] ?? 0),
       now: Number(each.now[chosen] ?? 0),
     }));
-    const data = {
-      ...seriesOf(points),
-      corrections: drawn.filter((each) => each.was !== each.now),
+    const data = seriesOf(points);
+    const drawn = new Set(data.xs);
+    return {
+      ...data,
+      corrections: old.filter((each) => each.was !== each.now && drawn.has(each.at)),
       open: open.length ? Math.min(...open) : null,
+      unit: chosen,
+      connected: marked === WINDOW[1],
+      lone: Math.max(1000, ...points.map((point) => point.end - point.start)),
+      zoom: (from, to) => choose({ from, to }),
     };
-    const choose =
-      numbers.length > 1 &&
-      h(
-        "label",
-        { class: "choose" },
-        "showing ",
-        h(
-          "select",
-          {
-            value: chosen,
-            onchange: (event) => {
-              column = event.target.value;
-              app.draw();
-            },
-          },
-          numbers.map((each) =>
-            h("option", { key: each.name, value: each.name, selected: each.name === chosen }, each.name),
-          ),
-        ),
-      );
-    return panel(
-      "Over event time",
-      { key: "chart", wide: true, aside: choose },
-      points.length === 0
-        ? empty("Nothing to draw yet", null)
-        : chart(`${name} ${chosen}`, data, summary(data, chosen)),
-      h(
-        "ul",
-        { class: "legend", key: "legend" },
-        data.series.map((each, at) =>
-          h(
-            "li",
-            { key: each.name },
-            h("i", { class: `swatch s${at + 1}`, "aria-hidden": "true" }),
-            each.name || "all",
-          ),
-        ),
-        data.left > 0 &&
-          h(
-            "li",
-            { key: "left", class: "muted" },
-            `the ${SERIES_MAX} largest of ${count(data.left + data.series.length)}`,
-          ),
-        data.open !== null &&
-          h("li", { key: "open" }, h("i", { class: "swatch open", "aria-hidden": "true" }), "open: may still grow"),
-        h(
-          "li",
-          { key: "correction" },
-          h("i", { class: "swatch correction", "aria-hidden": "true" }),
-          "corrected: hollow what it was, full what it is",
-        ),
-      ),
-      correctionList(chosen, label, rows),
+  }
+
+  function legend(drawn, sessions, chosen) {
+    const item = (key, swatch, ...said) =>
+      h("li", { key }, swatch && h("i", { class: `swatch ${swatch}`, "aria-hidden": "true" }), said);
+    const bars = sessions ? drawn.lanes.flatMap((lane) => lane.bars) : [];
+    const most = sessions ? LANES_MAX : SERIES_MAX;
+    const all = drawn.left + (drawn.lanes ?? drawn.series).length;
+    return h(
+      "ul",
+      { class: "legend", key: "legend" },
+      sessions
+        ? [
+            item("bar", "s1", `a session: the darker, the larger its ${chosen}`),
+            bars.some((bar) => !bar.final) && item("open", "open-session", "open: may still grow"),
+            bars.some((bar) => bar.corrected) && item("corrected", "corrected-session", "corrected"),
+          ]
+        : [
+            drawn.series.map((each, at) => item(each.name, `s${at + 1}`, each.name || "all")),
+            drawn.open !== null && item("open", "open", "open: may still grow"),
+            drawn.corrections.length > 0 &&
+              item("correction", "correction", "corrected: hollow what it was, full what it is"),
+          ],
+      drawn.left > 0 && h("li", { key: "left", class: "muted" }, `the ${most} largest of ${count(all)}`),
     );
   }
 
@@ -251,7 +369,7 @@ export function view(app, name) {
     const latest = data.series
       .map((each) => `${each.name || "all"} ${each.ys[last] === null ? "none" : value(each.ys[last])}`)
       .join(", ");
-    return `Line chart of ${chosen} over ${plural(data.xs.length, "window")}; the newest, ${minute(data.xs[last])}: ${latest}. ${plural(corrections.length, "correction")} since the page was opened. The table below has all numbers.`;
+    return `Line chart of ${chosen} over ${plural(data.xs.length, "window")}; the newest, ${day(data.xs[last])} ${minute(data.xs[last])}: ${latest}. ${plural(corrections.length, "correction")} since the page was opened. The table below has all numbers.`;
   }
 
   function correctionList(chosen, label, rows) {
@@ -280,7 +398,7 @@ export function view(app, name) {
             h(
               "span",
               { class: "which" },
-              `${minute(millis(each.now.window_start))}${label(each.now) ? ` ${label(each.now)}` : ""}`,
+              `${day(millis(each.now.window_start))} ${minute(millis(each.now.window_start))}${label(each.now) ? ` ${label(each.now)}` : ""}`,
             ),
             h(
               "span",
@@ -351,13 +469,7 @@ export function view(app, name) {
   function windowOf(row) {
     const [start, end] = WINDOW.map((each) => millis(row[each]));
     if (start === null) return "–";
-    const today = (app.overview?.at ?? "").slice(0, 10) === new Date(start).toISOString().slice(0, 10);
-    return h(
-      "span",
-      { title: `${iso(start)} to ${iso(end)}` },
-      !today && h("span", { class: "muted" }, `${day(start)} `),
-      `${minute(start)}–${minute(end)}`,
-    );
+    return h("span", { title: `${iso(start)} to ${iso(end)}` }, span(start, end, app.overview?.at));
   }
 
   function ledgerTable() {
@@ -420,7 +532,12 @@ export function view(app, name) {
             "p",
             null,
             h("span", { class: "when" }, clock(Math.floor(each.at / 1000) * 1000)),
-            h("strong", null, row.window_start ? `${minute(millis(row.window_start))} ` : "", label(row)),
+            h(
+              "strong",
+              null,
+              row.window_start ? `${span(millis(row.window_start), millis(row.window_end), app.overview?.at)} ` : "",
+              label(row),
+            ),
             " ",
             kind(each),
           ),
