@@ -265,7 +265,13 @@ export function dead(app) {
         ),
         h("div", { class: "buttons" }, decisions(letter, name)),
       ),
-      letter.error !== error && h("pre", { class: "letter-error" }, letter.error),
+      letter.error !== error &&
+        h(
+          "details",
+          { key: "error" },
+          h("summary", null, "Its own error"),
+          h("pre", { class: "letter-error" }, letter.error),
+        ),
       letter.value !== undefined &&
         letter.value !== null &&
         h(

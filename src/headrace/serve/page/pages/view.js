@@ -3,10 +3,9 @@
 // address has the range and the column that are shown.
 
 import { corrects, paired } from "../changes.js";
-import { chart, seriesOf, SERIES_MAX } from "../chart.js";
 import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
-import { ago, clock, count, day, iso, millis, minute, numeric, plural, span, value, windowKind } from "../format.js";
+import { ago, clock, count, day, iso, millis, numeric, span, value } from "../format.js";
 import { calmly, follow, get } from "../live.js";
 import {
   badge,
@@ -24,9 +23,9 @@ import {
   table,
 } from "../parts.js";
 import { isOpen, progress } from "../progress.js";
-import { rangeBar, rangeOf, searchOf } from "../range.js";
-import { LANES_MAX, lanesOf, timeline } from "../timeline.js";
+import { rangeOf, searchOf } from "../range.js";
 import { spec } from "./flows.js";
+import { overTime } from "./over_time.js";
 import { quoted } from "./query.js";
 
 const ROWS_ASKED = 1000;
@@ -36,6 +35,12 @@ const CORRECTIONS_MAX = 50;
 const FRESH_MS = 1500;
 const TAIL = ["_status", "_corrections", "_updated_at"];
 const WINDOW = ["window_start", "window_end"];
+const ONLY = "only.";
+
+const onlyOf = (search) =>
+  Object.fromEntries(
+    [...search].filter(([key]) => key.startsWith(ONLY)).map(([key, text]) => [key.slice(ONLY.length), text]),
+  );
 
 export function view(app, name, search) {
   const path = `/api/views/${encodeURIComponent(name)}`;
@@ -47,6 +52,9 @@ export function view(app, name, search) {
   let position = null;
   let column = search.get("show");
   let range = rangeOf(search);
+  let only = onlyOf(search); // group -> the value that its rows have
+  const typed = {}; // group -> what is not chosen yet
+  let asking = 0;
   let commits = null;
   let numbered = 0;
   let skipping = false;
@@ -55,18 +63,22 @@ export function view(app, name, search) {
 
   const exists = () => Boolean(app.overview?.views.some((each) => each.name === name));
 
-  const load = calmly(async () => {
+  async function read() {
     if (!exists()) return;
+    const mine = (asking += 1);
     try {
       const bounds = await boundsOf();
-      const asked = new URLSearchParams({ limit: bounds === null ? ROWS_ASKED : ROWS_OF_RANGE, ...bounds });
-      [answer, ledger] = await Promise.all([get(`${path}/rows?${asked}`), get(`${path}/ledger`)]);
+      const asked = new URLSearchParams({ limit: bounds === null ? ROWS_ASKED : ROWS_OF_RANGE, ...only, ...bounds });
+      const found = await Promise.all([get(`${path}/rows?${asked}`), get(`${path}/ledger`)]);
+      if (mine !== asking) return; // something else was chosen meanwhile
+      [answer, ledger] = found;
       problem = null;
     } catch (error) {
-      problem = error;
+      if (mine === asking) problem = error;
     }
     app.draw();
-  });
+  }
+  const load = calmly(read);
 
   /** The range as the server is asked for it; null: the newest rows. */
   async function boundsOf() {
@@ -78,16 +90,33 @@ export function view(app, name, search) {
 
   /** Keeps what is shown in the address, so that it can be shared. */
   function keep() {
-    const said = new URLSearchParams({ ...searchOf(range), ...(column && { show: column }) });
+    const chosen = Object.entries(only).map(([group, text]) => [ONLY + group, text]);
+    const said = new URLSearchParams({
+      ...searchOf(range),
+      ...(column && { show: column }),
+      ...Object.fromEntries(chosen),
+    });
     history.replaceState(null, "", `${location.hash.split("?")[0]}${said.size ? `?${said}` : ""}`);
     app.draw();
   }
 
   function choose(chosen) {
     range = chosen;
-    answer = null;
     keep();
-    load();
+    read();
+  }
+
+  function show(chosen) {
+    column = chosen;
+    keep();
+  }
+
+  function narrow(group, text) {
+    const { [group]: _, ...others } = only;
+    only = text ? { ...others, [group]: text } : others;
+    delete typed[group];
+    keep();
+    read();
   }
 
   const groups = () => app.overview?.flows.find((flow) => flow.view === name)?.groups ?? [];
@@ -141,12 +170,30 @@ export function view(app, name, search) {
       ];
     const flow = all.flows.find((each) => each.view === name);
     const { dropped = 0, corrected = 0 } = flow?.ledger ?? {};
+    const chosen = range !== null || Object.keys(only).length > 0;
     const timed = found.windowed && flow !== undefined;
     const rows =
       answer === null
         ? []
         : answer.rows.map((row) => Object.fromEntries(answer.columns.map((each, at) => [each.name, row[at]])));
     const results = found.columns.filter((each) => ![...WINDOW, ...TAIL, ...(flow?.groups ?? [])].includes(each.name));
+    const boxes = groups().map(onlyBox);
+    const drawn =
+      found.windowed &&
+      overTime(
+        {
+          name,
+          flow,
+          rows,
+          results,
+          corrections,
+          column,
+          range,
+          loaded: answer !== null,
+          more: Boolean(answer?.after),
+        },
+        { choose, show, boxes },
+      );
     return [
       heading(
         name,
@@ -181,7 +228,7 @@ export function view(app, name, search) {
           h("h2", null, "Its flow has a problem"),
           h("pre", { class: "error-text", tabindex: "0" }, flow.error),
         ),
-      found.windowed && panelOfChart(rows, results, flow),
+      drawn,
       timed && isOpen(flow) && panel("Why is this window still open?", { key: "progress" }, progress(flow, all.at)),
       timed && panelOfLedger(flow, isOpen(flow)),
       panel(
@@ -190,12 +237,12 @@ export function view(app, name, search) {
           key: "rows",
           wide: true,
           about: found.windowed ? "Newest windows first." : null,
-          aside: answer?.rows.length > 0 && csvButton(),
+          aside: [!drawn && boxes, answer?.rows.length > 0 && csvButton()],
         },
         answer !== null && rows.length === 0
-          ? range === null
-            ? empty("No rows yet", "The first commit of its flow brings some.")
-            : empty("No rows in this range", "Choose another one above.")
+          ? chosen
+            ? empty("No such rows", "There are none in the range, or of the group, that you chose.")
+            : empty("No rows yet", "The first commit of its flow brings some.")
           : rowsTable(rows, found, results, flow),
       ),
       panel(
@@ -209,6 +256,22 @@ export function view(app, name, search) {
     ];
   }
 
+  const onlyBox = (group) =>
+    h(
+      "label",
+      { class: "only", key: `only ${group}` },
+      `only ${group}`,
+      h("input", {
+        type: "search",
+        value: typed[group] ?? only[group] ?? "",
+        placeholder: "all",
+        autocomplete: "off",
+        spellcheck: "false",
+        oninput: (event) => (typed[group] = event.target.value),
+        onchange: (event) => narrow(group, event.target.value),
+      }),
+    );
+
   const csvButton = () =>
     h(
       "button",
@@ -217,9 +280,15 @@ export function view(app, name, search) {
     );
 
   function commandsOf() {
-    const [from, to] = [range?.from, range?.to].map((at) => at !== undefined && new Date(at).toISOString());
-    const words = from
-      ? [`select * from ${quoted(name)} where window_start >= ? and window_start < ?`, "--param", from, "--param", to]
+    const conditions = Object.entries(only).map(([group, text]) => [`${quoted(group)} = ?`, text]);
+    if (range?.from)
+      conditions.push(
+        ["window_start >= ?", new Date(range.from).toISOString()],
+        ["window_start < ?", new Date(range.to).toISOString()],
+      );
+    const where = conditions.map(([sql]) => sql).join(" and ");
+    const words = conditions.length
+      ? [`select * from ${quoted(name)} where ${where}`, ...conditions.flatMap(([, text]) => ["--param", text])]
       : [name];
     return [
       ["The rows", "query", ...words],
@@ -240,185 +309,6 @@ export function view(app, name, search) {
       ledgerBar(flow.ledger),
       flow.window && ledgerTable(),
     );
-
-  // -- the chart -------------------------------------------------------------------------------------
-
-  function panelOfChart(rows, results, flow) {
-    const numbers = results.filter((each) => numeric(each.type));
-    if (numbers.length === 0) return null;
-    const chosen = numbers.find((each) => each.name === column)?.name ?? numbers[0].name;
-    const label = (row) => (flow?.groups ?? []).map((group) => value(row[group])).join(" · ");
-    const sessions = windowKind(flow?.window) === "session";
-    const marked = windowKind(flow?.window) === "sliding" ? WINDOW[1] : WINDOW[0]; // where a result has its mark
-    const points = rows.map((row) => ({
-      at: millis(row[marked]),
-      start: millis(row.window_start),
-      end: millis(row.window_end),
-      group: label(row),
-      number: row[chosen] === null ? null : Number(row[chosen]),
-      final: row._status === "final",
-      corrected: row._corrections > 0,
-    }));
-    const seen = points.length
-      ? { from: Math.min(...points.map((each) => each.start)), to: Math.max(...points.map((each) => each.end)) }
-      : null;
-    const drawn = sessions ? lanesOf(points) : dataOf(points, label, chosen, marked);
-    return panel(
-      "Over event time",
-      {
-        key: "chart",
-        wide: true,
-        aside: [columnChoice(numbers, chosen), rangeBar(range, range?.from ? range : seen, choose)],
-      },
-      points.length === 0
-        ? answer === null
-          ? h("p", { class: "about", key: "reading" }, "Reading…")
-          : nothing()
-        : sessions
-          ? timeline(`${name} ${chosen}`, drawn, {
-              unit: chosen,
-              summary: `Timeline of ${plural(points.length, "session")}, ${span(seen.from, seen.to)}. The table below has all numbers.`,
-              narrow: matchMedia("(max-width: 700px)").matches,
-              zoom: (from, to) => choose({ from, to }),
-            })
-          : chart(`${name} ${chosen}`, drawn, summary(drawn, chosen)),
-      points.length > 0 && legend(drawn, sessions, chosen),
-      answer?.after &&
-        h(
-          "p",
-          { class: "bounded", key: "bounded" },
-          `The newest ${count(rows.length)} rows${range ? " of this range" : ""}: zoom in, or go back, for others.`,
-        ),
-      correctionList(chosen, label, rows),
-    );
-  }
-
-  const nothing = () =>
-    range === null
-      ? empty("Nothing to draw yet", null)
-      : empty("No window starts in this range", "Zoom out, or choose the newest rows.");
-
-  function columnChoice(numbers, chosen) {
-    if (numbers.length < 2) return null;
-    const change = (event) => {
-      column = event.target.value;
-      keep();
-    };
-    return h(
-      "label",
-      { class: "choose", key: "column" },
-      "showing ",
-      h(
-        "select",
-        { value: chosen, onchange: change },
-        numbers.map((each) =>
-          h("option", { key: each.name, value: each.name, selected: each.name === chosen }, each.name),
-        ),
-      ),
-    );
-  }
-
-  function dataOf(points, label, chosen, marked) {
-    const open = points.filter((point) => !point.final).map((point) => point.at);
-    const old = corrections.map((each) => ({
-      at: millis(each.now[marked]),
-      group: label(each.now),
-      was: Number(each.was[chosen] ?? 0),
-      now: Number(each.now[chosen] ?? 0),
-    }));
-    const data = seriesOf(points);
-    const drawn = new Set(data.xs);
-    return {
-      ...data,
-      corrections: old.filter((each) => each.was !== each.now && drawn.has(each.at)),
-      open: open.length ? Math.min(...open) : null,
-      unit: chosen,
-      connected: marked === WINDOW[1],
-      lone: Math.max(1000, ...points.map((point) => point.end - point.start)),
-      zoom: (from, to) => choose({ from, to }),
-    };
-  }
-
-  function legend(drawn, sessions, chosen) {
-    const item = (key, swatch, ...said) =>
-      h("li", { key }, swatch && h("i", { class: `swatch ${swatch}`, "aria-hidden": "true" }), said);
-    const bars = sessions ? drawn.lanes.flatMap((lane) => lane.bars) : [];
-    const most = sessions ? LANES_MAX : SERIES_MAX;
-    const all = drawn.left + (drawn.lanes ?? drawn.series).length;
-    return h(
-      "ul",
-      { class: "legend", key: "legend" },
-      sessions
-        ? [
-            item("bar", "s1", `a session: the darker, the larger its ${chosen}`),
-            bars.some((bar) => !bar.final) && item("open", "open-session", "open: may still grow"),
-            bars.some((bar) => bar.corrected) && item("corrected", "corrected-session", "corrected"),
-          ]
-        : [
-            drawn.series.map((each, at) => item(each.name, `s${at + 1}`, each.name || "all")),
-            drawn.open !== null && item("open", "open", "open: may still grow"),
-            drawn.corrections.length > 0 &&
-              item("correction", "correction", "corrected: hollow what it was, full what it is"),
-          ],
-      drawn.left > 0 && h("li", { key: "left", class: "muted" }, `the ${most} largest of ${count(all)}`),
-    );
-  }
-
-  function summary(data, chosen) {
-    const last = data.xs.length - 1;
-    const latest = data.series
-      .map((each) => `${each.name || "all"} ${each.ys[last] === null ? "none" : value(each.ys[last])}`)
-      .join(", ");
-    return `Line chart of ${chosen} over ${plural(data.xs.length, "window")}; the newest, ${day(data.xs[last])} ${minute(data.xs[last])}: ${latest}. ${plural(corrections.length, "correction")} since the page was opened. The table below has all numbers.`;
-  }
-
-  function correctionList(chosen, label, rows) {
-    const before = rows.filter((row) => row._corrections > 0).length;
-    if (corrections.length === 0) {
-      return h(
-        "p",
-        { class: "about", key: "corrections" },
-        before
-          ? `${plural(before, "result was", "results were")} corrected before; the next correction is shown here as it comes, − old and + new.`
-          : "No result was corrected. When a straggler changes one, the old value stays in the chart, and both are listed here.",
-      );
-    }
-    return h(
-      "div",
-      { key: "corrections" },
-      h("h3", null, "Corrections"),
-      h(
-        "ol",
-        { class: "corrections", "aria-live": "polite" },
-        corrections.map((each) =>
-          h(
-            "li",
-            { key: each.number },
-            h("span", { class: "when" }, clock(Math.floor(each.at / 1000) * 1000)),
-            h(
-              "span",
-              { class: "which" },
-              `${day(millis(each.now.window_start))} ${minute(millis(each.now.window_start))}${label(each.now) ? ` ${label(each.now)}` : ""}`,
-            ),
-            h(
-              "span",
-              { class: "minus" },
-              "−",
-              h("span", { class: "unseen" }, " old"),
-              ` ${chosen} ${value(each.was[chosen])}`,
-            ),
-            h(
-              "span",
-              { class: "plus" },
-              "+",
-              h("span", { class: "unseen" }, " new"),
-              ` ${chosen} ${value(each.now[chosen])}`,
-            ),
-          ),
-        ),
-      ),
-    );
-  }
 
   // -- the tables ------------------------------------------------------------------------------------
 
@@ -459,7 +349,7 @@ export function view(app, name, search) {
       rows,
       {
         keyed: nameOf,
-        total: Math.max(found.rows, rows.length),
+        total: range === null && Object.keys(only).length === 0 ? Math.max(found.rows, rows.length) : rows.length,
         rowClass: (row) => (now - (fresh.get(nameOf(row)) ?? 0) < FRESH_MS ? "fresh" : ""),
         max: ROWS_MAX,
       },
