@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.serve.naming import helps, reader_name, reads_of
+from headrace.serve.naming import helps, named_sources, reader_name
 from tests.serve.conftest import Served
 from tests.views.committing import SPEC, Committing
 
@@ -29,12 +29,14 @@ def test_a_flow_that_takes_out_duplicates_belongs_to_another() -> None:
 
 def test_sources_are_what_the_user_wrote() -> None:
     topic = {"kind": "topic", "name": "clicks"}
-    assert reads_of(SPEC, [SPEC]) == [topic]
-    assert reads_of(ONCE, [HELPER, ONCE]) == [topic]
+    assert named_sources(SPEC, [SPEC]) == [topic]
+    assert named_sources(ONCE, [HELPER, ONCE]) == [topic]
     behind = replace(ONCE, sources=("__records.once.dedup",))
-    assert reads_of(behind, [APPROXIMATE, behind]) == [topic, {"kind": "topic", "name": "taps"}]
+    assert named_sources(behind, [APPROXIMATE, behind]) == [topic, {"kind": "topic", "name": "taps"}]
     for source in ("__changes.once", "__finals.once"):
-        assert reads_of(replace(SPEC, name="hours", sources=(source,)), [ONCE]) == [{"kind": "view", "name": "once"}]
+        assert named_sources(replace(SPEC, name="hours", sources=(source,)), [ONCE]) == [
+            {"kind": "view", "name": "once"}
+        ]
 
 
 def test_readers_have_the_names_of_flows() -> None:

@@ -412,6 +412,13 @@ def test_sessions_and_sliding_windows_are_drawn(page: Any) -> None:
     expect(bars.first).to_have_attribute("title", re.compile(r"^ann\n1 Jan( 2026)? 00:00–00:00:02\nn 1$"))
     boxes = page.locator(".session-lane").first.locator(".session").evaluate_all("all => all.map(e => e.offsetLeft)")
     assert boxes == sorted(boxes) and boxes[-1] - boxes[0] > 200
+    lines = page.locator(".timeline .sessions").first.bounding_box()
+    page.mouse.move(lines["x"] + 2, lines["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(lines["x"] + lines["width"] * 0.16, lines["y"] + 4, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"views/visits\?from=2025-12-31T23%3A59%3A59.*&to=2026-01-01T00%3A00%3A1[56]"))
+    expect(bars).to_have_count(4)  # those that start in the first 15 of 101 seconds
 
     go(page, "views/recent")
     expect(page.locator(".chart canvas")).to_be_visible()

@@ -3,13 +3,13 @@ that takes out duplicates before another one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.log.embedded.retention import FLOW
 from headrace.views.contract import FlowSpec, feed_topic
 
-__all__ = ["helps", "reader_name", "reads_of"]
+__all__ = ["flow_names", "helps", "named_sources", "reader_name"]
 
 DEDUP = ".dedup"
 FEEDS = (feed_topic("", "updates"), feed_topic("", "final"))
@@ -21,17 +21,22 @@ def helps(spec: FlowSpec) -> str | None:
     return spec.name.removesuffix(DEDUP) if internal and spec.name.endswith(DEDUP) else None
 
 
-def reads_of(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, Any]]:
+def named_sources(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, Any]]:
     """The topics and views that a user wrote as the flow's sources: [{"kind": "topic" | "view", "name"}]."""
     helpers = {each.target: each for each in specs if helps(each) == spec.name}
     out: list[dict[str, Any]] = []
     for source in spec.sources:
         if source in helpers:
-            out += reads_of(helpers[source], ())
+            out += named_sources(helpers[source], ())
         else:
             feed = next((prefix for prefix in FEEDS if source.startswith(prefix)), None)
             out.append({"kind": "view" if feed else "topic", "name": source.removeprefix(feed or "")})
     return out
+
+
+def flow_names(specs: Sequence[FlowSpec]) -> dict[str, dict[str, Any]]:
+    """Of each flow `helps` and `reads`, as the overview has them."""
+    return {spec.name: {"helps": helps(spec), "reads": named_sources(spec, specs)} for spec in specs}
 
 
 def reader_name(group: str) -> str:

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQ
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.log.standing import duration, group_facts
 from headrace.serve.home import Home
-from headrace.serve.naming import helps, reader_name, reads_of
+from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
 from headrace.views.standing import lag_of, sources_of
 
@@ -186,18 +186,16 @@ class _Gatherer:
         topics = [] if log is None else log.topics()
         glances = home.views.glances()
         flows = [self._flow(log, glance, statuses.get(glance.spec.name)) for glance in glances]
-        for flow, glance in zip(flows, glances, strict=True):
-            flow["helps"] = helps(glance.spec)
-            flow["reads"] = reads_of(glance.spec, (each.spec for each in glances))
         groups = [self._group(topic, group) for topic in topics for group in topic.groups()]
         letters = {"count": 0, "latest": []} if log is None else self._letters(log)
+        names = flow_names([glance.spec for glance in glances])
         facts: Facts = {
             "at": datetime.now(UTC),
             "home": str(home.path),
             "version": headrace.__version__,
             "runner": _runner(glances),
             "topics": [self._topic(topic) for topic in topics],
-            "flows": flows,
+            "flows": [{**flow, **names[flow["name"]]} for flow in flows],
             "views": [self._view(glance) for glance in glances if glance.spec.view and glance.spec.view.public],
             "groups": groups,
             "queues": [_queue(topic.name, queue) for topic in topics for queue in topic.queues()],
