@@ -173,6 +173,7 @@ export function graph(overview, { down = false } = {}) {
           "aria-label": "Flow graph",
         },
         edges.map((edge) => drawnEdge(edge, placed, down)),
+        !down && edges.map((edge) => edgeLabels(edge, placed.node(edge.to))),
         [...nodes.values()].map((node) => drawnNode(down ? told(node, edges) : node, placed.node(node.id))),
       ),
     ),
@@ -197,12 +198,9 @@ function drawnEdge(edge, placed, down) {
   const path = channel(from, into, down);
   const wide = 2 + Math.min(2.5, Math.log10(1 + (edge.rate ?? 0)));
   const speed = edge.rate > 0 ? Math.max(0.6, 3 - Math.log10(1 + edge.rate)) : 0;
-  const late = edge.lag > 0;
-  const lag = edge.lag === undefined || edge.lag === null ? null : `lag ${count(edge.lag)}`;
-  const at = { x: into.x - into.width / 2 - 14, "text-anchor": "end" }; // beside its end, where no other one runs
   return h(
     "g",
-    { class: `edge${late ? " late" : ""}`, key: `${edge.from} ${edge.to}`, "aria-hidden": "true" },
+    { class: "edge", key: `${edge.from} ${edge.to}`, "aria-hidden": "true" },
     h("path", { class: "bed", d: path, "stroke-width": wide + 4 }),
     h("path", {
       class: speed ? "water" : "water still",
@@ -210,8 +208,18 @@ function drawnEdge(edge, placed, down) {
       "stroke-width": wide,
       style: { "animation-duration": `${speed.toFixed(1)}s` },
     }),
-    !down && edge.label && h("text", { key: "rate", ...at, y: into.y - 10 }, edge.label),
-    !down && lag && h("text", { key: "lag", class: "lag", ...at, y: into.y + 20 }, lag),
+  );
+}
+
+/** Beside a channel's end, above all channels. */
+function edgeLabels(edge, into) {
+  const lag = edge.lag === undefined || edge.lag === null ? null : `lag ${count(edge.lag)}`;
+  const at = { x: into.x - into.width / 2 - 14, "text-anchor": "end" };
+  return h(
+    "g",
+    { class: `edge${edge.lag > 0 ? " late" : ""}`, key: `labels ${edge.from} ${edge.to}`, "aria-hidden": "true" },
+    edge.label && h("text", { key: "rate", ...at, y: into.y - 10 }, edge.label),
+    lag && h("text", { key: "lag", class: "lag", ...at, y: into.y + 20 }, lag),
   );
 }
 

@@ -226,6 +226,12 @@ export function spark(numbers, label) {
   );
 }
 
+/** Whether a flow counts what becomes of its records: one that only copies them does not. */
+export const hasLedger = (flow) => Object.values(flow.ledger ?? {}).some((number) => number > 0);
+
+/** The flows that do, those that lost the most first. */
+export const counting = (flows) => flows.filter(hasLedger).sort((a, b) => b.ledger.dropped - a.ledger.dropped);
+
 /** What became of the records: a bar of parts, and the numbers in words. What was lost is the loudest. */
 export function ledgerBar(ledger) {
   const parts = [

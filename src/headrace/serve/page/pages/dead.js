@@ -4,6 +4,7 @@
 import { h } from "../dom.js";
 import { count, iso, plural } from "../format.js";
 import { calmly, get, post } from "../live.js";
+import { sourceName } from "../names.js";
 import { badge, copyable, empty, heading, link, panel } from "../parts.js";
 
 const LETTERS_ASKED = 1000;
@@ -183,7 +184,7 @@ export function dead(app) {
           null,
           badge(letter.reason, "warn"),
           ` ${plural(number, "letter")}`,
-          letter.topic && [" for ", link(letter.topic, "topics", letter.topic)],
+          letter.topic && [" for ", link(sourceName(letter.topic), "topics", letter.topic)],
         ),
         number > 1 && bulk(group, acts),
       ),
@@ -259,7 +260,7 @@ export function dead(app) {
           { class: "about" },
           `#${letter.id}`,
           letter.at && ` · ${iso(Date.parse(letter.at))}`,
-          at.length > 0 && ` · ${letter.topic} ${at.join(" / ")}`,
+          at.length > 0 && ` · ${sourceName(letter.topic)} ${at.join(" / ")}`,
           letter.source && ` · from ${letter.source}`,
           letter.deliveries ? ` · ${plural(letter.deliveries, "delivery", "deliveries")}` : null,
         ),

@@ -5,8 +5,10 @@ import { ago, clock, count, duration, rate } from "../format.js";
 import {
   badge,
   commands,
+  counting,
   empty,
   figures,
+  hasLedger,
   heading,
   ledgerBar,
   link,
@@ -43,6 +45,7 @@ export function flows() {
     title: "Flows",
     render(all) {
       if (all.flows.length === 0) return [heading("Flows"), noFlows()];
+      const counted = counting(all.flows);
       return [
         heading("Flows", "Each reads topics and keeps one view, or writes one topic."),
         panel(
@@ -54,28 +57,29 @@ export function flows() {
           .filter((flow) => flow.error)
           .slice(0, ROWS_MAX)
           .map((flow) => failure(flow)),
-        panel(
-          "What became of every record",
-          {
-            key: "ledgers",
-            wide: true,
-            about: "Rows in = on time + corrected + dropped + untimed. A straggler is never lost in silence.",
-          },
-          h(
-            "div",
-            { class: "cells" },
-            all.flows
-              .slice(0, 12)
-              .map((flow) =>
-                h(
-                  "div",
-                  { class: "cell", key: flow.name },
-                  h("h3", null, link(flow.name, "flows", flow.name)),
-                  ledgerBar(flow.ledger),
+        counted.length > 0 &&
+          panel(
+            "What became of every record",
+            {
+              key: "ledgers",
+              wide: true,
+              about: "Rows in = on time + corrected + dropped + untimed. A straggler is never lost in silence.",
+            },
+            h(
+              "div",
+              { class: "cells" },
+              counted
+                .slice(0, 12)
+                .map((flow) =>
+                  h(
+                    "div",
+                    { class: "cell", key: flow.name },
+                    h("h3", null, link(flow.name, "flows", flow.name)),
+                    ledgerBar(flow.ledger),
+                  ),
                 ),
-              ),
+            ),
           ),
-        ),
       ];
     },
   };
@@ -144,7 +148,7 @@ export function flow(app, name) {
           ["Dead letters", count(found.dead), { tone: found.dead ? "warn" : null }],
         ),
         isOpen(found) && panel("Why is this window still open?", { key: "progress" }, progress(found, all.at)),
-        panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
+        hasLedger(found) && panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
         panel("What it does", { key: "spec" }, spec(found)),
         panel(
           "Where it is",
@@ -174,9 +178,11 @@ export function spec(flow) {
       ["Grouped by", flow.groups?.length ? flow.groups.map((each) => h("code", { key: each }, each)) : "nothing"],
       [
         "Aggregates",
-        Object.entries(flow.aggregates ?? {}).map(([name, text]) =>
-          h("div", { key: name }, h("code", null, `${name} = ${text}`)),
-        ),
+        Object.keys(flow.aggregates ?? {}).length
+          ? Object.entries(flow.aggregates).map(([name, text]) =>
+              h("div", { key: name }, h("code", null, `${name} = ${text}`)),
+            )
+          : "none: it passes records on",
       ],
     ]
       .filter(Boolean)

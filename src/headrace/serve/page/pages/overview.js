@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { ago, compact, count, plural, rate } from "../format.js";
 import { graph } from "../graph.js";
-import { figures, firstSteps, heading, ledgerBar, link, panel, state } from "../parts.js";
+import { counting, figures, firstSteps, heading, ledgerBar, link, panel, state } from "../parts.js";
 import { isOpen, progress } from "../progress.js";
 
 const FLOWS_MAX = 6;
@@ -21,6 +21,7 @@ export function overview(app) {
     const lag = all.flows.reduce((sum, flow) => sum + (flow.lag ?? 0), 0);
     const dropped = all.flows.reduce((sum, flow) => sum + (flow.ledger?.dropped ?? 0), 0);
     const open = all.flows.filter(isOpen);
+    const counted = counting(all.flows);
     return [
       heading(all.runner.app || "Overview", about(all), state(all.runner.state)),
       figures(
@@ -63,7 +64,7 @@ export function overview(app) {
             ),
           open.length > FLOWS_MAX && more(open.length),
         ),
-      all.flows.length > 0 &&
+      counted.length > 0 &&
         panel(
           "What became of every record",
           {
@@ -74,13 +75,13 @@ export function overview(app) {
           h(
             "div",
             { class: open.length ? "stack" : "cells" },
-            all.flows
+            counted
               .slice(0, FLOWS_MAX)
               .map((flow) =>
                 h("div", { key: flow.name, class: "cell" }, h("h3", null, named(flow)), ledgerBar(flow.ledger)),
               ),
           ),
-          all.flows.length > FLOWS_MAX && more(all.flows.length),
+          counted.length > FLOWS_MAX && more(counted.length),
         ),
     ];
   }

@@ -122,6 +122,11 @@ export function view(app, name, search) {
   const groups = () => app.overview?.flows.find((flow) => flow.view === name)?.groups ?? [];
   const nameOf = (row) => JSON.stringify([row.window_start, ...groups().map((group) => row[group])]);
 
+  function within(row) {
+    const at = millis(row.window_start);
+    return !range?.from || (at >= range.from && at < range.to);
+  }
+
   let feed = null;
 
   function listen() {
@@ -143,7 +148,7 @@ export function view(app, name, search) {
           if (corrects(told)) corrections = [told, ...corrections].slice(0, CORRECTIONS_MAX);
           if (fresh.size > 5000) fresh.clear();
           fresh.set(told.name, told.at);
-          load();
+          if (within(told.now ?? told.was)) load();
         },
       },
       (said) => said === "open" && load(),
@@ -152,7 +157,7 @@ export function view(app, name, search) {
 
   function told(all) {
     const now = all.flows.find((flow) => flow.view === name)?.commits;
-    if (commits !== null && now !== commits) load();
+    if (commits !== null && now !== commits && !range?.from) load(); // a chosen range changes by its rows alone
     commits = now;
     if (exists()) listen();
   }
