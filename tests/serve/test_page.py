@@ -698,7 +698,7 @@ def test_why_a_window_is_open(page: Any) -> None:
         f"Window 09:01:10–09:02:10 {until}; partition 1 has no event with a time yet, and 1 other is not there either.",
         f"Window 09:01–09:02 {until} (its end and 10 s of grace); all have, so it closes with the next commit.",
         f"Window 09:01–09:02 {until} (its end and 10 s of grace); "
-        "1 quiet partition moves with the clock, so it closes shortly.",
+        "1 quiet partition moves on with the clock, so it closes in about 30 s.",
         f"Window 09:01–09:02 {until} (its end and 10 s of grace); its app does not run, so nothing moves.",
         f"The session up to 09:01 {until} (1 min without a record and 10 s of grace); partition 0 is at 09:02:00.",
     ]

@@ -57,7 +57,7 @@ function held(flow, partitions, holding, named, today) {
   if (holding.length === 0) {
     const quiet = partitions.filter((each) => each.idle).length;
     return quiet
-      ? `${plural(quiet, "quiet partition")} move${quiet === 1 ? "s" : ""} with the clock, so it closes shortly.`
+      ? `${plural(quiet, "quiet partition")} move${quiet === 1 ? "s" : ""} on with the clock${soon(flow)}.`
       : "all have, so it closes with the next commit.";
   }
   const last = holding.reduce((a, b) => ((b.at ?? -Infinity) < (a.at ?? -Infinity) ? b : a));
@@ -70,6 +70,12 @@ function held(flow, partitions, holding, named, today) {
         ? ", and 1 other is not there either"
         : `, and ${others} others are not there either`;
   return `${named(last)} ${where}${more}.`;
+}
+
+/** How long that takes: a second of the clock is one of event time. */
+function soon(flow) {
+  const left = (millis(flow.closes_at) - millis(flow.frontier)) / 1000;
+  return flow.frontier === null || left <= 0 ? "" : `, so it closes in about ${duration(Math.ceil(left))}`;
 }
 
 /** The picture: a line for each partition, the window's end, its grace, and the frontier. `today`: an ISO text. */
