@@ -21,6 +21,7 @@ from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQ
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.log.standing import duration, group_facts
 from headrace.serve.home import Home
+from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
 from headrace.views.standing import lag_of, sources_of
 
@@ -187,13 +188,14 @@ class _Gatherer:
         flows = [self._flow(log, glance, statuses.get(glance.spec.name)) for glance in glances]
         groups = [self._group(topic, group) for topic in topics for group in topic.groups()]
         letters = {"count": 0, "latest": []} if log is None else self._letters(log)
+        names = flow_names([glance.spec for glance in glances])
         facts: Facts = {
             "at": datetime.now(UTC),
             "home": str(home.path),
             "version": headrace.__version__,
             "runner": _runner(glances),
             "topics": [self._topic(topic) for topic in topics],
-            "flows": flows,
+            "flows": [{**flow, **names[flow["name"]]} for flow in flows],
             "views": [self._view(glance) for glance in glances if glance.spec.view and glance.spec.view.public],
             "groups": groups,
             "queues": [_queue(topic.name, queue) for topic in topics for queue in topic.queues()],
@@ -381,15 +383,16 @@ def letter_facts(letter: DeadLetter) -> Facts:
 
 def _problems(facts: Facts, topics: Iterable[EmbeddedTopic]) -> Iterable[str]:
     for flow in facts["flows"]:
+        name = flow["helps"] or flow["name"]
         if flow["state"] in ("failed", "retrying"):
-            yield f"Flow {flow['name']} is {flow['state']}: {flow['error'] or 'no reason known'}"
+            yield f"Flow {name} is {flow['state']}: {flow['error'] or 'no reason known'}"
         elif flow["state"] == "stopped" and flow["lag"]:
-            yield f"Flow {flow['name']} is stopped, and {flow['lag']} records wait for it. Run its app."
+            yield f"Flow {name} is stopped, and {flow['lag']:,} records wait for it. Run its app."
     for group in facts["groups"]:
         left = group["time_to_loss_seconds"]
         if left is not None and left < LOSS_SECONDS:
             hours = f"{left / 3600:.1f} hours"
-            yield f"Retention overtakes {group['group']} of {group['topic']} in {hours} at its pace."
+            yield f"Retention overtakes {reader_name(group['group'])} of {group['topic']} in {hours} at its pace."
     for topic in topics:
         for risk in topic.at_risk():
             if risk.kind == "queue":

@@ -4,6 +4,7 @@
 import { h, patch } from "./dom.js";
 import { clock, count } from "./format.js";
 import { follow, get } from "./live.js";
+import { asNamed } from "./names.js";
 import { to } from "./parts.js";
 import { consumers } from "./pages/consumers.js";
 import { dead } from "./pages/dead.js";
@@ -38,8 +39,8 @@ const PARTS = [
   ["flows", "Flows"],
   ["topics", "Topics"],
   ["views", "Views"],
-  ["queues", "Readers"],
-  ["dead", "Dead letters"],
+  ["readers", "Readers"],
+  ["dead-letters", "Dead letters"],
   ["query", "Query"],
 ];
 const PAGES = {
@@ -47,12 +48,13 @@ const PAGES = {
   flows: [flows, flow],
   topics: [topics, topic],
   views: [views, view],
-  queues: consumers,
-  dead,
+  readers: consumers,
+  "dead-letters": dead,
   query,
 };
 
 let shown = { part: null, path: null };
+let menu = false; // of small screens: whether it is open
 
 function route() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -63,12 +65,12 @@ function route() {
     pieces = [""];
   }
   const [part, name] = pieces;
-  if (shown.path === path && app.page) return;
   app.page?.leave?.();
   const found = Object.hasOwn(PAGES, part) ? PAGES[part] : null;
   const make = Array.isArray(found) ? found[name ? 1 : 0] : found;
   const first = shown.path === null;
   shown = { part, path };
+  menu = false;
   app.page = make
     ? make(app, name, new URLSearchParams(search))
     : {
@@ -79,7 +81,6 @@ function route() {
   patch(document.getElementById("main"));
   draw.now();
   scrollTo(0, 0);
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!first) document.getElementById("main").focus({ preventScroll: true });
 }
 
@@ -124,14 +125,37 @@ function bar() {
       h("span", null, "headrace"),
     ),
     h(
+      "button",
+      {
+        class: "menu",
+        key: "menu",
+        type: "button",
+        "aria-expanded": String(menu),
+        "aria-controls": "parts",
+        onclick: () => opens(!menu),
+      },
+      PARTS.find(([part]) => part === shown.part)?.[1] ?? "Parts",
+      letters > 0 && h("span", { class: "bubble", "aria-hidden": "true" }, count(letters)),
+      h("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, h("path", { d: "M2 4l4 4 4-4" })),
+    ),
+    h(
       "nav",
-      { "aria-label": "Parts" },
+      {
+        id: "parts",
+        class: menu ? "open" : null,
+        "aria-label": "Parts",
+        onkeydown: (event) => {
+          if (event.key !== "Escape" || !menu) return;
+          opens(false);
+          document.querySelector("button.menu").focus();
+        },
+      },
       PARTS.map(([part, title]) =>
         h(
           "a",
           { key: part, href: to(part), "aria-current": shown.part === part ? "page" : null },
           title,
-          part === "dead" &&
+          part === "dead-letters" &&
             letters > 0 &&
             h("span", { class: "bubble" }, h("span", { class: "unseen" }, ": "), count(letters)),
         ),
@@ -163,6 +187,11 @@ function bar() {
       ),
     ),
   ];
+}
+
+function opens(it) {
+  menu = it;
+  draw();
 }
 
 function toggled() {
@@ -282,14 +311,14 @@ function ask({ title, text, action }) {
 // -- what the server says ---------------------------------------------------------------------------------
 
 function told(overview) {
-  app.overview = overview;
+  app.overview = asNamed(overview);
   app.trouble = null;
   for (const each of overview.topics) {
     const rates = app.rates.get(each.name) ?? [];
     app.rates.set(each.name, [...rates, each.rate ?? 0].slice(-HISTORY));
   }
   app.connection = "open";
-  app.page?.told?.(overview);
+  app.page?.told?.(app.overview);
   draw();
 }
 

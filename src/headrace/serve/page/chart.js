@@ -1,14 +1,18 @@
 // A windowed view over event time, drawn by uPlot. Final windows are full marks, open ones hollow on a tinted ground
 // (they may still change), and a correction is what it is: the old value stays as a hollow mark, joined to the new one.
+// Dragging across the chart asks for that stretch of time.
 
+import { tickLabels, timeTicks } from "./axis.js";
 import { h } from "./dom.js";
-import { compact, minute, value } from "./format.js";
+import { compact, day, minute, value } from "./format.js";
 
 export const SERIES_MAX = 5;
-const HEIGHT = 260;
+const HEIGHT = 280;
+const TICK_PIXELS = 96;
+const DRAG_PIXELS = 6; // less is a click
 
 /**
- * What is drawn: {xs, series: [{name, ys, finals}], left}, of rows [{start, group, number, final}]. The groups with
+ * What is drawn: {xs, series: [{name, ys, finals}], left}, of rows [{at, group, number, final}]. The groups with
  * the largest totals have a line each; `left` groups have none.
  */
 export function seriesOf(rows) {
@@ -16,7 +20,7 @@ export function seriesOf(rows) {
   const starts = new Set();
   for (const row of rows) {
     totals.set(row.group, (totals.get(row.group) ?? 0) + Math.abs(row.number ?? 0));
-    starts.add(row.start);
+    starts.add(row.at);
   }
   const xs = [...starts].sort((a, b) => a - b);
   const at = new Map(xs.map((start, index) => [start, index]));
@@ -28,8 +32,8 @@ export function seriesOf(rows) {
   for (const row of rows) {
     const found = series[names.indexOf(row.group)];
     if (found) {
-      found.ys[at.get(row.start)] = row.number;
-      found.finals[at.get(row.start)] = row.final;
+      found.ys[at.get(row.at)] = row.number;
+      found.finals[at.get(row.at)] = row.final;
     }
   }
   return { xs, series, left: totals.size - names.length };
@@ -44,7 +48,11 @@ function colour(name) {
   return found;
 }
 
-/** The chart's element. `data`: of `seriesOf`, with `corrections` [{start, group, was, now}], `open` (start of the first open window or null). */
+/**
+ * The chart's element. `data`: of `seriesOf`, with `corrections` [{at, group, was, now}], `open` (where the first open
+ * window is, or null), `unit` (what the numbers are), `connected` (whether lines go on where other groups have marks),
+ * `lone` (milliseconds on either side of a single mark) and `zoom(from, to)`.
+ */
 export function chart(key, data, summary) {
   return h("div", {
     key,
@@ -79,17 +87,17 @@ function unmount(element) {
 
 function show(element, data) {
   const kept = charts.get(element);
-  const names = JSON.stringify(data.series.map((each) => each.name));
   kept.data = data;
-  if (kept.plot === null || kept.names !== names) remake(element, kept);
+  if (kept.plot === null || kept.names !== namesOf(data)) remake(element, kept);
   else kept.plot.setData(values(data));
 }
 
+const namesOf = (data) => JSON.stringify([data.unit, ...data.series.map((each) => each.name)]);
 const values = (data) => [data.xs.map((at) => at / 1000), ...data.series.map((each) => each.ys)];
 
 function remake(element, kept) {
   kept.plot?.destroy();
-  kept.names = JSON.stringify(kept.data.series.map((each) => each.name));
+  kept.names = namesOf(kept.data);
   const ink = colour("muted");
   const line = colour("line");
   const ground = colour("surface");
@@ -120,7 +128,8 @@ function remake(element, kept) {
     const crowded = xs.length > plot.bbox.width / (7 * pixel);
     plot.ctx.save();
     ys.forEach((y, at) => {
-      if (y === null || (crowded && finals[at])) return;
+      const alone = ys[at - 1] == null && ys[at + 1] == null && !kept.data.connected; // no line leads to it
+      if (y === null || (crowded && finals[at] && !alone)) return;
       plot.ctx.beginPath();
       plot.ctx.arc(plot.valToPos(xs[at] / 1000, "x", true), plot.valToPos(y, "y", true), 2.8 * pixel, 0, 2 * Math.PI);
       plot.ctx.fillStyle = finals[at] ? lines[index - 1] : ground;
@@ -149,7 +158,7 @@ function remake(element, kept) {
     ctx.lineWidth = 2 * pixel;
     ctx.fillStyle = ground;
     const drawn = kept.data.corrections.filter((each) => kept.data.series.some(({ name }) => name === each.group));
-    const at = ({ start }, y) => [plot.valToPos(start / 1000, "x", true), plot.valToPos(y ?? 0, "y", true)];
+    const at = (each, y) => [plot.valToPos(each.at / 1000, "x", true), plot.valToPos(y ?? 0, "y", true)];
     const dot = ([x, y], radius) => {
       ctx.beginPath();
       ctx.arc(x, y, radius * pixel, 0, 2 * Math.PI);
@@ -168,7 +177,7 @@ function remake(element, kept) {
     ctx.fillStyle = coral;
     const said = new Set(); // the newest come first: of a result that was corrected twice, one value is what it is
     for (const each of drawn) {
-      const result = `${each.start} ${each.group}`;
+      const result = `${each.at} ${each.group}`;
       if (said.has(result)) continue;
       said.add(result);
       dot(at(each, each.now), 4);
@@ -181,23 +190,36 @@ function remake(element, kept) {
     {
       width: element.clientWidth || 600,
       height: HEIGHT,
-      padding: [12, 14, 0, 0],
+      padding: [12, 28, 0, 0],
       legend: { show: false },
-      cursor: { points: { show: false }, drag: { x: false, y: false }, y: false },
+      cursor: {
+        points: { show: false },
+        drag: { x: true, y: false, setScale: false, dist: DRAG_PIXELS },
+        y: false,
+        bind: { dblclick: () => null },
+      },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       scales: {
-        x: { time: true, range: (_, low, high) => spread(low, high) },
+        x: { time: true, range: () => spread(kept.data) },
         y: { range: (_, low, high) => tall(kept.data, low, high) },
       },
       axes: [
         {
           ...axis,
           grid: { show: false },
-          space: 80,
-          size: 34,
-          values: (_, ticks) => ticks.map((at) => minute(at * 1000)),
+          size: 48,
+          splits: (plot, _, low, high) =>
+            timeTicks(low * 1000, high * 1000, plot.width / TICK_PIXELS).map((at) => at / 1000),
+          values: (_, ticks) => tickLabels(ticks.map((at) => Math.round(at * 1000))).map((lines) => lines.join("\n")),
         },
-        { ...axis, size: 52, values: (_, ticks) => ticks.map(compact) },
+        {
+          ...axis,
+          size: 52,
+          label: kept.data.unit,
+          labelSize: 22,
+          labelFont: "600 12px Inter, system-ui, sans-serif",
+          values: (_, ticks) => ticks.map(compact),
+        },
       ],
       series: [
         {},
@@ -205,18 +227,36 @@ function remake(element, kept) {
           label: each.name,
           stroke: lines[at],
           width: 1.75,
+          spanGaps: kept.data.connected,
           points: { show: marks },
         })),
       ],
-      hooks: { drawClear: [openGround], draw: [corrections], setCursor: [(plot) => tell(element, plot, kept.data)] },
+      hooks: {
+        drawClear: [openGround],
+        draw: [corrections],
+        setCursor: [(plot) => tell(element, plot, kept.data)],
+        setSelect: [(plot) => selected(plot, kept.data)],
+      },
     },
     values(kept.data),
     element,
   );
 }
 
-const spread = (low, high) =>
-  low === high ? [low - 60, high + 60] : [low - (high - low) * 0.02, high + (high - low) * 0.03];
+function selected(plot, data) {
+  const { left, width } = plot.select;
+  if (width < DRAG_PIXELS) return;
+  const [from, to] = [left, left + width].map((x) => Math.round(plot.posToVal(x, "x") * 1000));
+  plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  data.zoom(from, to);
+}
+
+/** The seconds from the first mark to the last; a lone one has its window's length on either side. */
+function spread({ xs, lone }) {
+  const [low, high] = [xs[0] / 1000, xs.at(-1) / 1000];
+  const more = low === high ? lone / 1000 : (high - low) * 0.02;
+  return [low - more, high + more];
+}
 
 function tall(data, low, high) {
   const old = data.corrections.map((each) => each.was ?? 0);
@@ -238,7 +278,7 @@ function tell(element, plot, data) {
   if (tip.hidden) return;
   tip.replaceChildren(
     ...[
-      minute(data.xs[at]),
+      `${day(data.xs[at])} ${minute(data.xs[at])}`,
       ...data.series
         .filter((each) => each.ys[at] !== null && each.ys[at] !== undefined)
         .map((each) => `${each.name || "all"}  ${value(each.ys[at])}${each.finals[at] ? "" : "  (open)"}`),

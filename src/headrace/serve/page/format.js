@@ -2,11 +2,21 @@
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const some = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
-const exact = new Intl.NumberFormat("en-US", { maximumFractionDigits: 6 });
+const hundredths = new Intl.NumberFormat("en-US", { maximumFractionDigits: 2 });
+const four = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 4 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 export const count = (number) => (number === null || number === undefined ? "–" : whole.format(number));
-export const compact = (number) => (Math.abs(number) < 10_000 ? exact.format(number) : short.format(number));
+export const compact = (number) => (Math.abs(number) < 10_000 ? digits(number) : short.format(number));
+
+/** Whole numbers in full; others with two decimals, or with four digits where they are less than ten. */
+export function digits(number) {
+  const size = Math.abs(number);
+  if (size >= 1e15) return String(Number(number.toPrecision(4)));
+  if (size >= 10 || Number.isInteger(number)) return hundredths.format(number);
+  return size < 1e-4 ? String(Number(number.toPrecision(4))) : four.format(number);
+}
+
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
 export function rate(perSecond) {
@@ -56,8 +66,19 @@ export function minute(at) {
   return at % 60_000 ? clock(at) : iso.slice(11, 16);
 }
 
-export const day = (at) =>
-  new Date(at).toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+/** 17 Nov, with the year where that is not this one. */
+export function day(at, { year = new Date(at).getUTCFullYear() !== new Date().getUTCFullYear() } = {}) {
+  const date = new Date(at);
+  const text = date.toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+  return year ? `${text} ${date.getUTCFullYear()}` : text;
+}
+
+/** 17 Nov 2023 20:00–20:01, the second day only where it is another one. */
+export function span(start, end, today = null) {
+  const [first, last] = [start, end].map((at) => new Date(at).toISOString().slice(0, 10));
+  const near = today?.startsWith(first) && first === last;
+  return `${near ? "" : `${day(start)} `}${minute(start)}–${last === first ? "" : `${day(end)} `}${minute(end)}`;
+}
 
 export const iso = (at) => new Date(at).toISOString().replace("T", " ").replace(".000Z", "").replace("Z", "");
 
@@ -71,7 +92,7 @@ export function ago(text, now) {
 /** A value of a row, as text. */
 export function value(it, type = "") {
   if (it === null || it === undefined) return "null";
-  if (typeof it === "number") return it !== 0 && Math.abs(it) < 1e-4 ? String(it) : exact.format(it);
+  if (typeof it === "number") return digits(it);
   if (typeof it === "object") return JSON.stringify(it);
   const text = String(it);
   return type === "timestamp" && /^\d{4}-\d\d-\d\dT/.test(text)
@@ -81,11 +102,19 @@ export function value(it, type = "") {
 
 export const numeric = (type) => /^(tinyint|smallint|int|integer|bigint|float|double|decimal)/.test(type ?? "");
 
+/** "tumbling", "hopping", "calendar", "session", "sliding"; "" for a flow without windows. */
+export const windowKind = (text) => /^\w*/.exec(text ?? "")[0];
+
 const UNITS = { microsecond: 1e-3, millisecond: 1, second: 1e3, minute: 6e4, hour: 36e5, day: 864e5, week: 6048e5 };
 
 /** The size in milliseconds of "tumbling('1 minute')", "hopping('1 hour', every='5 minutes')"; null when not told. */
-export function windowSize(text) {
-  const said = /^(?:tumbling|hopping|sliding)\('([^']+)'/.exec(text ?? "");
+export const windowSize = (text) => lengthOf(text, /^(?:tumbling|hopping|sliding)\('([^']+)'/);
+
+/** The gap in milliseconds of "session('20 minutes')"; 0 for other windows. */
+export const sessionGap = (text) => lengthOf(text, /^session\('([^']+)'/) ?? 0;
+
+function lengthOf(text, form) {
+  const said = form.exec(text ?? "");
   if (!said) return null;
   let size = 0;
   for (const [, number, unit] of said[1].matchAll(/([\d.]+) ?([a-z]+?)s?\b/g))

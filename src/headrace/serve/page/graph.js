@@ -1,5 +1,6 @@
-// The flow graph: topics, flows, views, and who else reads. dagre says where; the edges are channels, and water moves
-// in them while records do. The layout is made again only when the shape changes, never because a number did.
+// The flow graph: topics, flows, views, and who else reads. dagre says where, and on a phone an outline does; the edges
+// are channels, and water moves in them while records do. The layout is made again only when the shape changes, never
+// because a number did.
 
 import { h } from "./dom.js";
 import { compact, count, duration, plural, rate } from "./format.js";
@@ -10,9 +11,9 @@ const NODES_MAX = 80;
 const ALONE_MAX = 6;
 const SHRINK = 0.75; // narrower than that it scrolls
 const SIZE = { topic: [196, 56], flow: [196, 56], view: [196, 56], group: [156, 48], queue: [156, 48] };
-const SIZE_DOWN = 180;
-const NAME_PIXELS = 7.4;
-const FACT_PIXELS = 6;
+const OUTLINE = { width: 340, height: 52, gap: 12, step: 20 };
+const NAME_PIXELS = 8.2;
+const FACT_PIXELS = 6.6;
 
 /** The graph of an overview: {nodes: Map, edges, left}; `left`: how many nodes were left out. */
 export function graphOf(overview) {
@@ -32,6 +33,10 @@ export function graphOf(overview) {
       fact: found ? `${rate(found.rate)} · ${compact(found.records)} records` : "",
     });
   };
+  const viewNode = (name) => {
+    const found = views.get(name);
+    return add("view", name, { href: to("views", name), fact: found ? plural(found.rows, "row") : "" });
+  };
   for (const flow of overview.flows) {
     const late = flow.lag ?? 0;
     const id = add("flow", flow.name, {
@@ -40,11 +45,10 @@ export function graphOf(overview) {
       said: flow.state,
       tone: { failed: "bad", retrying: "warn", running: "good" }[flow.state],
     });
-    for (const source of flow.sources) {
-      const from = views.has(source) && !topics.has(source) ? `view:${source}` : topic(source);
+    for (const { kind, name: source } of flow.reads) {
       const lag = Object.values(flow.places?.[source] ?? {}).reduce((sum, place) => sum + (place.lag ?? 0), 0);
       edges.push({
-        from,
+        from: kind === "view" ? viewNode(source) : topic(source),
         to: id,
         rate: flow.rate ?? 0,
         label: rate(flow.rate),
@@ -52,10 +56,9 @@ export function graphOf(overview) {
       });
     }
     if (flow.view) {
-      const view = views.get(flow.view);
       edges.push({
         from: id,
-        to: add("view", flow.view, { href: to("views", flow.view), fact: view ? plural(view.rows, "row") : "" }),
+        to: viewNode(flow.view),
         rate: flow.rate ?? 0,
         label: flow.batch_seconds ? duration(flow.batch_seconds) : "",
       });
@@ -75,7 +78,7 @@ export function graphOf(overview) {
       from: topic(group.topic),
       to: add("group", `${group.topic} ${group.group}`, {
         title: group.group,
-        href: to("queues"),
+        href: to("readers"),
         fact: `group · ${plural(group.members, "member")}`,
       }),
       rate: group.rate ?? 0,
@@ -89,7 +92,7 @@ export function graphOf(overview) {
       from: topic(queue.topic),
       to: add("queue", `${queue.topic} ${queue.queue}`, {
         title: queue.queue,
-        href: to("queues"),
+        href: to("readers"),
         fact: `queue · ${count(queue.in_flight)} in flight`,
       }),
       rate: 0,
@@ -117,22 +120,36 @@ let last = { shape: null, placed: null };
 function place(nodes, edges, down) {
   const shape = JSON.stringify([down, [...nodes.keys()], edges.map((edge) => [edge.from, edge.to])]);
   if (last.shape === shape) return last.placed;
+  last = { shape, placed: down ? outline(nodes, edges) : layered(nodes, edges) };
+  return last.placed;
+}
+
+/** Each node below the first that leads to it, and further in. */
+function outline(nodes, edges) {
+  const { width, height, gap, step } = OUTLINE;
+  const placed = new Map();
+  const visit = (id, depth) => {
+    if (placed.has(id)) return;
+    const wide = width - depth * step;
+    placed.set(id, { width: wide, height, x: width - wide / 2, y: 4 + placed.size * (height + gap) + height / 2 });
+    for (const edge of edges) if (edge.from === id) visit(edge.to, depth + 1);
+  };
+  const led = new Set(edges.map((edge) => edge.to));
+  for (const id of nodes.keys()) if (!led.has(id)) visit(id, 0);
+  for (const id of nodes.keys()) visit(id, 0); // of a circle
+  return { node: (id) => placed.get(id), graph: () => ({ width, height: 8 + placed.size * (height + gap) }) };
+}
+
+function layered(nodes, edges) {
   const graph = new Graph();
-  graph.setGraph({
-    rankdir: down ? "TB" : "LR",
-    nodesep: down ? 16 : 24,
-    ranksep: down ? 56 : 150,
-    marginx: 6,
-    marginy: 8,
-  });
+  graph.setGraph({ rankdir: "LR", nodesep: 24, ranksep: 128, marginx: 6, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of nodes.values()) {
     const [width, height] = SIZE[node.kind];
-    graph.setNode(node.id, { width: down ? Math.min(width, SIZE_DOWN) : width, height });
+    graph.setNode(node.id, { width, height });
   }
   for (const edge of edges) graph.setEdge(edge.from, edge.to, {});
   layout(graph);
-  last = { shape, placed: graph };
   return graph;
 }
 
@@ -156,7 +173,8 @@ export function graph(overview, { down = false } = {}) {
           "aria-label": "Flow graph",
         },
         edges.map((edge) => drawnEdge(edge, placed, down)),
-        [...nodes.values()].map((node) => drawnNode(node, placed.node(node.id))),
+        !down && edges.map((edge) => edgeLabels(edge, placed.node(edge.to))),
+        [...nodes.values()].map((node) => drawnNode(down ? told(node, edges) : node, placed.node(node.id))),
       ),
     ),
     left > 0 &&
@@ -168,21 +186,21 @@ export function graph(overview, { down = false } = {}) {
   );
 }
 
+/** A node with what else stands beside the channel to it. */
+function told(node, edges) {
+  const late = edges.filter((edge) => edge.to === node.id && edge.lag > 0).reduce((sum, edge) => sum + edge.lag, 0);
+  return late ? { ...node, late: true, fact: `${node.fact} · lag ${count(late)}` } : node;
+}
+
 function drawnEdge(edge, placed, down) {
   const from = placed.node(edge.from);
   const into = placed.node(edge.to);
   const path = channel(from, into, down);
   const wide = 2 + Math.min(2.5, Math.log10(1 + (edge.rate ?? 0)));
   const speed = edge.rate > 0 ? Math.max(0.6, 3 - Math.log10(1 + edge.rate)) : 0;
-  const late = edge.lag > 0;
-  const lag = edge.lag === undefined || edge.lag === null ? null : `lag ${count(edge.lag)}`;
-  // Beside the end of the channel, where no other one runs.
-  const x = down ? into.x + 10 : into.x - into.width / 2 - 14;
-  const y = down ? into.y - into.height / 2 - 20 : into.y;
-  const at = { x, "text-anchor": down ? "start" : "end" };
   return h(
     "g",
-    { class: `edge${late ? " late" : ""}`, key: `${edge.from} ${edge.to}`, "aria-hidden": "true" },
+    { class: "edge", key: `${edge.from} ${edge.to}`, "aria-hidden": "true" },
     h("path", { class: "bed", d: path, "stroke-width": wide + 4 }),
     h("path", {
       class: speed ? "water" : "water still",
@@ -190,16 +208,26 @@ function drawnEdge(edge, placed, down) {
       "stroke-width": wide,
       style: { "animation-duration": `${speed.toFixed(1)}s` },
     }),
-    edge.label && h("text", { key: "rate", ...at, y: down ? y : y - 10 }, edge.label),
-    lag && h("text", { key: "lag", class: "lag", ...at, y: down ? y + 14 : y + 20 }, lag),
+  );
+}
+
+/** Beside a channel's end, above all channels. */
+function edgeLabels(edge, into) {
+  const lag = edge.lag === undefined || edge.lag === null ? null : `lag ${count(edge.lag)}`;
+  const at = { x: into.x - into.width / 2 - 14, "text-anchor": "end" };
+  return h(
+    "g",
+    { class: `edge${edge.lag > 0 ? " late" : ""}`, key: `labels ${edge.from} ${edge.to}`, "aria-hidden": "true" },
+    edge.label && h("text", { key: "rate", ...at, y: into.y - 10 }, edge.label),
+    lag && h("text", { key: "lag", class: "lag", ...at, y: into.y + 20 }, lag),
   );
 }
 
 function channel(from, into, down) {
   if (down) {
-    const [y0, y1] = [from.y + from.height / 2, into.y - into.height / 2];
-    const middle = (y0 + y1) / 2;
-    return `M${from.x} ${y0} C${from.x} ${middle} ${into.x} ${middle} ${into.x} ${y1}`;
+    const x = from.x - from.width / 2 + OUTLINE.step / 2;
+    const turn = OUTLINE.step / 2;
+    return `M${x} ${from.y + from.height / 2} V${into.y - turn} q0 ${turn} ${turn} ${turn} H${into.x - into.width / 2}`;
   }
   const [x0, x1] = [from.x + from.width / 2, into.x - into.width / 2];
   const middle = (x0 + x1) / 2;
@@ -216,7 +244,7 @@ function drawnNode(node, at) {
     {
       key: node.id,
       href: node.href,
-      class: `node ${node.kind}${node.tone ? ` ${node.tone}` : ""}`,
+      class: `node ${node.kind}${node.tone ? ` ${node.tone}` : ""}${node.late ? " late" : ""}`,
       "aria-label": `${node.kind} ${name}: ${[node.said, node.fact].filter(Boolean).join(", ")}`,
       transform: `translate(${at.x - width / 2} ${at.y - height / 2})`,
     },

@@ -75,6 +75,48 @@ export function empty(title, text, ...more) {
 export const commands = (...lines) =>
   h("pre", { class: "commands", tabindex: "0", "aria-label": "commands to type" }, h("code", null, lines.join("\n")));
 
+/** Text as one word of a shell's command. */
+export const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
+/** Commands for what is shown, each with a button that copies it. `lines`: [[what it does, ...its words]]. */
+export function copyable(home, lines) {
+  return h(
+    "ul",
+    { class: "copyable", key: "commands" },
+    lines.map(([about, ...words]) => {
+      const text = ["headrace", ...words, "--home", home].map(shellWord).join(" ");
+      return h(
+        "li",
+        { key: words.slice(0, 2).join(" ") },
+        h("span", { class: "about" }, about),
+        h("code", { tabindex: "0" }, text),
+        h("button", { type: "button", "aria-label": `Copy the command: ${about}`, onclick: copies(text) }, "Copy"),
+      );
+    }),
+  );
+}
+
+const copies = (text) => async (event) => {
+  const button = event.currentTarget;
+  const code = button.parentElement.querySelector("code");
+  let said = "Copied";
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    getSelection().selectAllChildren(code); // not allowed: one key is left to press
+    said = "Selected";
+  }
+  button.dataset.said = said;
+  setTimeout(() => delete button.dataset.said, 1500);
+};
+
+/** What a flow reads, with links. */
+export const readsOf = (flow) =>
+  flow.reads.map(({ kind, name }, at) => [
+    at > 0 && ", ",
+    kind === "view" ? [h("span", { class: "muted" }, "view "), link(name, "views", name)] : link(name, "topics", name),
+  ]);
+
 /** A home without topics: the two commands to begin with. */
 export function firstSteps() {
   return empty(
@@ -163,6 +205,7 @@ export function dataTable(caption, columns, rows, options = {}) {
 export function shown(it, type) {
   if (it === null || it === undefined) return h("span", { class: "null" }, "null");
   const text = value(it, type);
+  if (typeof it === "number" && !Number.isInteger(it)) return h("span", { title: String(it) }, text);
   return text.length > 400 ? h("span", { title: `${count(text.length)} characters` }, `${text.slice(0, 400)}…`) : text;
 }
 
@@ -183,14 +226,20 @@ export function spark(numbers, label) {
   );
 }
 
-/** What became of the records: a bar of parts, and the numbers in words. */
+/** Whether a flow counts what becomes of its records: one that only copies them does not. */
+export const hasLedger = (flow) => Object.values(flow.ledger ?? {}).some((number) => number > 0);
+
+/** The flows that do, those that lost the most first. */
+export const counting = (flows) => flows.filter(hasLedger).sort((a, b) => b.ledger.dropped - a.ledger.dropped);
+
+/** What became of the records: a bar of parts, and the numbers in words. What was lost is the loudest. */
 export function ledgerBar(ledger) {
   const parts = [
-    ["on_time", "on time"],
-    ["corrected", "corrected"],
-    ["dropped", "dropped"],
-    ["untimed", "untimed"],
-  ].map(([name, title]) => ({ name, title, number: ledger?.[name] ?? 0 }));
+    ["on_time", "on time", "In its window, before that closed"],
+    ["corrected", "corrected", "Came after its window closed, and is counted: the result was corrected"],
+    ["dropped", ledger?.dropped ? "dropped: lost" : "dropped", "Came too late: in no result"],
+    ["untimed", "untimed", "Has no event time: in no window"],
+  ].map(([name, title, about]) => ({ name, title, about, number: ledger?.[name] ?? 0 }));
   const all = parts.reduce((sum, part) => sum + part.number, 0);
   return h(
     "div",
@@ -208,7 +257,7 @@ export function ledgerBar(ledger) {
       parts.map((part) =>
         h(
           "div",
-          { key: part.name, class: part.number ? null : "none" },
+          { key: part.name, class: part.number ? `some-${part.name}` : "none", title: part.about },
           h("dt", null, h("i", { class: part.name, "aria-hidden": "true" }), part.title),
           h("dd", null, count(part.number)),
         ),
@@ -216,6 +265,10 @@ export function ledgerBar(ledger) {
     ),
   );
 }
+
+/** How many records were lost: loud where there are some. */
+export const lost = (number) =>
+  number ? badge(count(number), "bad", "Records that came too late: in no result") : "0";
 
 /** A box that narrows a long list. */
 export const filter = (label, text, act) =>

@@ -66,7 +66,8 @@ export function consumers() {
                     name: "dead",
                     title: "Dead",
                     align: "right",
-                    cell: (row) => (row.dead ? h("a", { href: "#/dead" }, badge(count(row.dead), "warn")) : "0"),
+                    cell: (row) =>
+                      row.dead ? h("a", { href: "#/dead-letters" }, badge(count(row.dead), "warn")) : "0",
                   },
                 ],
                 queues,

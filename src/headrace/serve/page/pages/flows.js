@@ -2,13 +2,29 @@
 
 import { h } from "../dom.js";
 import { ago, clock, count, duration, rate } from "../format.js";
-import { badge, empty, commands, figures, heading, ledgerBar, link, panel, ROWS_MAX, state, table } from "../parts.js";
-import { progress } from "../progress.js";
+import {
+  badge,
+  commands,
+  counting,
+  empty,
+  figures,
+  hasLedger,
+  heading,
+  ledgerBar,
+  link,
+  lost,
+  panel,
+  readsOf,
+  ROWS_MAX,
+  state,
+  table,
+} from "../parts.js";
+import { isOpen, progress } from "../progress.js";
 
 const columns = (now) => [
   { name: "flow", title: "Flow", cell: (flow) => link(flow.name, "flows", flow.name) },
   { name: "state", title: "State", cell: (flow) => state(flow.state) },
-  { name: "reads", title: "Reads", cell: (flow) => flow.sources.join(", ") },
+  { name: "reads", title: "Reads", cell: readsOf },
   { name: "rate", title: "Rate", align: "right", cell: (flow) => rate(flow.rate) },
   { name: "lag", title: "Lag", align: "right", cell: (flow) => count(flow.lag) },
   { name: "batch", title: "Batch", align: "right", cell: (flow) => duration(flow.batch_seconds) },
@@ -20,7 +36,8 @@ const columns = (now) => [
     cell: (flow) => (flow.committed_at ? ago(flow.committed_at, now) : "–"),
   },
   { name: "restarts", title: "Restarts", align: "right", cell: (flow) => count(flow.restarts) },
-  { name: "dead", title: "Dead", align: "right", cell: (flow) => count(flow.dead) },
+  { name: "dropped", title: "Dropped", align: "right", cell: (flow) => lost(flow.ledger?.dropped) },
+  { name: "dead", title: "Dead letters", align: "right", cell: (flow) => count(flow.dead) },
 ];
 
 export function flows() {
@@ -28,6 +45,7 @@ export function flows() {
     title: "Flows",
     render(all) {
       if (all.flows.length === 0) return [heading("Flows"), noFlows()];
+      const counted = counting(all.flows);
       return [
         heading("Flows", "Each reads topics and keeps one view, or writes one topic."),
         panel(
@@ -39,28 +57,29 @@ export function flows() {
           .filter((flow) => flow.error)
           .slice(0, ROWS_MAX)
           .map((flow) => failure(flow)),
-        panel(
-          "What became of every record",
-          {
-            key: "ledgers",
-            wide: true,
-            about: "Rows in = on time + corrected + dropped + untimed. A straggler is never lost in silence.",
-          },
-          h(
-            "div",
-            { class: "cells" },
-            all.flows
-              .slice(0, 12)
-              .map((flow) =>
-                h(
-                  "div",
-                  { class: "cell", key: flow.name },
-                  h("h3", null, link(flow.name, "flows", flow.name)),
-                  ledgerBar(flow.ledger),
+        counted.length > 0 &&
+          panel(
+            "What became of every record",
+            {
+              key: "ledgers",
+              wide: true,
+              about: "Rows in = on time + corrected + dropped + untimed. A straggler is never lost in silence.",
+            },
+            h(
+              "div",
+              { class: "cells" },
+              counted
+                .slice(0, 12)
+                .map((flow) =>
+                  h(
+                    "div",
+                    { class: "cell", key: flow.name },
+                    h("h3", null, link(flow.name, "flows", flow.name)),
+                    ledgerBar(flow.ledger),
+                  ),
                 ),
-              ),
+            ),
           ),
-        ),
       ];
     },
   };
@@ -104,7 +123,7 @@ export function flow(app, name) {
             "span",
             null,
             "reads ",
-            found.sources.map((source, at) => [at > 0 && ", ", link(source, "topics", source)]),
+            readsOf(found),
             found.view ? [" and keeps the view ", link(found.view, "views", found.view)] : null,
             found.target ? [" and writes the topic ", link(found.target, "topics", found.target)] : null,
           ),
@@ -121,10 +140,15 @@ export function flow(app, name) {
             { note: found.committed_at ? `last ${ago(found.committed_at, now)}` : null },
           ],
           ["Restarts", count(found.restarts)],
+          found.window && [
+            "Dropped",
+            count(found.ledger?.dropped),
+            { note: "records too late", tone: found.ledger?.dropped ? "bad" : null },
+          ],
           ["Dead letters", count(found.dead), { tone: found.dead ? "warn" : null }],
         ),
-        found.window && panel("Why is this window still open?", { key: "progress" }, progress(found)),
-        panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
+        isOpen(found) && panel("Why is this window still open?", { key: "progress" }, progress(found, all.at)),
+        hasLedger(found) && panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
         panel("What it does", { key: "spec" }, spec(found)),
         panel(
           "Where it is",
@@ -146,7 +170,7 @@ export function spec(flow) {
     [
       ["App", flow.app],
       ["Window", flow.window ? h("code", null, flow.window) : "none"],
-      flow.window && ["Grace", duration(flow.grace_seconds)],
+      flow.window && ["Grace", flow.grace_seconds ? duration(flow.grace_seconds) : "none"],
       flow.window && [
         "Stragglers",
         flow.within_seconds ? `corrected for ${duration(flow.within_seconds)}, then dropped` : "dropped, and counted",
@@ -154,9 +178,11 @@ export function spec(flow) {
       ["Grouped by", flow.groups?.length ? flow.groups.map((each) => h("code", { key: each }, each)) : "nothing"],
       [
         "Aggregates",
-        Object.entries(flow.aggregates ?? {}).map(([name, text]) =>
-          h("div", { key: name }, h("code", null, `${name} = ${text}`)),
-        ),
+        Object.keys(flow.aggregates ?? {}).length
+          ? Object.entries(flow.aggregates).map(([name, text]) =>
+              h("div", { key: name }, h("code", null, `${name} = ${text}`)),
+            )
+          : "none: it passes records on",
       ],
     ]
       .filter(Boolean)

@@ -3,8 +3,8 @@
 import { h } from "../dom.js";
 import { ago, compact, count, plural, rate } from "../format.js";
 import { graph } from "../graph.js";
-import { figures, firstSteps, heading, ledgerBar, link, panel, state } from "../parts.js";
-import { progress } from "../progress.js";
+import { counting, figures, firstSteps, heading, ledgerBar, link, panel, state } from "../parts.js";
+import { isOpen, progress } from "../progress.js";
 
 const FLOWS_MAX = 6;
 const PROBLEMS_MAX = 20;
@@ -19,7 +19,9 @@ export function overview(app) {
     const running = all.flows.filter((flow) => flow.state === "running").length;
     const into = topics.reduce((sum, topic) => sum + (topic.rate ?? 0), 0);
     const lag = all.flows.reduce((sum, flow) => sum + (flow.lag ?? 0), 0);
-    const windowed = all.flows.filter((flow) => flow.window);
+    const dropped = all.flows.reduce((sum, flow) => sum + (flow.ledger?.dropped ?? 0), 0);
+    const open = all.flows.filter(isOpen);
+    const counted = counting(all.flows);
     return [
       heading(all.runner.app || "Overview", about(all), state(all.runner.state)),
       figures(
@@ -35,18 +37,19 @@ export function overview(app) {
           },
         ],
         ["Lag", count(lag), { note: "records not folded in yet" }],
+        dropped > 0 && ["Dropped", count(dropped), { note: "records lost: too late", tone: "bad" }],
         [
           "Dead letters",
           count(all.dead_letters.count),
           {
-            note: all.dead_letters.count ? link("wait for a decision", "dead") : "none",
+            note: all.dead_letters.count ? link("wait for a decision", "dead-letters") : "none",
             tone: all.dead_letters.count ? "warn" : null,
           },
         ],
       ),
       problems(all),
       panel("The flow of records", { key: "graph", wide: true }, graph(all, { down: narrow.matches })),
-      windowed.length > 0 &&
+      open.length > 0 &&
         panel(
           "Why is this window still open?",
           {
@@ -54,25 +57,31 @@ export function overview(app) {
             about:
               "A window closes when every partition has moved past its end and the grace. Each line is a partition’s progress in event time.",
           },
-          windowed
+          open
             .slice(0, FLOWS_MAX)
-            .map((flow) => h("div", { key: flow.name, class: "cell" }, h("h3", null, named(flow)), progress(flow))),
-          windowed.length > FLOWS_MAX && more(windowed.length),
+            .map((flow) =>
+              h("div", { key: flow.name, class: "cell" }, h("h3", null, named(flow)), progress(flow, all.at)),
+            ),
+          open.length > FLOWS_MAX && more(open.length),
         ),
-      all.flows.length > 0 &&
+      counted.length > 0 &&
         panel(
           "What became of every record",
           {
             key: "ledgers",
-            wide: windowed.length === 0,
+            wide: open.length === 0,
             about: "Rows in = on time + corrected + dropped + untimed: a straggler is never lost in silence.",
           },
-          all.flows
-            .slice(0, FLOWS_MAX)
-            .map((flow) =>
-              h("div", { key: flow.name, class: "cell" }, h("h3", null, named(flow)), ledgerBar(flow.ledger)),
-            ),
-          all.flows.length > FLOWS_MAX && more(all.flows.length),
+          h(
+            "div",
+            { class: open.length ? "stack" : "cells" },
+            counted
+              .slice(0, FLOWS_MAX)
+              .map((flow) =>
+                h("div", { key: flow.name, class: "cell" }, h("h3", null, named(flow)), ledgerBar(flow.ledger)),
+              ),
+          ),
+          counted.length > FLOWS_MAX && more(counted.length),
         ),
     ];
   }

@@ -5,7 +5,7 @@ import { bytes, clock, count, duration, plural, rate } from "../format.js";
 import { isReader } from "../graph.js";
 import { calmly, get } from "../live.js";
 import { DAY_SECONDS, loss, timeToLoss } from "../loss.js";
-import { empty, figures, heading, link, panel, shown, spark, table } from "../parts.js";
+import { copyable, empty, figures, heading, link, panel, shown, spark, table } from "../parts.js";
 
 const RECORDS_EACH = 20;
 const RECORDS_MAX = 50;
@@ -89,25 +89,33 @@ export function topic(app, name) {
         problem && h("p", { class: "error", role: "alert" }, problem.message),
         records.length === 0 && problem === null
           ? empty("No records", about === null ? "Reading…" : "Nothing has been appended, or retention took it.")
-          : recordsTable(records, name),
+          : recordsTable(records, name, all.at),
       ),
       panel("Partitions", { key: "partitions" }, partitionTable(found, all)),
       panel("Readers", { key: "readers" }, readers(all, name)),
       about && panel("Settings", { key: "settings", wide: true }, settings(about)),
+      panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf(found))),
     ];
   }
   load();
   return { title: name, render, told, again: load, leave: load.close };
 }
 
-function recordsTable(records, name) {
+const commandsOf = ({ name, internal }) => [
+  ["Settings, partitions, disk use", "topics", "show", name],
+  ["Its records, as they come", "consume", name, "--start", "latest", "--follow"],
+  ["The first ten records, with their offsets", "consume", name, "--max", "10", "--meta"],
+  ...(internal ? [] : [["Records from standard input", "produce", name]]),
+];
+
+function recordsTable(records, name, today) {
   const fields = [...new Set(records.flatMap((record) => Object.keys(record.value ?? {})))].slice(0, 24);
   const types = (it) => (typeof it === "number" ? "right" : "left");
   const first = records[0]?.value ?? {};
   return table(
     `Latest records of ${name}`,
     [
-      { name: "_at", title: "Arrived", cell: (record) => clock(record.arrived_at) },
+      { name: "_at", title: "Arrived", cell: (record) => clock(record.arrived_at, today) },
       {
         name: "_place",
         title: "Offset",
@@ -145,7 +153,7 @@ function partitionTable(topic, all) {
 
 function readers(all, name) {
   const flows = all.flows
-    .filter((flow) => flow.sources.includes(name))
+    .filter((flow) => flow.reads.some((read) => read.kind === "topic" && read.name === name))
     .map((flow) => ({
       kind: "flow",
       name: link(flow.name, "flows", flow.name),

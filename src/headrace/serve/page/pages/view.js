@@ -1,23 +1,48 @@
-// One view: a live table, and over event time a chart in which a correction is seen as one. The rows are asked for again
-// when something changed; the stream of changes tells what did, and what it was before.
+// One view: a live table, and over event time a chart in which a correction is seen as one; of sessions a timeline. The
+// rows are asked for again when something changed; the stream of changes tells what did, and what it was before. The
+// address has the range and the column that are shown.
 
 import { corrects, paired } from "../changes.js";
-import { chart, seriesOf, SERIES_MAX } from "../chart.js";
+import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
-import { ago, clock, count, day, iso, millis, minute, numeric, plural, value } from "../format.js";
+import { ago, clock, count, day, iso, millis, numeric, span, value } from "../format.js";
 import { calmly, follow, get } from "../live.js";
-import { badge, empty, figures, heading, ledgerBar, link, panel, ROWS_MAX, shown, state, table } from "../parts.js";
-import { progress } from "../progress.js";
+import {
+  badge,
+  copyable,
+  empty,
+  figures,
+  heading,
+  ledgerBar,
+  link,
+  panel,
+  readsOf,
+  ROWS_MAX,
+  shown,
+  state,
+  table,
+} from "../parts.js";
+import { isOpen, progress } from "../progress.js";
+import { rangeOf, searchOf } from "../range.js";
 import { spec } from "./flows.js";
+import { overTime } from "./over_time.js";
+import { quoted } from "./query.js";
 
 const ROWS_ASKED = 1000;
+const ROWS_OF_RANGE = 5000;
 const CHANGES_MAX = 60;
 const CORRECTIONS_MAX = 50;
 const FRESH_MS = 1500;
 const TAIL = ["_status", "_corrections", "_updated_at"];
 const WINDOW = ["window_start", "window_end"];
+const ONLY = "only.";
 
-export function view(app, name) {
+const onlyOf = (search) =>
+  Object.fromEntries(
+    [...search].filter(([key]) => key.startsWith(ONLY)).map(([key, text]) => [key.slice(ONLY.length), text]),
+  );
+
+export function view(app, name, search) {
   const path = `/api/views/${encodeURIComponent(name)}`;
   let answer = null; // columns, rows, total
   let ledger = null;
@@ -25,7 +50,11 @@ export function view(app, name) {
   let changes = [];
   let corrections = [];
   let position = null;
-  let column = null;
+  let column = search.get("show");
+  let range = rangeOf(search);
+  let only = onlyOf(search); // group -> the value that its rows have
+  const typed = {}; // group -> what is not chosen yet
+  let asking = 0;
   let commits = null;
   let numbered = 0;
   let skipping = false;
@@ -34,19 +63,69 @@ export function view(app, name) {
 
   const exists = () => Boolean(app.overview?.views.some((each) => each.name === name));
 
-  const load = calmly(async () => {
+  async function read() {
     if (!exists()) return;
+    const mine = (asking += 1);
     try {
-      [answer, ledger] = await Promise.all([get(`${path}/rows?limit=${ROWS_ASKED}`), get(`${path}/ledger`)]);
+      const bounds = await boundsOf();
+      const asked = new URLSearchParams({ limit: bounds === null ? ROWS_ASKED : ROWS_OF_RANGE, ...only, ...bounds });
+      const found = await Promise.all([get(`${path}/rows?${asked}`), get(`${path}/ledger`)]);
+      if (mine !== asking) return; // something else was chosen meanwhile
+      [answer, ledger] = found;
       problem = null;
     } catch (error) {
-      problem = error;
+      if (mine === asking) problem = error;
     }
     app.draw();
-  });
+  }
+  const load = calmly(read);
+
+  /** The range as the server is asked for it; null: the newest rows. */
+  async function boundsOf() {
+    if (range === null || !range.last) return range && searchOf(range);
+    const { columns, rows } = await get(`${path}/rows?limit=1`);
+    const newest = rows.length ? millis(rows[0][columns.findIndex((each) => each.name === WINDOW[1])]) : Date.now();
+    return { from: new Date(newest - range.last).toISOString() };
+  }
+
+  /** Keeps what is shown in the address, so that it can be shared. */
+  function keep() {
+    const chosen = Object.entries(only).map(([group, text]) => [ONLY + group, text]);
+    const said = new URLSearchParams({
+      ...searchOf(range),
+      ...(column && { show: column }),
+      ...Object.fromEntries(chosen),
+    });
+    history.replaceState(null, "", `${location.hash.split("?")[0]}${said.size ? `?${said}` : ""}`);
+    app.draw();
+  }
+
+  function choose(chosen) {
+    range = chosen;
+    keep();
+    read();
+  }
+
+  function show(chosen) {
+    column = chosen;
+    keep();
+  }
+
+  function narrow(group, text) {
+    const { [group]: _, ...others } = only;
+    only = text ? { ...others, [group]: text } : others;
+    delete typed[group];
+    keep();
+    read();
+  }
 
   const groups = () => app.overview?.flows.find((flow) => flow.view === name)?.groups ?? [];
   const nameOf = (row) => JSON.stringify([row.window_start, ...groups().map((group) => row[group])]);
+
+  function within(row) {
+    const at = millis(row.window_start);
+    return !range?.from || (at >= range.from && at < range.to);
+  }
 
   let feed = null;
 
@@ -69,7 +148,7 @@ export function view(app, name) {
           if (corrects(told)) corrections = [told, ...corrections].slice(0, CORRECTIONS_MAX);
           if (fresh.size > 5000) fresh.clear();
           fresh.set(told.name, told.at);
-          load();
+          if (within(told.now ?? told.was)) load();
         },
       },
       (said) => said === "open" && load(),
@@ -78,7 +157,7 @@ export function view(app, name) {
 
   function told(all) {
     const now = all.flows.find((flow) => flow.view === name)?.commits;
-    if (commits !== null && now !== commits) load();
+    if (commits !== null && now !== commits && !range?.from) load(); // a chosen range changes by its rows alone
     commits = now;
     if (exists()) listen();
   }
@@ -95,19 +174,35 @@ export function view(app, name) {
         ),
       ];
     const flow = all.flows.find((each) => each.view === name);
+    const { dropped = 0, corrected = 0 } = flow?.ledger ?? {};
+    const chosen = range !== null || Object.keys(only).length > 0;
     const timed = found.windowed && flow !== undefined;
     const rows =
       answer === null
         ? []
         : answer.rows.map((row) => Object.fromEntries(answer.columns.map((each, at) => [each.name, row[at]])));
     const results = found.columns.filter((each) => ![...WINDOW, ...TAIL, ...(flow?.groups ?? [])].includes(each.name));
+    const boxes = groups().map(onlyBox);
+    const drawn =
+      found.windowed &&
+      overTime(
+        {
+          name,
+          flow,
+          rows,
+          results,
+          corrections,
+          column,
+          range,
+          loaded: answer !== null,
+          more: Boolean(answer?.after),
+        },
+        { choose, show, boxes },
+      );
     return [
       heading(
         name,
-        flow && [
-          flow.window ? [h("code", null, flow.window), " of "] : "of ",
-          flow.sources.map((source, at) => [at > 0 && ", ", link(source, "topics", source)]),
-        ],
+        flow && [flow.window ? [h("code", null, flow.window), " of "] : "of ", readsOf(flow)],
         flow && state(flow.state),
       ),
       figures(
@@ -115,7 +210,7 @@ export function view(app, name) {
         timed && [
           "Complete up to",
           flow.frontier ? clock(Math.floor(millis(flow.frontier) / 1000) * 1000) : "–",
-          { note: flow.frontier ? day(millis(flow.frontier)) : null },
+          { note: flow.frontier ? day(millis(flow.frontier), { year: true }) : null },
         ],
         flow && [
           "Commits",
@@ -123,10 +218,11 @@ export function view(app, name) {
           { note: flow.committed_at ? `last ${ago(flow.committed_at, Date.parse(all.at))}` : null },
         ],
         timed && [
-          "Corrected",
-          count(flow.ledger?.corrected),
-          { note: "records", tone: flow.ledger?.corrected ? "coral" : null },
+          "Dropped",
+          count(dropped),
+          { note: dropped ? "records lost: too late" : "records", tone: dropped ? "bad" : null },
         ],
+        timed && ["Corrected", count(corrected), { note: "records: late, and counted" }],
         flow && ["Lag", count(flow.lag), { note: "records" }],
       ),
       problem && h("p", { class: "error", role: "alert", key: "problem" }, problem.message),
@@ -137,14 +233,21 @@ export function view(app, name) {
           h("h2", null, "Its flow has a problem"),
           h("pre", { class: "error-text", tabindex: "0" }, flow.error),
         ),
-      found.windowed && panelOfChart(rows, results, flow),
-      timed && panel("Why is this window still open?", { key: "progress" }, progress(flow)),
-      timed && panelOfLedger(flow),
+      drawn,
+      timed && isOpen(flow) && panel("Why is this window still open?", { key: "progress" }, progress(flow, all.at)),
+      timed && panelOfLedger(flow, isOpen(flow)),
       panel(
         "Rows",
-        { key: "rows", wide: true, about: found.windowed ? "Newest windows first." : null },
+        {
+          key: "rows",
+          wide: true,
+          about: found.windowed ? "Newest windows first." : null,
+          aside: [!drawn && boxes, answer?.rows.length > 0 && csvButton()],
+        },
         answer !== null && rows.length === 0
-          ? empty("No rows yet", "The first commit of its flow brings some.")
+          ? chosen
+            ? empty("No such rows", "There are none in the range, or of the group, that you chose.")
+            : empty("No rows yet", "The first commit of its flow brings some.")
           : rowsTable(rows, found, results, flow),
       ),
       panel(
@@ -154,153 +257,63 @@ export function view(app, name) {
       ),
       flow && !timed && panelOfLedger(flow),
       flow && panel("What it is", { key: "spec" }, spec(flow)),
+      panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf())),
     ];
   }
 
-  const panelOfLedger = (flow) =>
+  const onlyBox = (group) =>
+    h(
+      "label",
+      { class: "only", key: `only ${group}` },
+      `only ${group}`,
+      h("input", {
+        type: "search",
+        value: typed[group] ?? only[group] ?? "",
+        placeholder: "all",
+        autocomplete: "off",
+        spellcheck: "false",
+        oninput: (event) => (typed[group] = event.target.value),
+        onchange: (event) => narrow(group, event.target.value),
+      }),
+    );
+
+  const csvButton = () =>
+    h(
+      "button",
+      { type: "button", onclick: () => download(`${name}.csv`, csvOf(answer.columns, answer.rows)) },
+      answer.after ? `Download these ${count(answer.rows.length)} as CSV` : "Download CSV",
+    );
+
+  function commandsOf() {
+    const conditions = Object.entries(only).map(([group, text]) => [`${quoted(group)} = ?`, text]);
+    if (range?.from)
+      conditions.push(
+        ["window_start >= ?", new Date(range.from).toISOString()],
+        ["window_start < ?", new Date(range.to).toISOString()],
+      );
+    const where = conditions.map(([sql]) => sql).join(" and ");
+    const words = conditions.length
+      ? [`select * from ${quoted(name)} where ${where}`, ...conditions.flatMap(([, text]) => ["--param", text])]
+      : [name];
+    return [
+      ["The rows", "query", ...words],
+      ["Its changes, as they come", "watch", name],
+      ["What became of every record", "ledger", name],
+      ["How far it is", "views", "show", name],
+    ];
+  }
+
+  const panelOfLedger = (flow, narrow = true) =>
     panel(
       "What became of every record",
-      { key: "ledger", about: "The straggler ledger: rows in = on time + corrected + dropped + untimed." },
+      {
+        key: "ledger",
+        wide: !narrow,
+        about: "The straggler ledger: rows in = on time + corrected + dropped + untimed.",
+      },
       ledgerBar(flow.ledger),
       flow.window && ledgerTable(),
     );
-
-  // -- the chart -------------------------------------------------------------------------------------
-
-  function panelOfChart(rows, results, flow) {
-    const numbers = results.filter((each) => numeric(each.type));
-    if (numbers.length === 0) return null;
-    const chosen = numbers.find((each) => each.name === column)?.name ?? numbers[0].name;
-    const label = (row) => (flow?.groups ?? []).map((group) => value(row[group])).join(" · ");
-    const points = rows.map((row) => ({
-      start: millis(row.window_start),
-      group: label(row),
-      number: row[chosen] === null ? null : Number(row[chosen]),
-      final: row._status === "final",
-    }));
-    const open = points.filter((point) => !point.final).map((point) => point.start);
-    const drawn = corrections.map((each) => ({
-      start: millis(each.now.window_start),
-      group: label(each.now),
-      was: Number(each.was[chosen] ?? 0),
-      now: Number(each.now[chosen] ?? 0),
-    }));
-    const data = {
-      ...seriesOf(points),
-      corrections: drawn.filter((each) => each.was !== each.now),
-      open: open.length ? Math.min(...open) : null,
-    };
-    const choose =
-      numbers.length > 1 &&
-      h(
-        "label",
-        { class: "choose" },
-        "showing ",
-        h(
-          "select",
-          {
-            value: chosen,
-            onchange: (event) => {
-              column = event.target.value;
-              app.draw();
-            },
-          },
-          numbers.map((each) =>
-            h("option", { key: each.name, value: each.name, selected: each.name === chosen }, each.name),
-          ),
-        ),
-      );
-    return panel(
-      "Over event time",
-      { key: "chart", wide: true, aside: choose },
-      points.length === 0
-        ? empty("Nothing to draw yet", null)
-        : chart(`${name} ${chosen}`, data, summary(data, chosen)),
-      h(
-        "ul",
-        { class: "legend", key: "legend" },
-        data.series.map((each, at) =>
-          h(
-            "li",
-            { key: each.name },
-            h("i", { class: `swatch s${at + 1}`, "aria-hidden": "true" }),
-            each.name || "all",
-          ),
-        ),
-        data.left > 0 &&
-          h(
-            "li",
-            { key: "left", class: "muted" },
-            `the ${SERIES_MAX} largest of ${count(data.left + data.series.length)}`,
-          ),
-        data.open !== null &&
-          h("li", { key: "open" }, h("i", { class: "swatch open", "aria-hidden": "true" }), "open: may still grow"),
-        h(
-          "li",
-          { key: "correction" },
-          h("i", { class: "swatch correction", "aria-hidden": "true" }),
-          "corrected: hollow what it was, full what it is",
-        ),
-      ),
-      correctionList(chosen, label, rows),
-    );
-  }
-
-  function summary(data, chosen) {
-    const last = data.xs.length - 1;
-    const latest = data.series
-      .map((each) => `${each.name || "all"} ${each.ys[last] === null ? "none" : value(each.ys[last])}`)
-      .join(", ");
-    return `Line chart of ${chosen} over ${plural(data.xs.length, "window")}; the newest, ${minute(data.xs[last])}: ${latest}. ${plural(corrections.length, "correction")} since the page was opened. The table below has all numbers.`;
-  }
-
-  function correctionList(chosen, label, rows) {
-    const before = rows.filter((row) => row._corrections > 0).length;
-    if (corrections.length === 0) {
-      return h(
-        "p",
-        { class: "about", key: "corrections" },
-        before
-          ? `${plural(before, "result was", "results were")} corrected before; the next correction is shown here as it comes, − old and + new.`
-          : "No result was corrected. When a straggler changes one, the old value stays in the chart, and both are listed here.",
-      );
-    }
-    return h(
-      "div",
-      { key: "corrections" },
-      h("h3", null, "Corrections"),
-      h(
-        "ol",
-        { class: "corrections", "aria-live": "polite" },
-        corrections.map((each) =>
-          h(
-            "li",
-            { key: each.number },
-            h("span", { class: "when" }, clock(Math.floor(each.at / 1000) * 1000)),
-            h(
-              "span",
-              { class: "which" },
-              `${minute(millis(each.now.window_start))}${label(each.now) ? ` ${label(each.now)}` : ""}`,
-            ),
-            h(
-              "span",
-              { class: "minus" },
-              "−",
-              h("span", { class: "unseen" }, " old"),
-              ` ${chosen} ${value(each.was[chosen])}`,
-            ),
-            h(
-              "span",
-              { class: "plus" },
-              "+",
-              h("span", { class: "unseen" }, " new"),
-              ` ${chosen} ${value(each.now[chosen])}`,
-            ),
-          ),
-        ),
-      ),
-    );
-  }
 
   // -- the tables ------------------------------------------------------------------------------------
 
@@ -341,7 +354,7 @@ export function view(app, name) {
       rows,
       {
         keyed: nameOf,
-        total: Math.max(found.rows, rows.length),
+        total: range === null && Object.keys(only).length === 0 ? Math.max(found.rows, rows.length) : rows.length,
         rowClass: (row) => (now - (fresh.get(nameOf(row)) ?? 0) < FRESH_MS ? "fresh" : ""),
         max: ROWS_MAX,
       },
@@ -351,13 +364,7 @@ export function view(app, name) {
   function windowOf(row) {
     const [start, end] = WINDOW.map((each) => millis(row[each]));
     if (start === null) return "–";
-    const today = (app.overview?.at ?? "").slice(0, 10) === new Date(start).toISOString().slice(0, 10);
-    return h(
-      "span",
-      { title: `${iso(start)} to ${iso(end)}` },
-      !today && h("span", { class: "muted" }, `${day(start)} `),
-      `${minute(start)}–${minute(end)}`,
-    );
+    return h("span", { title: `${iso(start)} to ${iso(end)}` }, span(start, end, app.overview?.at));
   }
 
   function ledgerTable() {
@@ -420,7 +427,12 @@ export function view(app, name) {
             "p",
             null,
             h("span", { class: "when" }, clock(Math.floor(each.at / 1000) * 1000)),
-            h("strong", null, row.window_start ? `${minute(millis(row.window_start))} ` : "", label(row)),
+            h(
+              "strong",
+              null,
+              row.window_start ? `${span(millis(row.window_start), millis(row.window_end), app.overview?.at)} ` : "",
+              label(row),
+            ),
             " ",
             kind(each),
           ),

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ago, clock, count } from "../format.js";
-import { empty, filter, heading, link, panel, state, table } from "../parts.js";
+import { empty, filter, heading, link, lost, panel, state, table } from "../parts.js";
 import { noFlows } from "./flows.js";
 
 export function views(app) {
@@ -46,6 +46,12 @@ export function views(app) {
                 title: "Complete up to",
                 align: "right",
                 cell: (view) => clock(makers.get(view.name)?.frontier, all.at),
+              },
+              {
+                name: "dropped",
+                title: "Dropped",
+                align: "right",
+                cell: (view) => lost(makers.get(view.name)?.ledger?.dropped),
               },
               {
                 name: "corrected",

@@ -1,0 +1,46 @@
+"""The names that users chose, for the topics and flows that headrace names itself: the changes of a view, and the flow
+that takes out duplicates before another one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace.log.embedded.retention import FLOW
+from headrace.views.contract import FlowSpec, feed_topic
+
+__all__ = ["flow_names", "helps", "named_sources", "reader_name"]
+
+DEDUP = ".dedup"
+FEEDS = (feed_topic("", "updates"), feed_topic("", "final"))
+
+
+def helps(spec: FlowSpec) -> str | None:
+    """The flow that `spec` takes out duplicates for; None for a flow that a user named."""
+    internal = spec.target is not None and spec.target.startswith("__")
+    return spec.name.removesuffix(DEDUP) if internal and spec.name.endswith(DEDUP) else None
+
+
+def named_sources(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, Any]]:
+    """The topics and views that a user wrote as the flow's sources: [{"kind": "topic" | "view", "name"}]."""
+    helpers = {each.target: each for each in specs if helps(each) == spec.name}
+    out: list[dict[str, Any]] = []
+    for source in spec.sources:
+        if source in helpers:
+            out += named_sources(helpers[source], ())
+        else:
+            feed = next((prefix for prefix in FEEDS if source.startswith(prefix)), None)
+            out.append({"kind": "view" if feed else "topic", "name": source.removeprefix(feed or "")})
+    return out
+
+
+def flow_names(specs: Sequence[FlowSpec]) -> dict[str, dict[str, Any]]:
+    """Of each flow `helps` and `reads`, as the overview has them."""
+    return {spec.name: {"helps": helps(spec), "reads": named_sources(spec, specs)} for spec in specs}
+
+
+def reader_name(group: str) -> str:
+    """How a sentence calls the reader of a topic: a flow reads as a group of its own."""
+    if not group.startswith(FLOW):
+        return f"group {group}"
+    return f"flow {group.removeprefix(FLOW).removesuffix(DEDUP)}"

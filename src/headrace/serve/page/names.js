@@ -1,0 +1,38 @@
+// The flows as their author named them: a flow that headrace made to take out duplicates belongs to the one it helps,
+// and a topic of changes is its view. Pure.
+
+const WORSE = ["failed", "retrying", "stopped", "unknown", "running"];
+
+/** The overview with each helper flow joined to the flow it helps. */
+export function asNamed(overview) {
+  const known = new Set(overview.flows.map((flow) => flow.name));
+  const helpers = new Map();
+  for (const flow of overview.flows) if (known.has(flow.helps)) helpers.set(flow.helps, flow);
+  const flows = overview.flows.filter((flow) => !known.has(flow.helps));
+  return { ...overview, flows: flows.map((flow) => joined(flow, helpers.get(flow.name))) };
+}
+
+function joined(flow, helper) {
+  if (helper === undefined) return { ...flow, places: placesOf(flow) };
+  return {
+    ...flow,
+    state: WORSE.find((state) => state === flow.state || state === helper.state) ?? flow.state,
+    error: flow.error ?? helper.error,
+    rate: helper.rate,
+    lag: flow.lag === null || helper.lag === null ? null : Math.max(flow.lag, helper.lag),
+    restarts: flow.restarts + helper.restarts,
+    dead: flow.dead + helper.dead,
+    places: placesOf(helper),
+    ledger: {
+      ...flow.ledger,
+      dropped: flow.ledger.dropped + helper.ledger.dropped,
+      untimed: flow.ledger.untimed + helper.ledger.untimed,
+    },
+  };
+}
+
+const placesOf = (flow) =>
+  Object.fromEntries(Object.entries(flow.places ?? {}).map(([topic, places]) => [sourceName(topic), places]));
+
+/** What a user calls the topic: one with changes by its view, one behind a dedup by the flow that reads it. */
+export const sourceName = (topic) => /^__(?:changes|finals|records)\.(.+?)(?:\.dedup)?$/.exec(topic)?.[1] ?? topic;

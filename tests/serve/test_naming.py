@@ -1,0 +1,53 @@
+"""What a user sees are the names that a user chose: a flow that takes out duplicates belongs to the one it was made
+for, and a topic of changes is its view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.serve.naming import helps, named_sources, reader_name
+from tests.serve.conftest import Served
+from tests.views.committing import SPEC, Committing
+
+assert SPEC.view is not None
+ONCE = replace(SPEC, name="once", sources=("__changes.once.dedup",), view=replace(SPEC.view, name="once"))
+HELPER = replace(
+    SPEC,
+    name="once.dedup",
+    view=replace(SPEC.view, name="once.dedup", public=False),
+    target="__changes.once.dedup",
+)
+APPROXIMATE = replace(HELPER, sources=("clicks", "taps"), view=None, target="__records.once.dedup")
+
+
+def test_a_flow_that_takes_out_duplicates_belongs_to_another() -> None:
+    assert helps(HELPER) == helps(APPROXIMATE) == "once"
+    assert helps(ONCE) is None
+    assert helps(replace(SPEC, name="mine.dedup")) is None, "a user may call a view so"
+    assert helps(replace(SPEC, name="mine.dedup", target="clean")) is None
+
+
+def test_sources_are_what_the_user_wrote() -> None:
+    topic = {"kind": "topic", "name": "clicks"}
+    assert named_sources(SPEC, [SPEC]) == [topic]
+    assert named_sources(ONCE, [HELPER, ONCE]) == [topic]
+    behind = replace(ONCE, sources=("__records.once.dedup",))
+    assert named_sources(behind, [APPROXIMATE, behind]) == [topic, {"kind": "topic", "name": "taps"}]
+    for source in ("__changes.once", "__finals.once"):
+        assert named_sources(replace(SPEC, name="hours", sources=(source,)), [ONCE]) == [
+            {"kind": "view", "name": "once"}
+        ]
+
+
+def test_readers_have_the_names_of_flows() -> None:
+    assert reader_name("billing") == "group billing"
+    assert reader_name("__flow.once") == reader_name("__flow.once.dedup") == "flow once"
+
+
+def test_the_overview_has_no_internal_names(served: Served) -> None:
+    with Committing(served.home, HELPER), Committing(served.home, ONCE):
+        pass
+    served.committing.commit([(0, "/", 5)])
+    flows = {flow["name"]: flow for flow in served.get("/api/overview")["flows"]}
+    assert flows["once"]["reads"] == [{"kind": "topic", "name": "clicks"}]
+    assert (flows["once"]["helps"], flows["once.dedup"]["helps"]) == (None, "once")
