@@ -117,13 +117,13 @@ def pause(child: Child, seconds: float) -> None:
 
 @pytest.mark.timeout(300)
 def test_ten_consumers(tmp_path: Path, children: Children, seed: int) -> None:
-    seen = survive(tmp_path / "log", children, seed, messages=100_000, order="none", at_once=400, keys=1000, faults=14)
+    seen = survive(tmp_path / "log", children, seed, messages=40_000, order="none", at_once=200, keys=1000, faults=12)
     assert seen["killed"] and seen["paused"] and seen["redelivered"], seen
 
 
 @pytest.mark.timeout(300)
 def test_ten_consumers_in_order(tmp_path: Path, children: Children, seed: int) -> None:
-    seen = survive(tmp_path / "log", children, seed, messages=10_000, order="key", at_once=100, keys=300, faults=6)
+    seen = survive(tmp_path / "log", children, seed, messages=5_000, order="key", at_once=60, keys=300, faults=6)
     assert seen["killed"] or seen["paused"], seen
 
 

@@ -206,7 +206,8 @@ def _struck(trial: Trial, point: str, rows: int) -> bool:
 def _killed(make: Program, trial: Trial, point: str, rows: int) -> bool:
     """Whether the child came to the point, which is its end."""
     with tempfile.TemporaryDirectory(prefix="headrace-child-") as folder:
-        context = multiprocessing.get_context("spawn")  # a forked child would share SQLite with us
+        context = multiprocessing.get_context("forkserver")  # a child forked from here would share SQLite with us
+        context.set_forkserver_preload([__name__, make.__module__, "pandas", "pyspark.sql"])  # imported once for all
         jvm = session.lent(trial.app.running.spark)
         child = context.Process(target=_child, args=(make, trial.home, folder, trial.clock.now_us, point, rows, jvm))
         child.start()
