@@ -177,13 +177,27 @@ def test_in_the_background_large_batches_wait_until_there_is_enough(
     log._engine.background.stop()
     topic = log.create_topic("t", SCHEMA, durability="os")
     topic.append(rows(ROWS))
-    waiting = sealing.plain_bytes(log._engine, topic._state(), 0)
+    (waiting,) = sealing.plain_bytes(log._engine, topic._state(), 0).values()
     assert waiting == topic.describe().bytes
     for enough, expected in ((waiting + 1, 0), (waiting, CODECS["zstd"])):
         monkeypatch.setattr(sealing, "COMPRESS_BYTES", enough)
         upkeep.in_background(log._engine, Catalog(log._engine), lambda: False)
         assert codecs(log, topic) == [expected]
-    assert sealing.plain_bytes(log._engine, topic._state(), 0) == 0
+    assert sealing.plain_bytes(log._engine, topic._state(), 0) == {}
+
+
+def test_compressed_batches_go_to_another_file_so_that_the_plain_ones_can_be_removed(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "COMPRESS_BYTES", 100_000)
+    topic = log.create_topic("t", SCHEMA, durability="os", partitions=2)
+    for partition in (0, 1):
+        topic.append(rows(ROWS), partition=partition)
+    plain = topic.describe().bytes
+    done = log.maintain()
+    assert (done.files_removed, done.bytes_freed >= plain) == (1, True)
+    (path,) = (log.home / "data").iterdir()
+    assert path.stat().st_size < plain / 2
 
 
 def test_offsets_that_follow_each_other_are_not_stored(log: EmbeddedLog) -> None:

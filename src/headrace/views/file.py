@@ -2,7 +2,7 @@
 errors; does not know what is in it but that it is headrace's.
 
 Write transactions of all processes take turns under a lock file, and so do checkpoints; readers never wait and see
-whole commits only."""
+whole commits only. Pages that rows have left are given back a few with each transaction, so that none waits for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import ctypes
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,12 @@ FILE = "views.db"
 FORMAT = "1"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
+FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
+"""An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""
+PAGES_PER_COMMIT = 256
+"""So many pages of what is free beyond that are given back by a transaction: 1 MB, some milliseconds."""
+CLOSE_SECONDS = 2.0
+"""So long a store that closes gives pages back."""
 
 
 class _Gate:
@@ -93,6 +100,7 @@ class ViewsFile:
         disk.sync_directory(home)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that has nothing in it yet
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA wal_autocheckpoint=0")
@@ -142,6 +150,7 @@ class ViewsFile:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._give_back(PAGES_PER_COMMIT)
                 self._db.execute("COMMIT")
             except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
@@ -152,6 +161,14 @@ class ViewsFile:
                     self._problems.clear()
                     raise problem from error
                 raise
+
+    def _give_back(self, pages_max: int) -> bool:
+        """Moves pages from the end of the file to where it is free, and cuts it off there. False: there is no need."""
+        (free,), (pages,) = (self._db.execute(f"PRAGMA {of}_count").fetchone() for of in ("freelist", "page"))
+        beyond: int = min(free - FREE_PAGES_MIN, free - pages // FREE_SHARE, pages_max)
+        for _ in range(beyond):
+            self._db.execute("PRAGMA incremental_vacuum(1)")  # Python takes one step of it, whatever the number
+        return beyond > 0
 
     def _checkpoint_if_due(self) -> None:
         """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
@@ -191,6 +208,9 @@ class ViewsFile:
             self._closed = True
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
                 self._db.execute("PRAGMA busy_timeout=0")
+                until = time.monotonic() + CLOSE_SECONDS
+                while self._give_back(16 * PAGES_PER_COMMIT) and time.monotonic() < until:
+                    pass
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._db.close()
 

@@ -24,6 +24,9 @@ COMPRESS_BYTES = 8 << 20
 
 def seal(engine: Engine, catalog: Catalog, topic: TopicState, partition: int) -> int:
     """Joins neighbours that are small, and compresses what is plain. Returns how many batches are fewer."""
+    for file, size in plain_bytes(engine, topic, partition).items():
+        if size >= COMPRESS_BYTES:  # what takes their place goes to another file, so that this one can be removed
+            engine.files.close_early(file)
     runs = _runs(topic, _unsealed(engine, topic, partition))
     swaps = (
         swapping.Swap(
@@ -34,17 +37,17 @@ def seal(engine: Engine, catalog: Catalog, topic: TopicState, partition: int) ->
     return sum(max(0, len(swap.old) - len(swap.new)) for swap in swapping.swapped(engine, swaps))
 
 
-def plain_bytes(engine: Engine, topic: TopicState, partition: int) -> int:
-    """How many bytes of large batches sealing would compress."""
+def plain_bytes(engine: Engine, topic: TopicState, partition: int) -> dict[int, int]:
+    """How many bytes of large batches sealing would compress, by the data file they lie in."""
     if topic.settings.compression == "none":
-        return 0
+        return {}
     with engine.index.reading() as db:
-        (found,) = db.execute(
-            "SELECT coalesce(sum(length), 0) FROM batches WHERE topic = ? AND partition = ? AND file IS NOT NULL "
-            "AND NOT flags & ? AND (records >= ? OR plain_bytes >= ?)",
+        found = db.execute(
+            "SELECT file, sum(length) FROM batches WHERE topic = ? AND partition = ? AND file IS NOT NULL "
+            "AND NOT flags & ? AND (records >= ? OR plain_bytes >= ?) GROUP BY file",
             (topic.id, partition, COMPRESSED, SMALL_RECORDS, SMALL_BYTES),
-        ).fetchone()
-    return int(found)
+        )
+        return dict(found)
 
 
 def _unsealed(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:

@@ -114,7 +114,8 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
 
 
 def _worth_it(engine: Engine, topic: TopicState, state: PartitionRow) -> bool:
-    if state.small >= SEAL_AT or sealing.plain_bytes(engine, topic, state.partition) >= sealing.COMPRESS_BYTES:
+    plain = sum(sealing.plain_bytes(engine, topic, state.partition).values())
+    if state.small >= SEAL_AT or plain >= sealing.COMPRESS_BYTES:
         return True
     dirty = state.next - state.cleaned
     over = state.revisit is not None and state.revisit <= engine.clock_us()
