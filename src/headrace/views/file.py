@@ -2,7 +2,7 @@
 errors; does not know what is in it but that it is headrace's.
 
 Write transactions of all processes take turns under a lock file, and so do checkpoints; readers never wait and see
-whole commits only. Pages that rows have left are given back a few with each transaction, so that none waits for it."""
+whole commits only. Pages that rows have left are given back a few after each commit, so that nobody waits long."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CACHE_KIB = 128 << 10
 FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
 """An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""
 PAGES_PER_COMMIT = 256
-"""So many pages of what is free beyond that are given back by a transaction: 1 MB, some milliseconds."""
+"""So many pages of what is free beyond that are given back after a commit: 1 MB, some milliseconds."""
 CLOSE_SECONDS = 2.0
 """So long a store that closes gives pages back."""
 
@@ -150,7 +150,6 @@ class ViewsFile:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
-                self._give_back(PAGES_PER_COMMIT)
                 self._db.execute("COMMIT")
             except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
@@ -162,13 +161,31 @@ class ViewsFile:
                     raise problem from error
                 raise
 
-    def _give_back(self, pages_max: int) -> bool:
-        """Moves pages from the end of the file to where it is free, and cuts it off there. False: there is no need."""
+    def _give_back_if_due(self) -> None:
+        """After a commit, which is safe whatever becomes of this."""
+        with contextlib.suppress(sqlite3.Error), self._gate.lock:
+            self._usable()
+            if self._pages_beyond() > 0:
+                with self._gate.turnstile.writing():
+                    self._give_back(PAGES_PER_COMMIT)
+
+    def _pages_beyond(self) -> int:
+        """How many pages are free beyond what may be."""
         (free,), (pages,) = (self._db.execute(f"PRAGMA {of}_count").fetchone() for of in ("freelist", "page"))
-        beyond: int = min(free - FREE_PAGES_MIN, free - pages // FREE_SHARE, pages_max)
-        for _ in range(beyond):
-            self._db.execute("PRAGMA incremental_vacuum(1)")  # Python takes one step of it, whatever the number
-        return beyond > 0
+        beyond: int = min(free - FREE_PAGES_MIN, free - pages // FREE_SHARE)
+        return beyond
+
+    def _give_back(self, pages_max: int) -> None:
+        """Moves pages from the end of the file to where it is free, and cuts it off there."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for _ in range(min(self._pages_beyond(), pages_max)):
+                self._db.execute("PRAGMA incremental_vacuum(1)")  # Python takes one step of it, whatever the number
+            self._db.execute("COMMIT")
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
 
     def _checkpoint_if_due(self) -> None:
         """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
@@ -207,10 +224,11 @@ class ViewsFile:
         with self._gate.lock:
             self._closed = True
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
-                self._db.execute("PRAGMA busy_timeout=0")
                 until = time.monotonic() + CLOSE_SECONDS
-                while self._give_back(16 * PAGES_PER_COMMIT) and time.monotonic() < until:
-                    pass
+                while self._pages_beyond() > 0 and time.monotonic() < until:
+                    self._give_back(16 * PAGES_PER_COMMIT)
+            with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
+                self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._db.close()
 

@@ -328,6 +328,7 @@ class SqliteViews(ViewsFile):
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
+        self._give_back_if_due()
         self._checkpoint_if_due()
         return state
 
