@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.views import file
+from headrace.views import file, sqlite
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Outgoing, Place, Result, SlotColumn, ViewSpec
 from headrace.views.reading import open_views
 from headrace.views.sqlite import SqliteViews
@@ -31,7 +31,8 @@ VIEW = ViewSpec(
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "FREE_PAGES_MIN", 16)
-    monkeypatch.setattr(file, "PAGES_PER_COMMIT", 40)
+    monkeypatch.setattr(file, "PAGES_PER_STEP", 40)
+    monkeypatch.setattr(sqlite, "TIME_SHARE", 0.0)
 
 
 def commit(
@@ -89,6 +90,15 @@ def test_pages_that_rows_have_left_are_given_back_a_few_after_each_commit(tmp_pa
         assert steps[-5:] == [0] * 5  # an eighth may stay free, and does
 
 
+def test_a_commit_that_took_long_gives_more_of_them_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "TIME_SHARE", 1e6)
+    with SqliteViews(tmp_path) as store:
+        state = commit(store, store.begin(FlowSpec("v", "app", ("t",), VIEW)), 0, ROWS)
+        commit(store, state, 2, 10)
+        count, free = pages(store)
+        assert free <= max(16, count // 8)
+
+
 def test_a_store_that_closes_gives_the_rest_back(tmp_path: Path) -> None:
     with SqliteViews(tmp_path) as store:
         state = commit(store, store.begin(FlowSpec("v", "app", ("t",), VIEW)), 0, ROWS)
@@ -117,7 +127,7 @@ def test_rows_on_their_way_out_are_compressed_when_they_are_many(tmp_path: Path)
 
 
 def test_a_commit_counts_whatever_becomes_of_the_free_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: SqliteViews, __: int) -> None:
+    def full(_: SqliteViews) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     with SqliteViews(tmp_path) as store:

@@ -30,8 +30,10 @@ CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
 """An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""
-PAGES_PER_COMMIT = 256
-"""So many pages of what is free beyond that are given back after a commit: 1 MB, some milliseconds."""
+PAGES_PER_STEP = 256
+"""What is free beyond that is given back in steps, between which others may write: 1 MB, about 10 ms."""
+TIME_SHARE = 0.25
+"""After a commit there is one step, and more for this part of the time that the commit took."""
 CLOSE_SECONDS = 2.0
 """So long a store that closes gives pages back."""
 
@@ -161,13 +163,22 @@ class ViewsFile:
                     raise problem from error
                 raise
 
-    def _give_back_if_due(self) -> None:
-        """After a commit, which is safe whatever becomes of this."""
-        with contextlib.suppress(sqlite3.Error), self._gate.lock:
+    def _give_back_for(self, seconds: float) -> None:
+        """One step, and more until the time is over. What was committed is safe whatever becomes of this."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(sqlite3.Error, Closed):  # closed by another thread meanwhile
+            while self._gave_back() and time.monotonic() < until:
+                pass
+
+    def _gave_back(self) -> bool:
+        """One step; False: there is no need."""
+        with self._gate.lock:
             self._usable()
-            if self._pages_beyond() > 0:
-                with self._gate.turnstile.writing():
-                    self._give_back(PAGES_PER_COMMIT)
+            if self._pages_beyond() <= 0:
+                return False
+            with self._gate.turnstile.writing():
+                self._give_back()
+            return True
 
     def _pages_beyond(self) -> int:
         """How many pages are free beyond what may be."""
@@ -175,11 +186,11 @@ class ViewsFile:
         beyond: int = min(free - FREE_PAGES_MIN, free - pages // FREE_SHARE)
         return beyond
 
-    def _give_back(self, pages_max: int) -> None:
+    def _give_back(self) -> None:
         """Moves pages from the end of the file to where it is free, and cuts it off there."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            for _ in range(min(self._pages_beyond(), pages_max)):
+            for _ in range(min(self._pages_beyond(), PAGES_PER_STEP)):
                 self._db.execute("PRAGMA incremental_vacuum(1)")  # Python takes one step of it, whatever the number
             self._db.execute("COMMIT")
         finally:
@@ -221,12 +232,9 @@ class ViewsFile:
     def close(self) -> None:
         if self._closed or os.getpid() != self._pid:
             return
+        self._give_back_for(CLOSE_SECONDS)
         with self._gate.lock:
             self._closed = True
-            with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
-                until = time.monotonic() + CLOSE_SECONDS
-                while self._pages_beyond() > 0 and time.monotonic() < until:
-                    self._give_back(16 * PAGES_PER_COMMIT)
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
                 self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
