@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.log.embedded.frames import ALIGN_BYTES, HEADER_BYTES, BadFrame, Header, plain_body
+from headrace.log.embedded.frames import ALIGN_BYTES, HEADER_BYTES, MAGIC, BadFrame, Header, plain_body
 
 
 def files_with(home: Path, text: str) -> list[str]:
@@ -29,10 +29,18 @@ def _bodies(path: Path) -> Iterator[bytes]:
         raw = path.read_bytes()
     except FileNotFoundError:  # reclaimed since it was listed
         return
-    for at in range(0, len(raw), ALIGN_BYTES):
+    for at in _starts(raw):
         try:
             header = Header.unpack(raw[at : at + HEADER_BYTES])
             body = raw[at + HEADER_BYTES : at + HEADER_BYTES + header.length]
             yield plain_body(memoryview(body), header.flags, header.plain_bytes).to_pybytes()
         except BadFrame:
             continue
+
+
+def _starts(raw: bytes) -> Iterator[int]:
+    at = raw.find(MAGIC)
+    while at >= 0:
+        if at % ALIGN_BYTES == 0:
+            yield at
+        at = raw.find(MAGIC, at + 1)
