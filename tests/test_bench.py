@@ -15,7 +15,7 @@ from bench.settings import Run
 ROOT = Path(__file__).parent.parent
 
 
-LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep")
+LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep", "disk")
 FLOWS = ("windows", "kinds", "growth", "merge", "nexmark", "peers", "memory")
 
 
@@ -58,10 +58,13 @@ def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
         "compact 0.05 M rows",
         "seal one-row appends",
         "appends (10 k rows, fsync) beside sealing",
+        "a flight as appended",
+        "a flight, sealed, zstd",
+        "scan all columns of sealed flights, lz4",
     ):
         assert f"| {row}" in printed
     found = json.loads((tmp_path / "results" / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 27 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 37 and all(row["ours"]["median"] is not None for row in found["rows"])
     for plot in ("append_cost.svg", "commit_cost.svg"):
         assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
 

@@ -15,7 +15,7 @@ def test_created_with_every_setting(shell: Shell) -> None:
         *("topics", "create", "orders", "id bigint NOT NULL, user string, at timestamp", "--key", "user,id"),
         *("--event-time", "at", "--partitions", "3", "--retention", "30 days", "--retention-bytes", "1000000"),
         *("--cleanup", "compact", "--durability", "os", "--versioned", "--max-ahead", "5 minutes", "--extra", "keep"),
-        *("--unread", "keep", "--tombstone-grace", "2 hours"),
+        *("--unread", "keep", "--tombstone-grace", "2 hours", "--compression", "lz4"),
     )
     (row,) = shell.ok("topics", "list").rows
     assert row == {
@@ -35,7 +35,7 @@ def test_created_with_every_setting(shell: Shell) -> None:
     assert shown["retention_bytes"] == 1_000_000
     assert (shown["unread"], shown["tombstone_grace"]) == ("keep", "2 hours")
     assert shown["max_ahead"] == "5 minutes"
-    assert shown["extra"] == "keep"
+    assert (shown["extra"], shown["compression"]) == ("keep", "lz4")
     assert [part["next"] for part in shown["partitions"]] == [0, 0, 0]
 
 
@@ -52,10 +52,11 @@ def test_altered(clicks: Shell) -> None:
     (shown,) = clicks.ok("topics", "show", "clicks").rows
     assert shown["schema"] == "user string, ms int, at timestamp, country string"
     assert (shown["retention"], len(shown["partitions"])) == ("1 week", 3)
-    clicks.ok("topics", "alter", "clicks", "--retention", "none")
+    assert shown["compression"] == "zstd"
+    clicks.ok("topics", "alter", "clicks", "--retention", "none", "--compression", "none")
     clicks.ok("topics", "alter", "clicks", "--schema", "user string, ms bigint, at timestamp, country string")
     (shown,) = clicks.ok("topics", "show", "clicks").rows
-    assert (shown["retention"], shown["schema_version"]) == (None, 3)
+    assert (shown["retention"], shown["schema_version"], shown["compression"]) == (None, 3, "none")
     assert "column 'ms' cannot change" in clicks.refused(
         "topics", "alter", "clicks", "--schema", "user string, ms string, at timestamp, country string"
     )

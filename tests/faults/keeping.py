@@ -7,7 +7,6 @@ lie in many small data files. A record's text names its topic, key and number, s
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from typing import Any
 from headrace.log.contract import Erased, Maintained, Problem, Record
 from headrace.log.embedded.index import BATCHES, FILES
 from headrace.log.embedded.log import EmbeddedLog, open_log
+from tests.searching import files_with
 
 SCHEMA = "who string, n int, pad string, at timestamp"
 FILE_BYTES = 4_000
@@ -99,13 +99,6 @@ def clean(result: Maintained | Erased) -> bool:
     return not result.incomplete and not getattr(result, "problems", [])
 
 
-def holding(home: Path, text: str) -> list[str]:
-    """The files in which the text is found, by another process: whoever has the index open must not open its files."""
-    found = subprocess.run(["grep", "-rlaF", text, str(home)], capture_output=True, text=True, env={}, check=False)
-    assert found.returncode in (0, 1), found.stderr
-    return [str(Path(name).relative_to(home)) for name in found.stdout.splitlines()]
-
-
 # -- what must be true -------------------------------------------------------------------------------
 
 
@@ -180,5 +173,5 @@ class Kept:
         live = {batch.file for batch in batches}
         idle = [f.name for f in files if f.id not in live and f.state == "closed"]
         assert not idle, f"data files without a batch: {idle}"
-        assert holding(engine.home, SECRET) == []
-        assert holding(engine.home, ERASED) == []
+        assert files_with(engine.home, SECRET) == []
+        assert files_with(engine.home, ERASED) == []

@@ -17,8 +17,9 @@ from headrace.log.embedded.log import open_log
 from tests.faults import keeping, test_beside
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear
-from tests.faults.keeping import ERASED, SECRET, holding, row
+from tests.faults.keeping import ERASED, SECRET, row
 from tests.faults.test_beside import flag
+from tests.searching import files_with
 
 SECONDS = 4
 WRITERS = 2
@@ -151,7 +152,7 @@ def test_readers_and_writers_beside_two_keepers(memory: Path, children: Children
     with opened(home) as log:
         assert log.verify().ok
         log.topic("events").erase(ERASED)
-        assert holding(home, SECRET) == []
+        assert files_with(home, SECRET) == []
 
 
 # -- erasing what is being appended ------------------------------------------------------------------
@@ -181,13 +182,13 @@ def test_what_was_appended_before_the_erasure_began_is_gone(tmp_path: Path, chil
             assert erased.records and all(n > known for n in left), f"{known} was there, {left} is left"
             if not erased.incomplete:
                 for n in range(known + 1):
-                    assert n % 7 or holding(home, f"{SECRET}:people:{ERASED}:{n}:") == []
+                    assert n % 7 or files_with(home, f"{SECRET}:people:{ERASED}:{n}:") == []
         flag(str(home)).unlink()
         last = child.finish()[-1]
         assert [record.value["n"] for record in people.records(key="other")] == list(range(last + 1))
         left = [record.value["n"] for record in people.records(key=ERASED)]
         assert left == list(range(last + 1 - len(left), last + 1)), "an erasure took what came after it"
-        assert people.erase(ERASED).incomplete == [] == holding(home, SECRET)
+        assert people.erase(ERASED).incomplete == [] == files_with(home, SECRET)
 
 
 # -- speed -------------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ STAY = ("people", "once", "many")
 
 
 def fill(home: Path) -> None:
-    with open_log(home) as log:
-        log.create_topic("people", SCHEMA, key="who", partitions=2)
-        log.create_topic("once", SCHEMA)
-        log.create_topic("many", SCHEMA, durability="os")
+    with open_log(home) as log:  # `latest` is compressed; the texts of the others are looked for in the files
+        log.create_topic("people", SCHEMA, key="who", partitions=2, compression="none")
+        log.create_topic("once", SCHEMA, compression="none")
+        log.create_topic("many", SCHEMA, durability="os", compression="none")
         log.create_topic("latest", SCHEMA, key="who", cleanup="compact")
     for part in range(3):
         with open_log(home) as log:

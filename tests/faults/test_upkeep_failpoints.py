@@ -26,8 +26,9 @@ from headrace.log.embedded.log import EmbeddedLog
 from tests.faults import keeping
 from tests.faults.checking import opened
 from tests.faults.children import Child, Children, ack, hear
-from tests.faults.keeping import DURABILITIES, Kept, clean, holding
+from tests.faults.keeping import DURABILITIES, Kept, clean
 from tests.faults.test_failpoints_matrix import UPKEEP
+from tests.searching import files_with
 
 PASSED = sorted(
     [
@@ -155,7 +156,7 @@ def test_killed_at(
         assert code == -signal.SIGKILL, forks.stderr
         erased = tuple(fact[1] for fact in facts if fact[0] == "done" and fact[1].startswith("people"))
         if len(erased) == len(DURABILITIES):
-            assert holding(home, keeping.SECRET) == [], "it was said to be erased"
+            assert files_with(home, keeping.SECRET) == [], "it was said to be erased"
         with opened(home) as log:
             half = before.check_half(log, erased=erased)
             go_on(log, half)

@@ -20,7 +20,8 @@ from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear
 from tests.faults.disk import Disk, Shim, mark
-from tests.faults.keeping import ERASED, SECRET, holding, row, tombstone
+from tests.faults.keeping import ERASED, SECRET, row, tombstone
+from tests.searching import files_with
 
 SCHEMA = "who string, n int, pad string, at timestamp"
 
@@ -66,9 +67,9 @@ def test_erasing_wipes_what_is_no_record_any_more(log: EmbeddedLog) -> None:
     topic.append(tombstone(ERASED))
     log.maintain()
     assert [record.key for record in topic.records()] == ["a"]
-    assert holding(log.home, SECRET)
+    assert files_with(log.home, SECRET)
     erased = topic.erase(ERASED)
-    assert (erased.records, erased.incomplete, holding(log.home, SECRET)) == (0, [], [])
+    assert (erased.records, erased.incomplete, files_with(log.home, SECRET)) == (0, [], [])
 
 
 def test_the_frames_of_neighbours_hold_nothing_of_the_key(log: EmbeddedLog) -> None:
@@ -80,7 +81,7 @@ def test_the_frames_of_neighbours_hold_nothing_of_the_key(log: EmbeddedLog) -> N
     for n in range(table.num_rows):
         topic.append(table.slice(n, 1))
     erased = topic.erase(ERASED)
-    assert (erased.records, erased.incomplete, holding(log.home, SECRET)) == (16, [], [])
+    assert (erased.records, erased.incomplete, files_with(log.home, SECRET)) == (16, [], [])
 
 
 def test_retention_deletes_what_is_being_erased(log: EmbeddedLog) -> None:
@@ -89,7 +90,7 @@ def test_retention_deletes_what_is_being_erased(log: EmbeddedLog) -> None:
     failpoints.arm("swap.prepared", lambda: topic.append([row("short", f"k{n}", n) for n in range(60)]) and None)
     erased = topic.erase(ERASED)
     assert topic.offsets()[0].earliest == 2
-    assert (erased.incomplete, holding(log.home, SECRET)) == ([], [])
+    assert (erased.incomplete, files_with(log.home, SECRET)) == ([], [])
 
 
 def test_a_checkpoint_that_fails_keeps_no_erasure_waiting(log: EmbeddedLog) -> None:
@@ -98,7 +99,7 @@ def test_a_checkpoint_that_fails_keeps_no_erasure_waiting(log: EmbeddedLog) -> N
     failpoints.arm("erase.wiped", lambda: failpoints.arm("checkpoint.due", "raise"))
     assert topic.erase(ERASED).incomplete
     assert log.maintain().incomplete == []
-    assert holding(log.home, SECRET) == []
+    assert files_with(log.home, SECRET) == []
 
 
 def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_sync_that_fails_while_wiping_is_final(tmp_path: Path, monkeypatch: py
         assert list(files_of(log).values()) == ["suspect"]
     with opened(tmp_path / "log") as log:
         assert log.maintain().incomplete == []
-        assert holding(log.home, SECRET) == []
+        assert files_with(log.home, SECRET) == []
         assert [record.key for record in log.topic("people").records()] == ["a"]
 
 
@@ -162,7 +163,7 @@ def test_a_file_in_doubt_is_not_called_wiped(tmp_path: Path) -> None:
         assert log.maintain().incomplete
     with open_log(home) as log:
         assert log.maintain().incomplete == []
-        assert holding(home, SECRET) == []
+        assert files_with(home, SECRET) == []
 
 
 def erase_beside_an_append(home: str) -> None:
@@ -328,7 +329,7 @@ def test_damage_in_one_file_does_not_keep_the_others(tmp_path: Path) -> None:
     with open_log(home) as log:  # a second file
         for n in range(8):
             log.topic("many").append(row("many", "a", n))
-    (bad,) = holding(home, "plain:once:precious")
+    (bad,) = files_with(home, "plain:once:precious")
     raw = (home / bad).read_bytes()
     (home / bad).write_bytes(raw.replace(b"precious", b"previous"))
     with open_log(home) as log:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,18 +12,13 @@ import pytest
 
 from headrace.log.embedded import erasing, swapping
 from headrace.log.embedded.log import EmbeddedLog, open_log
+from tests.searching import files_with
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     with open_log(tmp_path / "log") as log:
         yield log
-
-
-def files_with(text: str, home: Path) -> list[str]:
-    """By another process: closing a database file in this one would drop SQLite's locks."""
-    found = subprocess.run(["grep", "-rlaF", text, str(home)], capture_output=True, text=True, timeout=60, check=False)
-    return found.stdout.splitlines()
 
 
 def keys_of(topic: Any) -> list[Any]:
@@ -37,10 +31,10 @@ def test_a_record_that_retention_has_deleted_is_wiped(log: EmbeddedLog) -> None:
     for _ in range(20):
         topic.append({"k": "x", "v": "y" * 200})
     assert "gone-key" not in keys_of(topic)
-    assert files_with("gone-", log.home)
+    assert files_with(log.home, "gone-")
     done = topic.erase("gone-key")
     assert (done.records, done.incomplete) == (0, [])
-    assert not files_with("gone-", log.home)
+    assert not files_with(log.home, "gone-")
     assert not log.usage().wipe_due
 
 
@@ -58,7 +52,7 @@ def test_what_retention_deletes_under_an_erasure_is_no_obstacle(
     submit = swapping.submit
     monkeypatch.setattr(erasing.swapping, "submit", slow)
     assert topic.erase("gone-key").incomplete == []
-    assert not files_with("gone-", log.home)
+    assert not files_with(log.home, "gone-")
 
 
 def test_a_frame_holds_its_own_records_only(log: EmbeddedLog) -> None:
@@ -68,7 +62,7 @@ def test_a_frame_holds_its_own_records_only(log: EmbeddedLog) -> None:
     topic.append(pa.table({"k": ["ann", "gone-value"]}).slice(0, 1))
     assert topic.erase("gone-key").records == 1
     assert keys_of(topic) == ["bob", "cat", "ann"]
-    assert not files_with("gone", log.home)
+    assert not files_with(log.home, "gone")
 
 
 def test_null_is_not_the_empty_text(log: EmbeddedLog) -> None:

@@ -22,6 +22,7 @@ from headrace.log.embedded.index import BATCHES, BatchRow
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.log.embedded.swapping import Changed
 from headrace.testing.log_contract import Clock, eventually
+from tests.searching import files_with
 
 SECRET = "b7f3-secret-91"
 """A text that stands nowhere else."""
@@ -64,15 +65,6 @@ def rows_of(log: EmbeddedLog, topic: Any, partition: int = 0) -> list[BatchRow]:
 
 def sizes(log: EmbeddedLog, topic: Any) -> list[int]:
     return [row.records for row in rows_of(log, topic)]
-
-
-def files_with(home: Path, text: str) -> list[str]:
-    """Which files of the directory hold the text. Only SQLite may open its files in this process: a child looks."""
-    found = subprocess.run(
-        ["grep", "-rlaF", "--", text, str(home)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert found.returncode in (0, 1), found.stderr
-    return sorted(Path(line).name for line in found.stdout.splitlines())
 
 
 def data_bytes(log: EmbeddedLog) -> tuple[int, int]:
@@ -358,7 +350,7 @@ def test_sealing_holds_retention_by_age_up_by_a_tenth_at_most(log: EmbeddedLog, 
 
 
 def test_sealing_holds_retention_by_bytes_up_by_a_tenth_at_most(log: EmbeddedLog) -> None:
-    topic = log.create_topic("t", "s string", durability="os", retention_bytes=20_000)
+    topic = log.create_topic("t", "s string", durability="os", retention_bytes=20_000, compression="none")
     held_bytes = []
     for _ in range(60):
         for _ in range(5):

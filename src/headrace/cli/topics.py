@@ -72,6 +72,11 @@ _tombstone_grace = click.option(
 _durability = click.option(
     "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives power loss, os the process."
 )
+_compression = click.option(
+    "--compression",
+    type=click.Choice(["zstd", "lz4", "none"]),
+    help="Of batches that upkeep has sealed: zstd (default) is smaller, lz4 quicker to read.",
+)
 _max_ahead = click.option(
     "--max-ahead", metavar="DURATION", help="How far event time may be ahead of the clock; beyond it: dead letters."
 )
@@ -92,6 +97,7 @@ _extra = click.option(
 @_unread
 @_tombstone_grace
 @_durability
+@_compression
 @click.option("--versioned", is_flag=True, help="Count records by key, for conditional appends.")
 @_max_ahead
 @_extra
@@ -128,6 +134,7 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
 @_unread
 @_tombstone_grace
 @_durability
+@_compression
 @_max_ahead
 @_extra
 @home_option
@@ -231,6 +238,7 @@ def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
         "schema_version": found.schema_version,
         "retention_bytes": settings.retention_bytes,
         "unread": settings.unread,
+        "compression": settings.compression,
         "tombstone_grace": duration(settings.tombstone_grace_us),
         "versioned": settings.versioned,
         "max_ahead": duration(settings.max_ahead_us),

@@ -48,8 +48,8 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored batch, for planning what to read: offsets [start, stop), as many records and bytes, and their latest
-    event time (None: they have none)."""
+    """A stored batch, for planning what to read: offsets [start, stop), as many records, their bytes before
+    compression, and their latest event time (None: they have none)."""
 
     start: int
     stop: int

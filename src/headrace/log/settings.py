@@ -21,6 +21,8 @@ class TopicSettings:
     tombstone_grace_us: int = 86_400_000_000
     """How long compaction keeps a tombstone at least."""
     durability: str = "fsync"
+    compression: str = "zstd"
+    """Of batches that upkeep has rewritten; what was just appended is plain."""
     versioned: bool = False
     max_ahead_us: int = 3_600_000_000
     forget_us: int = 604_800_000_000

@@ -279,6 +279,8 @@ class Topics(Setting):
             ("cleanup", "compact"),  # without a key
             ("durability", "maybe"),
             ("durability", None),
+            ("compression", "gzip"),
+            ("compression", None),
             ("versioned", True),  # without a key
             ("max_ahead", None),
             ("max_ahead", "-1 hour"),

@@ -2,7 +2,7 @@
 errors; does not know what is in it but that it is headrace's.
 
 Write transactions of all processes take turns under a lock file, and so do checkpoints; readers never wait and see
-whole commits only."""
+whole commits only. Pages that rows have left are given back a few after each commit, so that nobody waits long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import ctypes
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,14 @@ FILE = "views.db"
 FORMAT = "1"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
+FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
+"""An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""
+PAGES_PER_STEP = 256
+"""What is free beyond that is given back in steps, between which others may write: 1 MB, about 10 ms."""
+TIME_SHARE = 0.25
+"""After a commit there is one step, and more for this part of the time that the commit took."""
+CLOSE_SECONDS = 2.0
+"""So long a store that closes gives pages back."""
 
 
 class _Gate:
@@ -93,6 +102,7 @@ class ViewsFile:
         disk.sync_directory(home)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that has nothing in it yet
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA wal_autocheckpoint=0")
@@ -153,6 +163,41 @@ class ViewsFile:
                     raise problem from error
                 raise
 
+    def _give_back_for(self, seconds: float) -> None:
+        """One step, and more until the time is over. What was committed is safe whatever becomes of this."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(sqlite3.Error, Closed):  # closed by another thread meanwhile
+            while self._gave_back() and time.monotonic() < until:
+                pass
+
+    def _gave_back(self) -> bool:
+        """One step; False: there is no need."""
+        with self._gate.lock:
+            self._usable()
+            if self._pages_beyond() <= 0:
+                return False
+            with self._gate.turnstile.writing():
+                self._give_back()
+            return True
+
+    def _pages_beyond(self) -> int:
+        """How many pages are free beyond what may be."""
+        (free,), (pages,) = (self._db.execute(f"PRAGMA {of}_count").fetchone() for of in ("freelist", "page"))
+        beyond: int = min(free - FREE_PAGES_MIN, free - pages // FREE_SHARE)
+        return beyond
+
+    def _give_back(self) -> None:
+        """Moves pages from the end of the file to where it is free, and cuts it off there."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for _ in range(min(self._pages_beyond(), PAGES_PER_STEP)):
+                self._db.execute("PRAGMA incremental_vacuum(1)")  # Python takes one step of it, whatever the number
+            self._db.execute("COMMIT")
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
     def _checkpoint_if_due(self) -> None:
         """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
         the committer's: what it committed is safe where it is, and the next commit will try again."""
@@ -187,6 +232,7 @@ class ViewsFile:
     def close(self) -> None:
         if self._closed or os.getpid() != self._pid:
             return
+        self._give_back_for(CLOSE_SECONDS)
         with self._gate.lock:
             self._closed = True
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():

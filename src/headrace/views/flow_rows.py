@@ -34,6 +34,9 @@ FILTERS = (
 )
 """What flows have seen. Page -1, of no stretch, is how far the partition has come, a number."""
 
+MANY = 1_000
+"""Rows on their way out that are worth compressing."""
+
 LATER = (BEGINS, BURIED, FILTERS)
 """Tables that files made before do not have."""
 
@@ -180,7 +183,8 @@ def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence
         found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
         (base,) = found.fetchone() or (0,)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, each.rows.schema) as writer:
+        packed = pa.ipc.IpcWriteOptions(compression="zstd" if each.rows.num_rows >= MANY else None)
+        with pa.ipc.new_stream(sink, each.rows.schema, options=packed) as writer:
             writer.write_table(each.rows)
         body = sink.getvalue().to_pybytes()
         db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body))

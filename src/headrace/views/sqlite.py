@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace as replace_spec
@@ -22,7 +23,7 @@ from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView
 from headrace.failpoints import reach
 from headrace.views import feeding, merging, versions, watchers
 from headrace.views.contract import Commit, Emit, Filtered, FlowSpec, FlowState, Outgoing, Waiting, feed_topic
-from headrace.views.file import ViewsFile
+from headrace.views.file import TIME_SHARE, ViewsFile
 from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, spec_of, state_of, text
 from headrace.views.folding import fold
 from headrace.views.tables import tables_of
@@ -312,6 +313,7 @@ class SqliteViews(ViewsFile):
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
         """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
+        began = time.monotonic()
         with self._writing() as db:
             reach("view.begun")
             self._check(db, flow, commit.sequence)
@@ -328,6 +330,7 @@ class SqliteViews(ViewsFile):
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
+        self._give_back_for(TIME_SHARE * (time.monotonic() - began))
         self._checkpoint_if_due()
         return state
 

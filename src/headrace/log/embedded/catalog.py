@@ -260,6 +260,7 @@ _DURATIONS = {
 _CHOICES = {
     "cleanup": ("delete", "compact"),
     "durability": ("fsync", "os"),
+    "compression": ("zstd", "lz4", "none"),
     "extra": ("forbid", "ignore", "keep"),
     "unread": ("delete", "keep"),
 }

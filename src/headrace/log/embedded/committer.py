@@ -85,6 +85,7 @@ class Tx:
             draft.position,
             draft.length,
             draft.body.crc,
+            draft.body.plain_bytes,
             draft.schema_version,
             draft.event_min,
             draft.event_max,
@@ -108,7 +109,7 @@ class Tx:
 
 
 def is_small(row: BatchRow) -> bool:
-    return row.file is not None and row.records < SMALL_RECORDS and row.length < SMALL_BYTES
+    return row.file is not None and row.records < SMALL_RECORDS and row.plain_bytes < SMALL_BYTES
 
 
 def _stored(progress_us: int) -> int | None:

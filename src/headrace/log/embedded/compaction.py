@@ -187,7 +187,7 @@ def _runs(
     """Neighbouring batches for one swap, at least one of which loses something, and how many records each keeps."""
     run: list[BatchRow] = []
     stays: list[int] = []
-    records = size = 0
+    records = size = stored = 0
     for row in _rows(engine, topic, state):
         low, high = np.searchsorted(newest, [row.base, row.next])
         kept = int(high - low)
@@ -196,18 +196,19 @@ def _runs(
         if run and (
             not changes
             or records + kept > SWAP_RECORDS
-            or size + row.length > SWAP_BYTES * 4
-            or not together(topic, run[0], row, size + row.length)
+            or size + row.plain_bytes > SWAP_BYTES * 4
+            or not together(topic, run[0], row, stored + row.length)
             or len(run) == SWAP_BATCHES
         ):
             if sum(r.records for r in run) > records:
                 yield run, stays
-            run, stays, records, size = [], [], 0, 0
+            run, stays, records, size, stored = [], [], 0, 0, 0
         if changes:
             run.append(row)
             stays.append(kept)
             records += kept
-            size += row.length if kept else 0
+            size += row.plain_bytes if kept else 0
+            stored += row.length if kept else 0
     if run and sum(r.records for r in run) > records:
         yield run, stays
 

@@ -104,6 +104,7 @@ class DataFiles:
                 draft.schema_version,
                 commit_known,
                 draft.flags,
+                draft.body.plain_bytes,
             )
             parts += [header.pack(), draft.body.data, padding(draft.length)]
             draft.file, draft.position = ingest.id, position

@@ -31,7 +31,7 @@ from headrace.errors import (
 )
 from headrace.log.embedded import disk
 
-FORMAT = 1
+FORMAT = 2
 CHECKPOINT_BYTES = 16 << 20
 
 
@@ -84,6 +84,7 @@ class BatchRow(NamedTuple):
     position: int
     length: int
     body_crc: int
+    plain_bytes: int  # of the body, before it was compressed
     schema: int
     event_min: int | None
     event_max: int | None

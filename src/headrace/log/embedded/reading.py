@@ -33,7 +33,7 @@ from headrace.log.contract import META, Record
 from headrace.log.embedded.append import INSTANT, stored_schema
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.frames import EXTRA, HEADER_BYTES, PER_ROW, BadFrame, Header
+from headrace.log.embedded.frames import COMPRESSED, EXTRA, HEADER_BYTES, PER_ROW, BadFrame, Header, plain_body
 from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
 from headrace.schema import EXTRA_COLUMN, read_as
 from headrace.time import UNSET, progress_of_rows
@@ -270,6 +270,7 @@ class Reader:
                 header.topic_id.hex() != self._topic.uid
                 or header.partition != row.partition
                 or header.count != row.records
+                or (header.flags & COMPRESSED, header.plain_bytes) != (row.flags & COMPRESSED, row.plain_bytes)
             ):
                 raise self._damaged(row, "the frame is of another batch")
             yield row, body
@@ -314,8 +315,10 @@ class Reader:
 
     def _parsed(self, row: BatchRow, body: memoryview, stored: pa.Schema) -> pa.RecordBatch:
         try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(body), stored)
+            batch = pa.ipc.read_record_batch(plain_body(body, row.flags, row.plain_bytes), stored)
             batch.validate()
+        except BadFrame as error:
+            raise self._damaged(row, str(error)) from error
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(row, f"not an Arrow batch of this schema: {error}") from error
         if batch.num_rows != row.records:

@@ -133,7 +133,7 @@ def _as_they_are(
     engine: Engine, catalog: Catalog, topic: TopicState, run: list[BatchRow]
 ) -> list[swapping.Replacement]:
     reader = Reader(engine, catalog, topic, run[0].partition)
-    found = [(row, Body(body, row.records, row.body_crc)) for row, body in reader.bodies(run)]
+    found = [(row, Body(body, row.records, row.body_crc, row.plain_bytes)) for row, body in reader.bodies(run)]
     if [row for row, _ in found] != run:
         raise swapping.Changed()
     return [swapping.Replacement(row, body) for row, body in found]

@@ -191,8 +191,8 @@ def _cut(tx: Tx, rows: list[BatchRow]) -> Cut:
     BATCHES.delete(
         tx.db, "WHERE topic = ? AND partition = ? AND base BETWEEN ? AND ?", topic, partition, first.base, last.base
     )
-    gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, arrived=last.arrived)
-    BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, flags=0))
+    gone = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, plain_bytes=0)
+    BATCHES.add(tx.db, gone._replace(event_min=None, event_max=None, arrived=last.arrived, flags=0))
     state = PARTITIONS.get(tx.db, topic, partition)
     assert state is not None
     held = {

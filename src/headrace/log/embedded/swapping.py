@@ -23,7 +23,7 @@ from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Job, Tx, is_small
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.frames import EXTRA, JOINED, PER_ROW, Body
+from headrace.log.embedded.frames import CODECS, EXTRA, JOINED, PER_ROW, Body
 from headrace.log.embedded.index import BATCHES, PARTITIONS, BatchRow, row_crc
 from headrace.log.embedded.reading import Reader
 from headrace.schema import EXTRA_COLUMN
@@ -103,6 +103,7 @@ def _placed(row: BatchRow, draft: Draft) -> BatchRow:
         position=draft.position,
         length=draft.length,
         body_crc=draft.body.crc,
+        plain_bytes=draft.body.plain_bytes,
         records=draft.body.count,
         flags=draft.flags,
     )
@@ -154,14 +155,14 @@ def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.R
     first, last = old[0], old[-1]
     rows = [batch for batch in kept if batch.num_rows]
     if not rows:
-        emptied = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0)
+        emptied = first._replace(next=last.next, records=0, file=None, position=0, length=0, body_crc=0, plain_bytes=0)
         return [
             Replacement(emptied._replace(event_min=None, event_max=None, arrived=last.arrived, flags=PER_ROW), None)
         ]
     whole = pa.Table.from_batches(rows).combine_chunks().to_batches()
     frames = [frame for batch in whole for frame in frames_of(batch)]
     out: list[Replacement] = []
-    event_time = topic.settings.event_time
+    event_time, compression = topic.settings.event_time, topic.settings.compression
     reached: int | None = None  # rows that were given their progress need not be in its order
     for number, frame in enumerate(frames):
         opens, closes = number == 0, number == len(frames) - 1
@@ -175,11 +176,19 @@ def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.R
             event_max=high,
             progress=first.progress if opens else _latest(reached, _covering(old, offset).progress, progress),
             arrived=last.arrived if closes else frame.column("_arrived_at")[-1].value,
-            flags=PER_ROW | (EXTRA if EXTRA_COLUMN in frame.schema.names else 0),
+            flags=PER_ROW | (EXTRA if EXTRA_COLUMN in frame.schema.names else 0) | CODECS[compression],
         )
-        out.append(Replacement(row, Body.of(frame)))
+        out.append(Replacement(row, Body.of(_computable_left_out(frame, row.base), compression)))
         reached = _latest(row.progress, bounds(frame.column("_progress"))[1])
     return out
+
+
+def _computable_left_out(frame: pa.RecordBatch, base: int) -> pa.RecordBatch:
+    """Offsets that follow each other from `base` on are null: readers count them."""
+    offsets = frame.column("_offset")
+    if (offsets[0].as_py(), offsets[-1].as_py()) != (base, base + frame.num_rows - 1):
+        return frame
+    return frame.set_column(frame.schema.names.index("_offset"), "_offset", pa.nulls(frame.num_rows, pa.int64()))
 
 
 def _covering(old: Sequence[BatchRow], offset: int) -> BatchRow:

@@ -375,6 +375,7 @@ class EmbeddedTopic:
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
         """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
         from headrace.log.contract import Span
+        from headrace.log.embedded.frames import HEADER_BYTES
 
         with self._engine.index.reading() as db:
             rows = BATCHES.select(
@@ -385,7 +386,10 @@ class EmbeddedTopic:
                 start,
                 limit,
             )
-        return [Span(max(row.base, start), row.next, row.records, row.length, row.event_max) for row in rows]
+        return [
+            Span(max(row.base, start), row.next, row.records, HEADER_BYTES + row.plain_bytes, row.event_max)
+            for row in rows
+        ]
 
     def erase(self, key: Any) -> Erased:
         """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing

@@ -102,7 +102,7 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
     done."""
 
     def wanted(topic: TopicState, state: PartitionRow) -> bool:
-        return not stopping() and _worth_it(topic, state, engine.clock_us())
+        return not stopping() and _worth_it(engine, topic, state)
 
     with alone(engine, wait=False) as got:
         if not got:
@@ -113,9 +113,10 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
     return bool(done.records_deleted or done.records_compacted or done.batches_sealed or done.files_removed)
 
 
-def _worth_it(topic: TopicState, state: PartitionRow, now_us: int) -> bool:
-    if state.small >= SEAL_AT:
+def _worth_it(engine: Engine, topic: TopicState, state: PartitionRow) -> bool:
+    plain = sum(sealing.plain_bytes(engine, topic, state.partition).values())
+    if state.small >= SEAL_AT or plain >= sealing.COMPRESS_BYTES:
         return True
     dirty = state.next - state.cleaned
-    over = state.revisit is not None and state.revisit <= now_us
+    over = state.revisit is not None and state.revisit <= engine.clock_us()
     return topic.settings.cleanup == "compact" and (over or dirty >= max(COMPACT_RECORDS, state.records // 2))
