@@ -4,6 +4,7 @@ say who runs them, and the order in which they are drained."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -86,7 +87,7 @@ class Running:
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
-        self._checked, self._clock_us = checked, clock_us or (lambda: time.time_ns() // 1000)
+        self._checked, self._clock_us = checked, clock_us
         self._session: SparkSession | None = None
         self._owned = False
         self._store: SqliteViews | None = None
@@ -162,7 +163,7 @@ class Running:
                 lock.take(wait=wait, take_over=take_over)
                 self._locks[flow.name] = lock
 
-    def begun(self, flow: Flow) -> FlowLoop:
+    def begun(self, flow: Flow, *, at_once: bool = True) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
         from headrace.flows.loop import FlowLoop
 
@@ -173,6 +174,7 @@ class Running:
             log=self._log,
             store=self.store,
             batch_rows=self._batch_rows,
+            at_once=at_once,
             clock_us=self._clock_us,
         )
         try:
@@ -360,9 +362,10 @@ class Running:
                 self.take(flow, wait=wait, take_over=take_over)
             for flow in idle:
                 self.query(flow)
-            begun = [self.begun(flow) for flow in idle]  # what cannot begin is said here, not by a thread
+            begin = functools.partial(self.begun, at_once=False)  # producers may be about to start, too
+            begun = [begin(flow) for flow in idle]  # what cannot begin is said here, not by a thread
             for loop in begun:
-                supervisor = Supervisor(loop, self.begun)
+                supervisor = Supervisor(loop, begin)
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 
