@@ -406,16 +406,21 @@ class FlowLoop:
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
         look = self._look(marks=True)
-        frontier = self.frontier(self._places, look)
-        known = self.position.frontier_us
-        if not all_of_them:
-            if frontier is None or (known is not None and frontier <= known and not self._is_unsettled()):
-                return False
-            if not self._store.closes(self.flow.name, frontier):
-                return False
+        if not all_of_them and not self._closes_more(self.frontier(self._places, look)):
+            return False
         self._commit(Batch(self._places, look, 0), close=all_of_them)
         self._relay.run()
         return True
+
+    def _closes_more(self, frontier_us: int | None) -> bool:
+        """Whether that closes a window, here or in flows that read what this one writes. Those that have been told, and
+        have not read it, are not told again."""
+        told_us = None if self._is_unsettled() else self.position.frontier_us
+        if frontier_us is None or (told_us is not None and frontier_us <= told_us):
+            return False
+        if told_us is not None and self._store.closes(self.flow.name, told_us):
+            return False
+        return self._store.closes(self.flow.name, frontier_us)
 
     def _is_unsettled(self) -> bool:
         """Whether those who read the topic that it writes do not know that all of it has arrived."""

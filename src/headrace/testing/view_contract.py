@@ -1685,6 +1685,11 @@ class RetractionContract:
         state = store.begin(spec)
         store.commit(state, commit(state, frontier_us=T0 + 5 * SIZE, closed_us=T0 + 4 * SIZE))
         assert store.marks(["out"]) == {"out": T0 + 3 * SIZE + 1}, "[3, 4) is final, and may begin there"
+        behind = replace(counting("behind"), sources=("out",))
+        state = store.begin(behind)
+        store.commit(state, commit(state, counted(behind, [(3, "/", 1)])))
+        last = T0 + 6 * SIZE - 1  # then the mark is at the end of [3, 4)
+        assert store.closes("out", last) and not store.closes("out", last - 1)
 
     def test_what_is_dropped_with_a_view_is_headraces_own(self, store: Any, views: Any) -> None:
         for name in ("a", "a.dedup", "b"):

@@ -283,10 +283,10 @@ class SqliteViews(ViewsFile):
                 final_us = each.horizon.final_us(us)
                 if final_us is not None and self._closes(db, each, final_us):
                     return True
-                told_us = us if each.view is None or each.view.records else each.horizon.told_us(final_us)
                 known = {other.name for other, _ in asked}
-                readers = [other for other in self._readers(each, others) if other.name not in known]
-                asked += [(other, told_us) for other in readers if told_us is not None]
+                for topic, told_us in self._tells(each, us).items():
+                    readers = [other for other in others if topic in other.sources and other.name not in known]
+                    asked += [(other, told_us) for other in readers if told_us is not None]
             return False
 
     def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
@@ -298,9 +298,12 @@ class SqliteViews(ViewsFile):
         found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
-    def _readers(self, spec: FlowSpec, others: Sequence[FlowSpec]) -> list[FlowSpec]:
-        topics = {spec.target, *(feed_topic(spec.name, emit) for emit in spec.feeds)}
-        return [other for other in others if topics & {*other.sources}]
+    def _tells(self, spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
+        """The topics that the flow writes to, and the frontier of those who have read them."""
+        horizon, records = spec.horizon, spec.view is not None and spec.view.records
+        out = {} if spec.target is None else {spec.target: horizon.written_us(frontier_us)}
+        fed_us = frontier_us if records else horizon.told_us(horizon.final_us(frontier_us))
+        return out | {feed_topic(spec.name, emit): fed_us for emit in spec.feeds}
 
     def marks(self, topics: Sequence[str]) -> dict[str, int | None]:
         """Of those of the topics that flows write to: up to where what they wrote is complete, as far as all that they
