@@ -250,3 +250,14 @@ def test_what_was_final_is_final_in_a_rebuilt_view(trial: Any) -> None:
     assert t.final == [0, 10]
     t.flow.started()
     assert t.frontier == 42
+
+
+def test_a_version_beside_the_view_is_not_at_the_end_where_the_view_is(trial: Any) -> None:
+    t = trial(partitions=2)
+    t.add(1, 12, partition=0)
+    t.add(13, partition=0, drain=False)
+    t.clock.advance(60)
+    made = t.flow.rebuilt()
+    assert t.flow.store.state("view/next").frontier_us == t.flow.store.state("view").frontier_us  # 12, quiet or not
+    made.switch()
+    assert t.final == [0, 10]  # 13 + (60 - 30)

@@ -248,21 +248,27 @@ class _Beside(FlowLoop):
         self._relay = _Waiting(settings["log"], settings["store"], self.flow.name)
         self._given_up = given_up
         self.limit: Places = {}
+        self._limited: set[tuple[str, int]] = set()
         self.repeats = True
         self.least_us: int | None = None
         """The frontier is at least this."""
 
     def _ends(self) -> Ends:
         ends = super()._ends()
+        self._limited.clear()
         for topic, places in self.limit.items():
+            newest = max(end.arrived_at for end in ends[topic].values() if end.arrived_at is not None)
             for partition, place in places.items():
                 own, end = self._places.get(topic, {}).get(partition, place), ends[topic][partition]
                 at = own if own.offset > place.offset else place
-                if at.offset < end.next:
+                if at.offset < end.next:  # there is more: this partition does not sleep, and is not quiet
+                    self._limited.add((topic, partition))
                     progress = None if at.progress_us is None else from_us(at.progress_us)
-                    busy = from_us(self._clock_us())  # there is more: this partition is not idle
-                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=busy)
+                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=newest)
         return ends
+
+    def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
+        return {at: us for at, us in super()._quiet(ends, now_us).items() if at not in self._limited}
 
     def frontier(self, places: Places, look: Look) -> int | None:
         found = super().frontier(places, look)
