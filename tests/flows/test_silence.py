@@ -146,6 +146,18 @@ def test_a_running_flow_must_have_been_at_the_end_for_idle(trial: Any) -> None:
     assert loop.close_windows() and t.frontier == 1 + 3600 + 30 - 30
 
 
+def test_a_drain_counts_silence_up_to_when_it_was_asked_for(trial: Any) -> None:
+    """Not the time that Spark takes to start."""
+    t = trial()
+    t.add(1, drain=False)
+    asked_us = t.clock.now_us
+    t.clock.advance(100)
+    t.flow.loop.drain(asked_us=asked_us)
+    assert t.frontier == 1
+    t.flow.loop.drain()
+    assert t.frontier == 1 + 100 - 30
+
+
 def test_what_comes_meanwhile_begins_the_wait_anew(trial: Any) -> None:
     t = trial()
     loop = t.flow.started(at_once=False)

@@ -124,6 +124,7 @@ class FlowLoop:
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
+        self._asked_us: int | None = None
         self._at_end_since: dict[tuple[str, int], int] = {}
         self._settled = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
@@ -188,7 +189,7 @@ class FlowLoop:
 
     def _look(self, *, marks: bool = False) -> Look:
         """`marks`: asks the store for them, first, so that what they speak of is before the ends."""
-        now_us = self._clock_us()
+        now_us = self._clock_us() if self._asked_us is None else self._asked_us
         told = self._marks() if marks else None
         ends = self._ends()
         return Look(ends, {} if self._until is not None or self.flow.retracts else self._quiet(ends, now_us), told)
@@ -482,9 +483,10 @@ class FlowLoop:
 
     # -- many batches ------------------------------------------------------------------------------
 
-    def drain(self, batch_rows: int | None = None) -> int:
-        """Everything there is, the next batch computed while the last is committed."""
-        total = 0
+    def drain(self, batch_rows: int | None = None, asked_us: int | None = None) -> int:
+        """Everything there is, the next batch computed while the last is committed. Silence counts up to `asked_us`:
+        that Spark takes long to start makes nobody quiet."""
+        total, self._asked_us = 0, asked_us
         with ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{self.flow.name}") as committer:
             waiting: Future[None] | None = None
             try:

@@ -333,14 +333,16 @@ class Running:
         """Everything the log has, and what flows write for others meanwhile."""
         if self._supervisors:
             raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
-        total = 0
+        from headrace.flows.loop import wall_clock_us
+
+        total, asked_us = 0, (self._clock_us or wall_clock_us)()
         loops = [self.loop(flow) for flow in self.flows]
         try:
-            while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
+            while (done := sum(loop.drain(batch_rows, asked_us) for loop in loops)) > 0:
                 total += done
             if close:
                 for loop in loops:  # what is closed may go on to the next
-                    total += loop.drain(batch_rows)
+                    total += loop.drain(batch_rows, asked_us)
                     loop.close_windows(all_of_them=True)
         except BaseException:
             self._loops.clear()  # a loop that failed is not where its last commit is
