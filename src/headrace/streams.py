@@ -164,6 +164,8 @@ class Stream(_Steps):
         if self.deduped is None:
             return self
         flow, window, app = self.deduped, shape.window, self.app
+        if window is not None:  # silence counts where records come from a topic
+            flow = replace(flow, idle_us=shape.idle_us, absent_us=shape.absent_us)
         if flow.dedup is not None:
             flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
             return replace(self, sources=(Source(app._add_to_topic(flow, {})),), deduped=None)
@@ -173,7 +175,6 @@ class Stream(_Steps):
             needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
             late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
             flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late)
-            flow = replace(flow, idle_us=shape.idle_us, absent_us=shape.absent_us)
         flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
         source = Source(app._add_to_topic(flow, {}), changes=True, judged=True)
         return replace(self, sources=(source,), deduped=None)
