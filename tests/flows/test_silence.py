@@ -273,3 +273,14 @@ def test_a_version_beside_the_view_is_not_at_the_end_where_the_view_is(trial: An
     assert t.flow.store.state("view/next").frontier_us == t.flow.store.state("view").frontier_us  # 12, quiet or not
     made.switch()
     assert t.final == [0, 10]  # 13 + (60 - 30)
+
+
+def test_absent_is_said_beside_idle(tmp_path: Path) -> None:
+    with hr.App("tests", home=tmp_path) as app:
+        stream = app.stream(app.topic("events", "word string, at timestamp", event_time="at"))
+        with pytest.raises(hr.InvalidArgument, match="absent"):
+            stream.window(TEN, absent="soon")
+        stream.window(TEN).agg(n=hr.count()).to_view("as_it_is")
+        stream.window(TEN, idle="1 minute", absent="2 hours").agg(n=hr.count()).to_view("said")
+        found = [(flow.idle_us // SECOND, flow.absent_us // SECOND) for flow in app.flows.values()]
+        assert found == [(30, 3600), (60, 7200)]
