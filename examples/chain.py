@@ -5,10 +5,10 @@ Prints:
     clean: 5 records
     + 09:00  /      2
     + 09:01  /cart  1
+    + 09:02  /      1
     after a straggler:
     - 09:00  /      2
-    + 09:00  /      3
-    + 09:02  /      1"""
+    + 09:00  /      3"""
 
 import headrace as hr
 
