@@ -271,8 +271,8 @@ class _Beside(FlowLoop):
         return {at: us for at, us in super()._quiet(ends, now_us).items() if at not in self._limited}
 
     def frontier(self, places: Places, look: Look) -> int | None:
-        found = super().frontier(places, look)
-        return found if self.least_us is None else max(found or self.least_us, self.least_us)
+        known = (super().frontier(places, look), self.least_us)
+        return max((us for us in known if us is not None), default=None)
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         super()._commit(replace(batch, outgoing=[each for each in batch.outgoing if self._is_new(each, batch)]), close)

@@ -291,7 +291,7 @@ class SqliteViews(ViewsFile):
 
     def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
         view = spec.view
-        if view is None or view.window_us is None:
+        if view is None or view.window_us is None or view.records:  # nobody sees whether those are final
             return False
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
         where, values = merging.ending(tables_of(view), closed, closed_us)
