@@ -5,10 +5,10 @@ Prints:
     clean: 5 records
     + 09:00  /      2
     + 09:01  /cart  1
+    + 09:02  /      1
     after a straggler:
     - 09:00  /      2
-    + 09:00  /      3
-    + 09:02  /      1"""
+    + 09:00  /      3"""
 
 import headrace as hr
 
@@ -22,7 +22,7 @@ with hr.App("chain", home=":temp:") as app:
     clean = app.stream(raw).transform(lambda df: df.where("page <> '/health'")).to_topic("clean", event_time="at")
     per_minute = (
         app.stream(clean)
-        .window(hr.tumbling("1 minute"), late=hr.correct(within="1 hour"), idle="1 hour")
+        .window(hr.tumbling("1 minute"), late=hr.correct(within="1 hour"))
         .group_by("page")
         .agg(views=hr.count())
         .to_topic("per_minute", emit="final")  # each result once, when its window is closed; then corrections only

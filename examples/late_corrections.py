@@ -23,7 +23,6 @@ with hr.App("late", home=":temp:") as app:
             hr.tumbling("1 minute"),
             grace="10 seconds",
             late=hr.correct(within="1 hour", dropped_to="too_late"),
-            idle="1 hour",
         )
         .group_by("page")
         .agg(views=hr.count())

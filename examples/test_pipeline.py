@@ -28,7 +28,7 @@ def test_only_what_is_hot_is_in_the_view() -> None:
         app,
         add("readings", reading("09:00:05", 20.0), reading("09:00:06", 85.0, "b")),
         expect("too_hot", [{"sensor": "b", "hottest": 85.0, "_status": "open"}]),
-        advance("2 minutes"),  # 09:02:06 - 30 s idle ≥ 09:01:00 + 10 s grace: the minute closes
+        advance("2 minutes"),  # 09:00:06 + (2 minutes - 30 s idle) ≥ 09:01:00 + 10 s grace
         expect("too_hot", [{"sensor": "b", "_status": "final"}]),
         add("readings", reading("09:00:30", 90.0)),  # a straggler takes a row over the threshold
         expect("too_hot", [("a", 90.0, 2), ("b", 85.0, 1)], columns=["sensor", "hottest", "readings"]),

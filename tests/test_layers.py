@@ -16,6 +16,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "errors",
         "config",
         "durations",
+        "horizon",
         "names",
         "places",
         "schema",

@@ -88,6 +88,7 @@ class Stream(_Steps):
         grace: Duration = "0 seconds",
         late: Late | None = None,
         idle: Duration = "30 seconds",
+        absent: Duration = "1 hour",
         approx: float | None = None,
         keys: int = KEYS,
     ) -> Stream:
@@ -108,7 +109,7 @@ class Stream(_Steps):
         if self.upstream or self.deduped:
             raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
         if approx is not None:
-            return self._dedup_about(key, within, grace, late, idle, approx, keys)
+            return self._dedup_about(key, within, grace, late, idle, absent, approx, keys)
         if keys != KEYS:
             raise InvalidArgument("keys", keys, "is for approx=…: without that all keys are kept, however many come")
         flow = Flow(
@@ -119,6 +120,7 @@ class Stream(_Steps):
             grace_us=duration_us(grace, argument="grace", positive=False),
             late=late or Drop(),
             idle_us=duration_us(idle, argument="idle"),
+            absent_us=duration_us(absent, argument="absent"),
             groups=key,
             aggregates={RECORD: first("struct(*)")},
             keep_us=duration_us(within, argument="within"),
@@ -134,6 +136,7 @@ class Stream(_Steps):
         grace: Duration,
         late: Late | None,
         idle: Duration,
+        absent: Duration,
         approx: float,
         keys: int,
     ) -> Stream:
@@ -150,6 +153,7 @@ class Stream(_Steps):
             grace_us=grace_us,
             late=late or Drop(),
             idle_us=duration_us(idle, argument="idle"),
+            absent_us=duration_us(absent, argument="absent"),
             dedup=Dedup(key, within_us, grace_us, approx, keys),
         )
         return Stream(self.app, (), deduped=flow)
@@ -160,6 +164,8 @@ class Stream(_Steps):
         if self.deduped is None:
             return self
         flow, window, app = self.deduped, shape.window, self.app
+        if window is not None:  # silence counts where records come from a topic
+            flow = replace(flow, idle_us=shape.idle_us, absent_us=shape.absent_us)
         if flow.dedup is not None:
             flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
             return replace(self, sources=(Source(app._add_to_topic(flow, {})),), deduped=None)
@@ -168,7 +174,7 @@ class Stream(_Steps):
             size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
             needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
             late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
-            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late, idle_us=shape.idle_us)
+            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late)
         flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
         source = Source(app._add_to_topic(flow, {}), changes=True, judged=True)
         return replace(self, sources=(source,), deduped=None)
@@ -181,10 +187,12 @@ class Stream(_Steps):
         grace: Duration = "0 seconds",
         late: Late | None = None,
         idle: Duration = "30 seconds",
+        absent: Duration = "1 hour",
     ) -> Windowed:
         """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
         may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
-        a partition without records for so long holds nobody up."""
+        a partition without records for so long moves on with the clock, from where it is. `absent`: one without records
+        for so long, and for `idle`, holds nobody up."""
         if not isinstance(window, Window):
             kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
@@ -200,7 +208,8 @@ class Stream(_Steps):
         if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
             why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
             raise InvalidArgument("window", str(window), why)
-        shape = _Shape(window, time, grace_us, late or Drop(), duration_us(idle, argument="idle"))
+        idle_us, absent_us = duration_us(idle, argument="idle"), duration_us(absent, argument="absent")
+        shape = _Shape(window, time, grace_us, late or Drop(), idle_us, absent_us)
         return Windowed(self, shape)
 
     def group_by(self, *columns: str) -> Grouped:
@@ -226,6 +235,7 @@ class _Shape:
     grace_us: int = 0
     late: Late = field(default_factory=Drop)
     idle_us: int = 30_000_000
+    absent_us: int = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -320,6 +330,7 @@ class Aggregated:
             grace_us=shape.grace_us,
             late=shape.late,
             idle_us=shape.idle_us,
+            absent_us=shape.absent_us,
             groups=self.grouped.columns,
             aggregates=self.aggregates,
             after=self.after,

@@ -15,9 +15,11 @@ from headrace.flows import ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.compile import Compiled, kept_windows
 from headrace.flows.flow import Flow, Source
-from headrace.flows.loop import FlowLoop
+from headrace.flows.loop import Clock, FlowLoop
 from headrace.flows.query import FlowQuery, Planned
+from headrace.flows.rebuild import Rebuild
 from headrace.log.contract import META
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
@@ -84,9 +86,12 @@ class Sparkless:
         names: Sequence[str] = tuple(AGGREGATES),
         emit: Any = None,
         time: str = "at",
+        clock_us: Clock | None = None,
+        idle_us: int = 10**15,
         **more: Any,
     ) -> None:
-        self.log = hr.open_log(home)
+        self.log = EmbeddedLog(home, clock_us=clock_us)
+        self._clock = {} if clock_us is None else {"clock_us": clock_us}
         self.topic = self.log.create_topic(
             "events",
             "word string, n int, at timestamp",
@@ -106,7 +111,7 @@ class Sparkless:
             time=None if time == "at" else time,
             grace_us=grace * 1_000_000,
             late=late,
-            idle_us=10**15,
+            idle_us=idle_us,
             groups=tuple(groups),
             aggregates=aggregates,
             target=None if emit is None else "view",
@@ -135,7 +140,16 @@ class Sparkless:
         view = ViewSpec(
             "view", columns, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
         )
-        spec = FlowSpec("view", "tests", ("events",), view, target=flow.target, emit=flow.emit)
+        spec = FlowSpec(
+            "view",
+            "tests",
+            ("events",),
+            view,
+            grace_us=flow.grace_us,
+            within_us=flow.late.within_us,
+            target=flow.target,
+            emit=flow.emit,
+        )
         kinds = {field.name: field.type for field in self.topic.schema}
         count = pa.int64() if kind == "sliding" else pa.int32()
         schema = [(name, kinds[name]) for name in flow.groups]
@@ -152,11 +166,19 @@ class Sparkless:
         )
         return Compiled(flow, flow, spec, {"events": read}, arrow.schema, time)
 
-    def started(self) -> FlowLoop:
+    def started(self, *, at_once: bool = True) -> FlowLoop:
         """As a program that is started again would."""
-        self.loop = FlowLoop(_Here(self.compiled, None), log=self.log, store=self.store)  # type: ignore[arg-type]
+        query = _Here(self.compiled, None)  # type: ignore[arg-type]
+        self.loop = FlowLoop(query, log=self.log, store=self.store, at_once=at_once, **self._clock)
         self.loop.begin()
         return self.loop
+
+    def rebuilt(self) -> Rebuild:
+        """A version beside the view, made anew."""
+        query = _Here(self.loop._query.named("view/next", "earliest").compiled, None)  # type: ignore[arg-type]
+        made = Rebuild(query, log=self.log, store=self.store, loop_settings=self._clock, let_go=lambda: None)
+        made.make()
+        return made
 
     @property
     def views(self) -> Views:

@@ -8,7 +8,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -458,6 +458,47 @@ def test_windows_behind_a_view_close_on_a_quiet_stream(spark: Any, tmp_path: Pat
         late.to_view("later")  # begins with how far the view is, too
         app.drain()
         assert app.view("later").to_arrow()["_status"].to_pylist() == ["final"]
+
+
+@pytest.mark.parametrize("kind", ["sliding", "session"])
+def test_a_window_over_rows_that_end_with_a_record_closes_with_the_last_of_them(
+    spark: Any, tmp_path: Path, kind: str
+) -> None:
+    """Rows of [0, 10) are final when one of 9.999999 is."""
+    clock = [int(START.timestamp() * 1e6) + 9_999_999]
+    window, after_us = (hr.sliding("2 seconds"), 1) if kind == "sliding" else (hr.session("2 seconds"), 2_000_001)
+    with hr.App("tests", home=tmp_path, spark=spark, clock_us=lambda: clock[0]) as app:
+        events = app.topic("events", SCHEMA, event_time="at", durability="os")
+        app.stream(events).window(window, grace="1 second").agg(n=hr.count()).to_view("rows")
+        app.stream("rows").window(hr.tumbling("10 seconds")).agg(n=hr.sum("n")).to_view("tens")
+        events.append(at((9.999_999, 1)))
+        clock[0] += 30_000_000 + 1_000_000 + after_us - 1  # idle, grace, and all but the last microsecond
+        for expected in "open", "final":
+            app.drain()
+            found = [app.view(name).to_arrow()["_status"].to_pylist() for name in ("rows", "tens")]
+            assert found == [[expected], [expected]]
+            clock[0] += 1
+
+
+def test_a_record_of_the_first_year_stops_no_chain(spark: Any, tmp_path: Path) -> None:
+    """0001-01-01T00:00:00Z, which Go and .NET write for 'no time'; and corrections for longer than there are years."""
+    with hr.App("tests", home=tmp_path, spark=spark) as app:
+        events = app.topic("events", SCHEMA, event_time="at", durability="os")
+        late = hr.correct(within="1200000 days")
+        stream = app.stream(events).window(hr.tumbling("1 day"), grace="1 hour", late=late)
+        stream.agg(n=hr.count()).to_view("days", keep="1000000 days")
+        app.stream("days").window(hr.tumbling("1 day")).agg(n=hr.sum("n")).to_view("again")
+        app.stream(events).dedup("n", within="1 hour").window(hr.tumbling("1 day")).agg(n=hr.count()).to_view("once")
+        events.append([{"word": "a", "n": 1, "at": datetime(1, 1, 1, tzinfo=UTC)}])
+        app.drain()
+        events.append(at((0, 2), (900_000, 3)))
+        app.drain()
+        for view in "days", "again", "once":
+            found = app.view(view).to_arrow()
+            assert found["n"].to_pylist() == [1, 1]
+            assert found["_status"].to_pylist() == ["final", "open"]
+        assert sum(app.view("days").ledger()["untimed"].to_pylist()) == 1  # its day may begin before the first year
+        assert app.audit().ok
 
 
 def test_odd_values_and_what_is_the_changes_own(spark: Any, tmp_path: Path) -> None:

@@ -32,7 +32,17 @@ from headrace.testing.view_contract import (
     seen,
 )
 from headrace.views import sliding, watchers
-from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, Column, FlowSpec, FlowState, Result, SlotColumn, ViewSpec
+from headrace.views.contract import (
+    COUNTS_FROM,
+    MARK,
+    ON_TIME_FROM,
+    Column,
+    FlowSpec,
+    FlowState,
+    Result,
+    SlotColumn,
+    ViewSpec,
+)
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
 
@@ -170,6 +180,16 @@ def test_what_closes_next_is_the_window_that_ends_first(tmp_path: Path, windows:
         store.put(*([(2, 2, "/", "a"), (9, 9, "/", "b")] if closed is None else ()), closed_us=closed and us(closed))
         ends.append(store.views.glances()[0].ends_us)
     assert ends == [us(2), us(9), us(9), None]
+
+
+@pytest.mark.parametrize(("windows", "more_us"), [("calendar", 0), ("session", 1), ("sliding", 1)])
+def test_whoever_reads_changes_is_told_what_is_final_by_their_times(tmp_path: Path, windows: Any, more_us: int) -> None:
+    """All changes before the mark are final; a row that ends with a record is of that record's time."""
+    store = Store(tmp_path, replace(spec_of(windows), feeds=("updates",)))
+    store.put((2, 2, "/", "a"), closed_us=us(2), reachable_us=us(1))
+    (*_, mark) = store.store.outbox("v")[-1].rows.to_pylist()
+    told = [round(mark[name].timestamp() * SECOND) for name in MARK]
+    assert mark["change__op"] == "." and told == [us(2) + more_us, us(1) + more_us]
 
 
 def test_a_final_session_that_grows_is_taken_back_until_it_is_final_again(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ pages_per_minute = (
         grace="10 seconds",
         late=hr.correct(within="10 minutes"),
         idle="3 seconds",
+        absent="3 seconds",
     )
     .group_by("page")
     .agg(

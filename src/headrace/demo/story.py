@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.views.contract import Place
 
 HEALTH_SECONDS = 0.5
-"""So often the servers of the other cities are heard of: often enough not to be idle."""
+"""So often the servers of the other cities are heard of: often enough not to be absent."""
 
 
 def tell(teller: Teller, *, live: bool) -> int:
@@ -125,7 +125,7 @@ class Story:
         self._teller.say(
             f"{' and '.join(map(str.title, OTHERS))} are past {came['window_end'] + grace:%H:%M:%S} (the end, and "
             f"{format_duration(self._flow.grace_us)} of grace), and {QUIET.title()}, silent for "
-            f"{format_duration(self._flow.idle_us)}, holds nobody up: the row is final, and safe to act on."
+            f"{format_duration(self._flow.absent_us)}, holds nobody up: the row is final, and safe to act on."
         )
 
     def _straggler(self) -> None:
@@ -322,7 +322,7 @@ class Story:
         return Worker(self._home, self._litter)
 
     def _alive(self, cities: tuple[str, ...]) -> AbstractContextManager[None]:
-        """The cities' servers are heard of, so that the flow does not call them idle."""
+        """The cities' servers are heard of, so that the flow does not call them absent."""
         return every(HEALTH_SECONDS, lambda: self._visits.append([health(city) for city in cities]))
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.durations import from_us
+from headrace.durations import INSTANT_MIN_US, from_us
 from headrace.errors import FlowChanged, TopicReplaced
 from headrace.flows.loop import FlowLoop
 from headrace.flows.own_check import same
@@ -109,6 +109,7 @@ def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
             loop.begin()
             loop.drain()
             compare(out, stored, open_views(folder).moment(flow.name), compared)
+            _compare_final(out, stored, compared, loop.closed_by_log_us())
     return out
 
 
@@ -179,7 +180,7 @@ class Compared:
             return None
         kept = None
         if spec.keep_us is not None and state.frontier_us is not None:
-            kept = from_us(state.frontier_us - spec.keep_us)
+            kept = from_us(max(state.frontier_us - spec.keep_us, INSTANT_MIN_US))
         since = max(times, default=None)
         if since is not None and spec.windows == "session" and spec.window_us is not None:
             since += timedelta(microseconds=spec.window_us[0])  # what is left of a session begins within the gap
@@ -197,7 +198,7 @@ class Compared:
 
 def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared) -> None:
     """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
-    is not compared; nor, of what is made of changes, when it last changed: that may be by something that is gone."""
+    is not; nor, of what is made of changes, when it last changed: that may be by something that is gone."""
     spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     not_compared = (*key, "_status", *(("_updated_at",) if spec.retracts else ()))
@@ -207,6 +208,17 @@ def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared) -> No
     _differ(out, spec.name, "", stored, expected, columns)
     stored, expected = (_by_key(compared.rows(each.ledger.to_pylist()), ["window_start"]) for each in (real, fresh))
     _differ(out, spec.name, "ledger ", stored, expected, LEDGER_COLUMNS[2:])
+
+
+def _compare_final(out: Audited, real: Moment, compared: Compared, closed_us: int | None) -> None:
+    """Notes rows that are open, and that the log alone makes final; by silence, more may be."""
+    if closed_us is None or compared.spec.window_us is None:
+        return
+    key = [*compared.spec.key, *([] if compared.spec.shaped is None else [ROW])]
+    stored = _by_key(_numbered(compared.rows(real.rows.to_pylist()), compared.spec), key)
+    closed = from_us(closed_us)
+    final = {at: {"_status": "final"} for at, row in stored.items() if row["window_end"] <= closed}
+    _differ(out, compared.spec.name, "", {at: stored[at] for at in final}, final, ["_status"])
 
 
 ROW = "/row"

@@ -293,6 +293,8 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         emit=flow.emit,
         feeds=flow.feeds,
         dedup=str(flow.dedup or ""),
+        idle_us=flow.idle_us,
+        absent_us=flow.absent_us,
     )
     if flow.dedup is not None:
         _check_dedup(flow, flow.dedup, df)

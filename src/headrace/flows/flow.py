@@ -61,6 +61,7 @@ class Flow:
     grace_us: int = 0
     late: Late = field(default_factory=Drop)
     idle_us: int = 30_000_000
+    absent_us: int = 3_600_000_000
     groups: tuple[str, ...] = ()
     aggregates: Mapping[str, Aggregate] | None = None
     after: tuple[Transform, ...] = ()

@@ -10,7 +10,7 @@ computing the next batch may run beside the commit of the last one; nothing else
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import Closed, StorageError, TopicReplaced
 from headrace.failpoints import reach
@@ -33,7 +34,6 @@ from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
-from headrace.time import UNSET
 from headrace.views.contract import (
     CHANGE,
     MARK,
@@ -58,14 +58,33 @@ REPORT_SECONDS = 1.0
 Ends = dict[str, dict[int, Offsets]]
 
 
+def wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def steady_clock() -> Clock:
+    """The machine's clock as it is now, moved on by one that nobody sets."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (offset_ns + time.monotonic_ns()) // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a flow saw of its topics at one moment: what has come since is not in it, so nobody is quiet for not being
+    in it. `quiet_us`: for how long nothing has come to a partition, where that counts. `marks`: of topics that flows
+    write to, up to where they are complete; None if nobody asked."""
+
+    ends: Ends
+    quiet_us: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    marks: Mapping[str, int | None] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A computed micro-batch: what to commit, without the sequence it gets. `looked_us`: when `ends` was so; what has
-    come since is not in it, so nobody is idle for not being in it."""
+    """A computed micro-batch: what to commit, without the sequence it gets."""
 
     places: dict[str, dict[int, Place]]
-    ends: Ends
-    looked_us: int
+    look: Look
     rows: int
     begins: dict[str, dict[int, Place]] = field(default_factory=dict)
     partials: pa.Table | None = None
@@ -79,7 +98,9 @@ class Batch:
 
 class FlowLoop:
     """One flow's life in this process. Not thread-safe: one thread steps it. `until`: reads no further than this state
-    of the flow, and sends nothing out: to see what it should have come to."""
+    of the flow, and sends nothing out: to see what it should have come to. `at_once`: silence counts at once, and not
+    only when this loop has been at a partition's end for `idle`, as it must be where producers may be about to write.
+    """
 
     def __init__(
         self,
@@ -89,21 +110,27 @@ class FlowLoop:
         store: ViewStore,
         batch_rows: int = 1_000_000,
         until: FlowState | None = None,
-        clock_us: Clock = lambda: time.time_ns() // 1000,
+        at_once: bool = True,
+        clock_us: Clock | None = None,
     ) -> None:
         self.flow, self.batch_rows, self._until = query.compiled.flow, batch_rows, until
         self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
-        self._query, self._log, self._store, self._clock_us = query, log, store, clock_us
+        self._query, self._log, self._store = query, log, store
+        self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())
         self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
         self._repeats = Repeats(self.flow, store) if self.flow.dedup else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
-        self._begun_us = 0
+        self._at_once = at_once
+        self._asked_us: int | None = None
+        self._at_end_since: dict[tuple[str, int], int] = {}
+        self._settled = -1
+        """The store knows that all of the outbox up to this sequence has arrived."""
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
-        self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, {}, 0, 0))
+        self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, Look({}), 0))
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -116,10 +143,10 @@ class FlowLoop:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin(state.born)
-        self._begun_us = self._clock_us()
+        self._at_end_since.clear()
         if state.sequence == 0:
             first = self._first_places()
-            self._commit(Batch(first, self._ends(), self._begun_us, 0, begins=first))
+            self._commit(Batch(first, self._look(), 0, begins=first))
         self.report(now=True)
         self._relay.run()
 
@@ -160,6 +187,29 @@ class FlowLoop:
                 ends[topic] = {partition: self._end_at(place, found[partition]) for partition, place in places.items()}
         return ends
 
+    def _look(self, *, marks: bool = False) -> Look:
+        """`marks`: asks the store for them, first, so that what they speak of is before the ends."""
+        now_us = self._clock_us() if self._asked_us is None else self._asked_us
+        told = self._marks() if marks else None
+        ends = self._ends()
+        return Look(ends, {} if self._until is not None or self.flow.retracts else self._quiet(ends, now_us), told)
+
+    def _marks(self) -> dict[str, int | None]:
+        return {} if self.flow.retracts else self._store.marks([topic.name for topic in self.flow.topics])
+
+    def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
+        """For how long nothing has come, of the partitions where that counts."""
+        out = {}
+        for topic, partitions in ends.items():
+            for partition, end in partitions.items():
+                place = self._places.get(topic, {}).get(partition, Place(0, None))
+                since_us = self._at_end_since.setdefault((topic, partition), now_us)
+                if place.offset < end.next:
+                    since_us = self._at_end_since[topic, partition] = now_us  # at the earliest
+                if self._at_once or now_us - since_us >= self.flow.idle_us:
+                    out[topic, partition] = now_us - _arrived_us(end)
+        return out
+
     def _end_at(self, place: Place, end: Offsets) -> Offsets:
         """The end of a partition that is read no further than to the place."""
         reached = None if place.progress_us is None else from_us(place.progress_us)
@@ -186,8 +236,8 @@ class FlowLoop:
         """The next batch, computed but not committed: may run while the last one is being committed."""
         self.planned_rows = 0
         self._query.compiled.check_topics()
-        looked_us, ends = self._clock_us(), self._ends()
-        places = {topic: dict(known) for topic, known in self._places.items()}
+        look = self._look()
+        ends, places = look.ends, {topic: dict(known) for topic, known in self._places.items()}
         behind = []
         for topic in self.flow.topics:
             for partition in ends[topic.name]:  # partitions that were added since
@@ -213,7 +263,7 @@ class FlowLoop:
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         told = [us for us in unchanging if us is not None]
         least = min(told) if told and len(told) == sum(map(len, ends.values())) else None
-        self._planned, self.planned_rows = (planned, Batch(places, ends, looked_us, rows, unchanging_us=least)), rows
+        self._planned, self.planned_rows = (planned, Batch(places, look, rows, unchanging_us=least)), rows
         if rows == 0:
             return None
         reach("flow.planned")
@@ -323,12 +373,15 @@ class FlowLoop:
         state = self.position
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
-        frontier = self.frontier(batch.places, batch.ends, batch.looked_us)
-        reachable = batch.unchanging_us if self.flow.retracts or self._goes_back() else self._reachable(batch.places)
-        closed = None if frontier is None else self._closed(frontier)
+        frontier = self.frontier(batch.places, batch.look)
+        unchanged = batch.unchanging_us
+        if not self.flow.retracts and not self._goes_back():
+            unchanged = self.spec.horizon.unchanged_us(self._reach_us(batch.places, batch.look.ends))
+        closed = self.spec.horizon.final_us(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
             closed = last if closed is None else max(closed, last or closed)
+        relayed = self._relay.done
         self._state = self._store.commit(
             state,
             Commit(
@@ -338,57 +391,67 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=reachable if reachable is None or self.flow.retracts else self._unchanged(reachable),
+                reachable_us=unchanged,
                 partials=batch.partials,
                 ledger=batch.ledger,
                 outgoing=batch.outgoing if self._until is None else (),
                 buried=batch.buried,
                 filters=batch.filters,
-                relayed=self._relay.done,
+                relayed=relayed,
                 shape=self._shape,
                 aggregates=self.flow.aggregates or {},
             ),
         )
+        self._settled = relayed
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
-        looked_us, ends = self._clock_us(), self._ends()
-        frontier = self.frontier(self._places, ends, looked_us)
-        known = self.position.frontier_us
-        if not all_of_them and (frontier is None or (known is not None and frontier <= known)):
+        look = self._look(marks=True)
+        if not all_of_them and not self._closes_more(self.frontier(self._places, look)):
             return False
-        if not all_of_them and not self._store.closes(self.flow.name, self._closed(frontier or 0)):
-            return False
-        self._commit(Batch(self._places, ends, looked_us, 0), close=all_of_them)
+        self._commit(Batch(self._places, look, 0), close=all_of_them)
         self._relay.run()
         return True
 
-    def _closed(self, frontier_us: int) -> int:
-        """Windows that end by then are final."""
-        window = self.flow.window
-        return frontier_us - self.flow.grace_us - (0 if window is None else window.final_after_us)
+    def _closes_more(self, frontier_us: int | None) -> bool:
+        """Whether that closes a window, here or in flows that read what this one writes. Those that have been told, and
+        have not read it, are not told again."""
+        told_us = None if self._is_unsettled() else self.position.frontier_us
+        if frontier_us is None or (told_us is not None and frontier_us <= told_us):
+            return False
+        if told_us is not None and self._store.closes(self.flow.name, told_us):
+            return False
+        return self._store.closes(self.flow.name, frontier_us)
 
-    def _unchanged(self, reachable_us: int) -> int:
-        """Windows that end by then are changed by no record that has this progress, or more."""
-        window = self.flow.window
-        later = self.flow.grace_us + self.flow.late.within_us
-        return reachable_us - later - (0 if window is None else window.unchanged_after_us)
+    def _is_unsettled(self) -> bool:
+        """Whether those who read the topic that it writes do not know that all of it has arrived."""
+        return self.flow.target is not None and not self.flow.feeds and self._relay.done > self._settled
 
-    def frontier(self, places: Mapping[str, Mapping[int, Place]], ends: Ends, now_us: int) -> int | None:
-        """Up to where all partitions have come. One that is read to its end and got nothing for `idle`, while this loop
-        was looking, counts as the clock less `idle`; any other as what it has."""
-        lowest: int | None = None
-        for topic, partitions in places.items():
-            for partition, place in partitions.items():
-                progress = UNSET if place.progress_us is None else place.progress_us
-                end = ends[topic][partition]
-                assert end.arrived_at is not None
-                since = max(instant_us(end.arrived_at, argument="arrived_at"), self._begun_us)
-                quiet = now_us - since >= self.flow.idle_us and not self.flow.retracts
-                if place.offset >= end.next and quiet:
-                    progress = max(progress, now_us - self.flow.idle_us)
-                lowest = progress if lowest is None else min(lowest, progress)
-        return None if lowest is None or lowest == UNSET else lowest
+    def frontier(self, places: Mapping[str, Mapping[int, Place]], look: Look) -> int | None:
+        """Up to where all inputs are complete; one without any progress holds nobody up."""
+        marks = look.marks if look.marks is not None else dict.fromkeys(self._marks())
+        found = [self._frontier_of(topic, places[topic], look, marks) for topic in places]
+        known = [us for us in found if us is not None]
+        reached = None if self._until is not None else self._reach_us(places, look.ends)
+        return None if not known else min(known) if reached is None else max(min(known), reached)
+
+    def _frontier_of(
+        self, topic: str, places: Mapping[int, Place], look: Look, marks: Mapping[str, int | None]
+    ) -> int | None:
+        """Of one topic. What flows write is moved on by them alone, and not by silence: they may be behind."""
+        ends = look.ends[topic]
+        at_end = {partition for partition, place in places.items() if place.offset >= ends[partition].next}
+        counts = at_end if topic not in marks else ()
+        partitions = [
+            horizon.Partition(place.progress_us, look.quiet_us.get((topic, partition), 0) if partition in counts else 0)
+            for partition, place in places.items()
+        ]
+        found, mark = horizon.frontier(partitions, self.flow.idle_us, self.flow.absent_us), marks.get(topic)
+        return found if mark is None or len(at_end) < len(places) else mark if found is None else max(mark, found)
+
+    def closed_by_log_us(self) -> int | None:
+        """Windows that end by then are final by what was read alone, without silence and without other flows."""
+        return self.spec.horizon.final_us(self.frontier(self._places, Look(self._ends(), marks={})))
 
     def _goes_back(self) -> bool:
         """Whether a record to come can have less progress than one that was read: then nothing that is kept goes. Asked
@@ -397,17 +460,33 @@ class FlowLoop:
             return True
         return self.flow.window is not None and self._store.goes_back([topic.name for topic in self.flow.topics])
 
-    def _reachable(self, places: Mapping[str, Mapping[int, Place]]) -> int | None:
+    def _reach_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
         """The least progress a record to come can have."""
-        lowest = [place.progress_us for partitions in places.values() for place in partitions.values()]
-        known = [progress for progress in lowest if progress is not None]
-        return min(known) if known and len(known) == len(lowest) else None
+        found = [each for topic in self.flow.topics for each in self._reaches(topic, places[topic.name], ends)]
+        return horizon.reach(found)
+
+    def _reaches(self, topic: EmbeddedTopic, places: Mapping[int, Place], ends: Ends) -> Sequence[horizon.Partition]:
+        """A partition that slept for longer than `forget`, until the last record came to the topic, wakes with the
+        topic's floor; not in a time that the log does not know."""
+        known = ends[topic.name]
+        newest_us = max(map(_arrived_us, known.values()), default=0)
+        furthest = max((end.progress for end in known.values() if end.progress is not None), default=None)
+        floor_us = None
+        if furthest is not None and self.flow.time is None and not self.flow.retracts:
+            floor_us = instant_us(furthest, argument="progress") - topic.settings.forget_us
+        out = []
+        for partition, place in places.items():
+            end = known[partition]
+            sleeps = place.offset >= end.next and newest_us - _arrived_us(end) > topic.settings.forget_us
+            out.append(horizon.Partition(place.progress_us, floor_us=floor_us if sleeps else None))
+        return out
 
     # -- many batches ------------------------------------------------------------------------------
 
-    def drain(self, batch_rows: int | None = None) -> int:
-        """Everything there is, the next batch computed while the last is committed."""
-        total = 0
+    def drain(self, batch_rows: int | None = None, asked_us: int | None = None) -> int:
+        """Everything there is, the next batch computed while the last is committed. Silence counts up to `asked_us`:
+        that Spark takes long to start makes nobody quiet."""
+        total, self._asked_us = 0, asked_us
         with ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{self.flow.name}") as committer:
             waiting: Future[None] | None = None
             try:
@@ -462,6 +541,11 @@ class _Reporting:
             for topic in self._flow.topics
         )
         return bounded or time.monotonic() - self._told_at >= REPORT_SECONDS
+
+
+def _arrived_us(end: Offsets) -> int:
+    assert end.arrived_at is not None
+    return instant_us(end.arrived_at, argument="arrived_at")
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

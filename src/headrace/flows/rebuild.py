@@ -23,7 +23,7 @@ from headrace.failpoints import reach
 from headrace.flows import ranges
 from headrace.flows.audit import Gone, gone_of
 from headrace.flows.fingerprint import fingerprint
-from headrace.flows.loop import Batch, Ends, FlowLoop
+from headrace.flows.loop import Batch, Ends, FlowLoop, Look
 from headrace.flows.query import FlowQuery
 from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
@@ -112,6 +112,13 @@ class Rebuild:
             for partition, end in topic.offsets().items()
         )
 
+    def _comparable_us(self, served: FlowState) -> int | None:
+        """How far the served version was called final, if that is of the same topics and the same time: then what was
+        final there stays so."""
+        flow, spec = self._query.compiled.flow, open_views(self._log.home).flow(self.view)
+        same = _of_these_topics(flow, served).places.keys() == {topic.name for topic in flow.topics}
+        return served.frontier_us if same and spec.time == flow.time else None
+
     def _begun(self) -> _Beside:
         if self._loop is None:
             buried = open_views(self._log.home).buried(self.view)
@@ -163,6 +170,7 @@ class Rebuild:
             raise CannotRebuild(flow=self.view, why="has no new version to switch to: app.rebuild(…) makes one")
         self._catch_up()
         fenced = _fenced(self._log, self._store, self.view)
+        self._begun().least_us = self._comparable_us(fenced)
         self._read_to(fenced)
         self._read_to(None)
         self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
@@ -240,19 +248,31 @@ class _Beside(FlowLoop):
         self._relay = _Waiting(settings["log"], settings["store"], self.flow.name)
         self._given_up = given_up
         self.limit: Places = {}
+        self._limited: set[tuple[str, int]] = set()
         self.repeats = True
+        self.least_us: int | None = None
+        """The frontier is at least this."""
 
     def _ends(self) -> Ends:
         ends = super()._ends()
+        self._limited.clear()
         for topic, places in self.limit.items():
+            newest = max(end.arrived_at for end in ends[topic].values() if end.arrived_at is not None)
             for partition, place in places.items():
                 own, end = self._places.get(topic, {}).get(partition, place), ends[topic][partition]
                 at = own if own.offset > place.offset else place
-                if at.offset < end.next:
+                if at.offset < end.next:  # there is more: this partition does not sleep, and is not quiet
+                    self._limited.add((topic, partition))
                     progress = None if at.progress_us is None else from_us(at.progress_us)
-                    busy = from_us(self._clock_us())  # there is more: this partition is not idle
-                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=busy)
+                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=newest)
         return ends
+
+    def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
+        return {at: us for at, us in super()._quiet(ends, now_us).items() if at not in self._limited}
+
+    def frontier(self, places: Places, look: Look) -> int | None:
+        known = (super().frontier(places, look), self.least_us)
+        return max((us for us in known if us is not None), default=None)
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         super()._commit(replace(batch, outgoing=[each for each in batch.outgoing if self._is_new(each, batch)]), close)

@@ -4,6 +4,7 @@ say who runs them, and the order in which they are drained."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -86,7 +87,7 @@ class Running:
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
-        self._checked, self._clock_us = checked, clock_us or (lambda: time.time_ns() // 1000)
+        self._checked, self._clock_us = checked, clock_us
         self._session: SparkSession | None = None
         self._owned = False
         self._store: SqliteViews | None = None
@@ -162,7 +163,7 @@ class Running:
                 lock.take(wait=wait, take_over=take_over)
                 self._locks[flow.name] = lock
 
-    def begun(self, flow: Flow) -> FlowLoop:
+    def begun(self, flow: Flow, *, at_once: bool = True) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
         from headrace.flows.loop import FlowLoop
 
@@ -173,6 +174,7 @@ class Running:
             log=self._log,
             store=self.store,
             batch_rows=self._batch_rows,
+            at_once=at_once,
             clock_us=self._clock_us,
         )
         try:
@@ -331,14 +333,16 @@ class Running:
         """Everything the log has, and what flows write for others meanwhile."""
         if self._supervisors:
             raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
-        total = 0
+        from headrace.flows.loop import wall_clock_us
+
+        total, asked_us = 0, (self._clock_us or wall_clock_us)()
         loops = [self.loop(flow) for flow in self.flows]
         try:
-            while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
+            while (done := sum(loop.drain(batch_rows, asked_us) for loop in loops)) > 0:
                 total += done
             if close:
                 for loop in loops:  # what is closed may go on to the next
-                    total += loop.drain(batch_rows)
+                    total += loop.drain(batch_rows, asked_us)
                     loop.close_windows(all_of_them=True)
         except BaseException:
             self._loops.clear()  # a loop that failed is not where its last commit is
@@ -360,9 +364,10 @@ class Running:
                 self.take(flow, wait=wait, take_over=take_over)
             for flow in idle:
                 self.query(flow)
-            begun = [self.begun(flow) for flow in idle]  # what cannot begin is said here, not by a thread
+            begin = functools.partial(self.begun, at_once=False)  # producers may be about to start, too
+            begun = [begin(flow) for flow in idle]  # what cannot begin is said here, not by a thread
             for loop in begun:
-                supervisor = Supervisor(loop, self.begun)
+                supervisor = Supervisor(loop, begin)
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 

@@ -245,10 +245,7 @@ class _Gatherer:
     def _flow(self, log: EmbeddedLog | None, glance: FlowGlance, status: FlowStatus | None) -> Facts:
         spec, state = glance.spec, glance.state
         sources = sources_of(log, spec, state)
-        closes_us = None
-        if glance.ends_us is not None and spec.view is not None and spec.view.window_us is not None:
-            gap_us = spec.view.window_us[0] if spec.view.windows == "session" else 0
-            closes_us = glance.ends_us + gap_us + spec.grace_us
+        closes_us = None if glance.ends_us is None else glance.ends_us + spec.horizon.final_after_us
         totals = self._counted(
             ("ledger", spec.name), (state.born, state.sequence), lambda: self._home.views.totals(spec.name)
         )

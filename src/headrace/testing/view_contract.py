@@ -1599,7 +1599,7 @@ class RetractionContract:
 
     def test_what_grace_waits_for_is_kept(self, store: Any, views: Any) -> None:
         """Of records that can be taken back, too: `keep` may be shorter than `grace`, and the time for corrections."""
-        counts_rows = counting(keep_us=SIZE, within_us=3 * SIZE)
+        counts_rows = counting(keep_us=SIZE)
         assert counts_rows.view is not None
         slots = (*counts_rows.view.slots, SlotColumn(ROWS, "bigint", "add"))
         spec = replace(counts_rows, view=replace(counts_rows.view, slots=slots, retracts=True))
@@ -1615,8 +1615,9 @@ class RetractionContract:
         assert put(0) == {(0, "/"): 2}, "it is older than `keep`, and not final"
         on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 3 * SIZE}
         assert put(0, **on) == {(0, "/"): 3}
-        assert put(0, **on) == {(0, "/"): 4}, "it is final, and may be corrected"
-        assert put(3, frontier_us=T0 + 9 * SIZE, closed_us=T0 + 4 * SIZE) == {(3, "/"): 1}
+        assert put(0, **on) == {(0, "/"): 4}, "it is final, and may change, whatever silence says"
+        assert put(0, **on, reachable_us=T0 + SIZE - 1) == {(0, "/"): 5}
+        assert put(3, reachable_us=T0 + SIZE) == {(3, "/"): 1}
         assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
 
     def test_what_has_gone_does_not_come_back_in_part(self, store: Any) -> None:
@@ -1653,8 +1654,42 @@ class RetractionContract:
         behind = replace(counting("once", grace_us=SIZE), sources=("__changes.once.dedup",))
         state = store.begin(behind)
         store.commit(state, commit(state, counted(behind, [(0, "/", 1)])))
-        last = T0 + 2 * SIZE - 101 * SIZE  # the end of the window and its grace, as those who wait for longer see it
+        last = T0 + 2 * SIZE  # the end of the window and its grace
         assert store.closes("once.dedup", last) and not store.closes("once.dedup", last - 1)
+
+    def test_what_a_flow_writes_closes_windows_of_those_who_read_it(self, store: Any) -> None:
+        store.begin(FlowSpec("hop", "shop", ("clicks",), None, target="hop"))
+        behind = replace(counting("behind", grace_us=SIZE), sources=("hop",))
+        state = store.begin(behind)
+        store.commit(state, commit(state, counted(behind, [(0, "/", 1)])))
+        last = T0 + 2 * SIZE  # the end of the window and its grace
+        assert store.closes("hop", last) and not store.closes("hop", last - 1)
+
+    def test_a_mark_is_the_frontier_of_the_flow_that_writes_a_topic(self, store: Any) -> None:
+        """Once all that it wrote has arrived: what is on its way could be earlier."""
+        assert store.marks(["clicks", "hop"]) == {}
+        state = store.begin(FlowSpec("hop", "shop", ("clicks",), None, target="hop"))
+        assert store.marks(["clicks", "hop"]) == {"hop": None}
+        rows = pa.table({"page": ["/"]})
+        state = store.commit(state, commit(state, frontier_us=T0, outgoing=[Outgoing("hop", rows)]))
+        assert store.marks(["hop"]) == {"hop": None}
+        state = store.commit(state, commit(state, frontier_us=T0 + SIZE, relayed=state.sequence - 1))
+        assert store.marks(["hop"]) == {"hop": T0 + SIZE}
+        other = store.begin(FlowSpec("other", "shop", ("orders",), None, target="hop"))
+        assert store.marks(["hop"]) == {"hop": None}
+        store.commit(other, commit(other, frontier_us=T0))
+        assert store.marks(["hop"]) == {"hop": T0}
+
+    def test_a_mark_of_results_speaks_of_when_windows_begin(self, store: Any) -> None:
+        spec = counting("out", emit="final", target="out", grace_us=SIZE)
+        state = store.begin(spec)
+        store.commit(state, commit(state, frontier_us=T0 + 5 * SIZE, closed_us=T0 + 4 * SIZE))
+        assert store.marks(["out"]) == {"out": T0 + 3 * SIZE + 1}, "[3, 4) is final, and may begin there"
+        behind = replace(counting("behind"), sources=("out",))
+        state = store.begin(behind)
+        store.commit(state, commit(state, counted(behind, [(3, "/", 1)])))
+        last = T0 + 6 * SIZE - 1  # then the mark is at the end of [3, 4)
+        assert store.closes("out", last) and not store.closes("out", last - 1)
 
     def test_what_is_dropped_with_a_view_is_headraces_own(self, store: Any, views: Any) -> None:
         for name in ("a", "a.dedup", "b"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
+from headrace.horizon import Horizon
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,6 +176,17 @@ class FlowSpec:
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes flows of this home read: `feed_topic`."""
     dedup: str = ""
+    idle_us: int = 30_000_000
+    absent_us: int = 3_600_000_000
+    """When silence moves the frontier: that says nothing of the rows, and may change freely."""
+
+    @property
+    def horizon(self) -> Horizon:
+        """What its windows make of how far time has come."""
+        view = self.view
+        if view is None or view.window_us is None:
+            return Horizon(None, 0, self.grace_us, self.within_us)
+        return Horizon(view.windows, view.window_us[0], self.grace_us, self.within_us)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -398,6 +410,8 @@ class ViewStore(Protocol):
 
     def last_window_end(self, flow: str) -> int | None: ...
 
-    def closes(self, flow: str, closed_us: int) -> bool: ...
+    def closes(self, flow: str, frontier_us: int) -> bool: ...
+
+    def marks(self, topics: Sequence[str]) -> dict[str, int | None]: ...
 
     def close(self) -> None: ...

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import from_us
+from headrace.horizon import Horizon
 from headrace.log.contract import META
 from headrace.views.contract import (
     AT,
@@ -51,10 +52,15 @@ def fed(tables: ViewTables) -> tuple[str, list[Column]]:
     return sql, [Column(OP, "string"), *columns, *tail]
 
 
-def marked(view: ViewSpec, rows: pa.Table, marks: tuple[int, int | None] | None) -> pa.Table:
-    """Changes with their times, and behind them how far the view is: what is final, what cannot change."""
+def marked(view: ViewSpec, rows: pa.Table, marks: tuple[int | None, int | None] | None) -> pa.Table:
+    """Changes with their times, and behind them how far the view is: windows that end by then are final, or cannot
+    change. Of records, which are judged again: the frontier they have come to."""
     if view.records:
         return _with_mark(_unpacked(rows), marks)
+    if marks is not None:
+        told_us = Horizon(view.windows).told_us
+        final_us, unchanged_us = marks
+        marks = told_us(final_us), told_us(unchanged_us)
     times = pa.nulls(rows.num_rows, INSTANT)
     if view.window_us:
         inside = 1 if view.windows in ("fixed", "calendar") else 0  # the end itself is not part of such a window
@@ -72,7 +78,7 @@ def _unpacked(rows: pa.Table) -> pa.Table:
     return pa.table(columns | {"_progress": pc.struct_field(record, "_progress")})
 
 
-def _with_mark(rows: pa.Table, marks: tuple[int, int | None] | None) -> pa.Table:
+def _with_mark(rows: pa.Table, marks: tuple[int | None, int | None] | None) -> pa.Table:
     for name in MARK:
         rows = rows.append_column(name, pa.nulls(rows.num_rows, INSTANT))
     if marks is None:

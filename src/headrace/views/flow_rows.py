@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import UnknownView, ViewsDamaged
+from headrace.horizon import dropped_us
 from headrace.views import versions
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
 from headrace.views.values import text_of_us, us_of
@@ -192,21 +193,15 @@ def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence
         db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
 
 
-def unchanging(spec: FlowSpec, closed_us: int | None, reachable_us: int | None) -> int | None:
-    """No record changes windows that end by then. Where rows can go again, a view above that is made anew may change
-    any: then those that stragglers are too late for."""
-    if spec.view is None or not spec.view.retracts:
-        return reachable_us
-    return None if closed_us is None else closed_us - spec.within_us
-
-
-def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
+def not_kept(db: sqlite3.Connection, spec: FlowSpec, commit: Commit | None = None) -> int | None:
     """Rows of windows that end by then have gone: they are older than the flow's view keeps them, and final, and no
-    record changes them."""
-    keep_us = None if spec.view is None else spec.view.keep_us
-    stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-    frontier, closed, reachable = map(us_of, stored)
-    last = unchanging(spec, closed, reachable)
-    if keep_us is None or frontier is None or closed is None or last is None:
+    record changes them. With `commit`: they go with that. What can be taken back has gone for good, so that no part of
+    it begins anew; of other rows the commit alone decides: a topic may have got a partition more."""
+    if spec.view is None:
         return None
-    return min(frontier - keep_us, closed, last)
+    new = () if commit is None else ((commit.frontier_us, commit.closed_us, commit.reachable_us),)
+    if commit is None or spec.view.retracts:
+        stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+        new = (*new, tuple(map(us_of, stored)))
+    known = (max((us for us in each if us is not None), default=None) for each in zip(*new, strict=True))
+    return dropped_us(spec.view.keep_us, *known)

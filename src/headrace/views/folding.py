@@ -52,9 +52,8 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
             marks = commit.frontier_us, commit.reachable_us
         if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
             out.append(Outgoing(feed_topic(flow, emit), told))
-    unchanging = flow_rows.unchanging(spec, commit.closed_us, commit.reachable_us)
-    if commit.closed_us is not None and unchanging is not None:
-        merging.expire(db, tables, min(commit.closed_us, unchanging), commit.frontier_us)
+    if (gone := flow_rows.not_kept(db, spec, commit)) is not None:
+        merging.expire(db, tables, gone)
     if rows is None:
         return out
     if spec.view.window_us:

@@ -423,14 +423,12 @@ def forget(db: sqlite3.Connection, tables: ViewTables, before: str | None, now_u
         db.execute(f"DELETE FROM {tables.values_of(slot)} WHERE row IN ({rows})", values)
 
 
-def expire(db: sqlite3.Connection, tables: ViewTables, final_us: int | None, frontier_us: int | None) -> None:
-    """Drops rows whose window ended longer than `keep` before the frontier; only such as can no longer change, which
-    are those that end by `final_us`: a straggler would begin the row anew, with nothing but itself in it."""
-    spec = tables.spec
-    if spec.keep_us is None or spec.window_us is None or final_us is None or frontier_us is None:
-        return
-    where, values = ending(tables, None, min(final_us, frontier_us - spec.keep_us))
-    _drop(db, tables, where, values)
+def expire(db: sqlite3.Connection, tables: ViewTables, dropped_us: int) -> None:
+    """Drops rows whose window ends by then. They can no longer change: a straggler would begin a row anew, with nothing
+    but itself in it."""
+    if tables.spec.window_us is not None:
+        where, values = ending(tables, None, dropped_us)
+        _drop(db, tables, where, values)
 
 
 def _drop(db: sqlite3.Connection, tables: ViewTables, where: str, values: Sequence[str]) -> None:

@@ -273,41 +273,53 @@ class SqliteViews(ViewsFile):
         last = us_of(found)
         return None if last is None else last + more_us
 
-    def closes(self, flow: str, closed_us: int) -> bool:
-        """Whether a window that has a row, and is open, ends by then: of the flow, or of one that reads its changes."""
+    def closes(self, flow: str, frontier_us: int) -> bool:
+        """Whether a window that has a row is open, and final with this frontier of the flow: one of its own, or of a
+        flow that reads what it writes."""
         with self._reading() as db:
             spec = self._known(db, flow)
-            found = [(each, closed_us) for each in self._with_readers(db, spec)]
-            if spec.view is not None and spec.view.records and spec.view.window_us is not None:
-                reached_us = closed_us + spec.grace_us + spec.view.window_us[0]  # records are judged again, behind it
-                found = [
-                    (each, reached_us - reader.grace_us)
-                    for reader in self._readers(spec, self._specs(db))
-                    for each in self._with_readers(db, reader)
-                ]
-            return any(self._closes(db, each, upto_us) for each, upto_us in found)
+            others = self._specs(db) if spec.feeds or spec.target else []
+            asked = [(spec, frontier_us)]
+            for each, us in asked:  # which grows
+                final_us = each.horizon.final_us(us)
+                if final_us is not None and self._closes(db, each, final_us):
+                    return True
+                known = {other.name for other, _ in asked}
+                for topic, told_us in self._tells(each, us).items():
+                    readers = [other for other in others if topic in other.sources and other.name not in known]
+                    asked += [(other, told_us) for other in readers if told_us is not None]
+            return False
 
     def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
         view = spec.view
-        if view is None or view.window_us is None:
+        if view is None or view.window_us is None or view.records:  # nobody sees whether those are final
             return False
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
         where, values = merging.ending(tables_of(view), closed, closed_us)
         found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
         return found is not None
 
-    def _with_readers(self, db: sqlite3.Connection, spec: FlowSpec) -> list[FlowSpec]:
-        """The flow, and those that read its changes, and theirs."""
-        found = [spec]
-        if spec.feeds:
-            all_of_them = self._specs(db)
-            for each in found:  # which grows
-                found += [other for other in self._readers(each, all_of_them) if other not in found]
-        return found
+    def _tells(self, spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
+        """The topics that the flow writes to, and the frontier of those who have read them."""
+        horizon, records = spec.horizon, spec.view is not None and spec.view.records
+        out = {} if spec.target is None else {spec.target: horizon.written_us(frontier_us)}
+        fed_us = frontier_us if records else horizon.told_us(horizon.final_us(frontier_us))
+        return out | {feed_topic(spec.name, emit): fed_us for emit in spec.feeds}
 
-    def _readers(self, spec: FlowSpec, others: Sequence[FlowSpec]) -> list[FlowSpec]:
-        topics = {feed_topic(spec.name, emit) for emit in spec.feeds}
-        return [other for other in others if topics & {*other.sources}]
+    def marks(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """Of those of the topics that flows write to: up to where what they wrote is complete, as far as all that they
+        had to send is there. None: not known now."""
+        writing = "SELECT flow, frontier, relayed FROM _flows WHERE json_extract(spec, '$.target') = ?"
+        waiting = "SELECT 1 FROM _outbox WHERE flow = ? AND sequence > ? LIMIT 1"
+        out: dict[str, int | None] = {}
+        with self._reading() as db:
+            for topic in topics:
+                for flow, frontier, relayed in db.execute(writing, (topic,)).fetchall():
+                    sent = db.execute(waiting, (flow, relayed)).fetchone() is None
+                    mark = self._known(db, flow).horizon.written_us(us_of(frontier)) if sent else None
+                    least = out.setdefault(topic, mark)
+                    out[topic] = None if mark is None or least is None else min(mark, least)
+        return out
 
     # -- committing --------------------------------------------------------------------------------
 

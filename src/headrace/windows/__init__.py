@@ -1,10 +1,9 @@
 """Windows: which stretches of event time a record belongs to, and for which of them it is on time. Pure; microseconds
 since the epoch; knows no Spark, no store and no clock.
 
-One file for each kind. All judge a record by itself, from its time and the progress of its partition. A row is final
-when the frontier has come to `final_after_us` behind its window's end, and can no longer change when the least progress
-of what is to come is `unchanged_after_us` behind it; grace, and the time for corrections, come on top. A record's
-windows begin and end at most `reach_us` from its time."""
+One file for each kind. All judge a record by itself, from its time and the progress of its partition. A record's
+windows begin and end at most `reach_us` from its time. `horizon` says when a window is final, and when it can no longer
+change."""
 
 from __future__ import annotations
 

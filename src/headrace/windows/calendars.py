@@ -33,8 +33,6 @@ class Calendar:
     unit: Unit
     timezone: str
 
-    final_after_us = 0
-    unchanged_after_us = 0
     reach_us = CALENDAR_US_MAX
 
     @property

@@ -27,9 +27,6 @@ class Fixed:
     size_us: int
     every_us: int
 
-    final_after_us = 0
-    unchanged_after_us = 0
-
     @property
     def reach_us(self) -> int:
         return self.size_us

@@ -22,15 +22,6 @@ class Session:
 
     reach_us = 0
 
-    @property
-    def final_after_us(self) -> int:
-        return self.gap_us
-
-    @property
-    def unchanged_after_us(self) -> int:
-        """A record may be on time so long after its own time, and then join what ended the gap before it."""
-        return 2 * self.gap_us
-
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         """A record is judged as if it were a session by itself, which ends when the gap is over: whether some other is
         open would be a matter of the cut."""

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 class Sliding:
     size_us: int
 
-    final_after_us = 1
-    unchanged_after_us = 1
-    """The end is included: a window is over one microsecond later."""
-
     @property
     def reach_us(self) -> int:
         return self.size_us
