@@ -128,6 +128,7 @@ class Routes:
         """The server ends: whoever listens is let go."""
         self.overview.wake()
         self.feeds.wake()
+        self.home.queries.close()
 
     def add(self, app: FastAPI) -> None:
         kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
@@ -474,7 +475,7 @@ class Routes:
         bounds = self.home.bounds()
 
         def look() -> dict[str, Any]:
-            table, more = self.home.views.bounded(asked.sql, asked.params, bounds=bounds)
+            table, more = self.home.queries.bounded(asked.sql, asked.params, bounds=bounds)
             return {**table_json(table), "truncated": more}
 
         return Json(await self.home.query(look))
