@@ -21,7 +21,7 @@ import pytest
 from headrace.errors import InvalidArgument
 from headrace.serve import guard, home
 from headrace.serve.guard import Door
-from headrace.serve.server import Server, kept_token
+from headrace.serve.server import STRANGERS_MAX, Server, kept_token
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
@@ -237,6 +237,48 @@ def test_who_only_connects_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
         with httpx.stream("GET", f"{server.url}/api/overview/events", headers=listening) as stream:
             time.sleep(1)  # as long as somebody listens, it is open
             assert next(stream.iter_lines()) == "event: overview" and not stream.is_closed
+
+
+def test_strangers_who_only_connect_take_nobodys_place(shared: Served) -> None:
+    """Nor the descriptors of the process, which runs flows perhaps."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with contextlib.ExitStack() as strangers:
+        came = [
+            strangers.enter_context(socket.create_connection(("127.0.0.1", shared.server.port), timeout=10))
+            for _ in range(1_300)
+        ]
+        began = time.monotonic()
+        assert shared.client.get("/api/topics").status_code == 200
+        with contextlib.closing(browser(shared)) as owner:
+            assert owner.get("/api/overview").status_code == 200
+        assert time.monotonic() - began < 5
+        until(lambda: sum(map(is_open, came)) <= STRANGERS_MAX)
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_who_has_shown_the_token_is_no_stranger(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of those who have not goes."""
+    monkeypatch.setattr("headrace.serve.server.STRANGERS_MAX", 1)
+    before = place_of(shared.client)
+    strangers = [socket.create_connection(("127.0.0.1", shared.server.port), timeout=10) for _ in range(3)]
+    until(lambda: [is_open(stranger) for stranger in strangers] == [False, False, True])
+    assert place_of(shared.client) == before, "the same connection"
+    for stranger in strangers:
+        stranger.close()
+
+
+def place_of(client: httpx.Client) -> object:
+    return client.get("/api/topics").extensions["network_stream"].get_extra_info("client_addr")
 
 
 def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,6 +48,8 @@ PAGE = Path(__file__).parent / "page"
 WAIT_SECONDS_MAX = 60.0
 WAITING_MAX = 100
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.005, 0.1
+RECORDS_MAX = 100_000
+"""So many are appended by one request: as rows, small records take a hundred times the bytes that are sent."""
 RECORDS_BYTES_MAX = 8 << 20
 """More than that is not answered at once: of a topic, the rest comes with `next`."""
 POSITION = "Headrace-Position"
@@ -228,11 +231,13 @@ class Routes:
         if kind not in ("application/json", "application/x-ndjson"):
             raise InvalidArgument("content-type", kind[:80], "must be application/json or application/x-ndjson")
         body = await request.body()
+        lines = await self.home.read(lambda: list(islice(_objects(body, kind), RECORDS_MAX + 1)))
+        if len(lines) > RECORDS_MAX:
+            why = f"more than {RECORDS_MAX} records in one request: send them in pieces."
+            return refusal(413, "TooManyRecords", why, {"limit": RECORDS_MAX})
 
         def append() -> Appended:
             found = self._topic(check_name(topic, argument="topic"))
-            many = kind == "application/x-ndjson"
-            lines = [line for line in body.split(b"\n") if line.strip()] if many else split_objects(body)
             schema = found.schema
             return found.append([decode_row(line, schema) for line in lines])
 
@@ -509,6 +514,13 @@ class Routes:
             return True
         finally:
             self._waiting -= 1
+
+
+def _objects(body: bytes, kind: str) -> Iterator[bytes]:
+    """The text of each record that was sent, while it is asked for."""
+    if kind == "application/x-ndjson":
+        return (line for line in BytesIO(body) if line.strip())
+    return split_objects(body)
 
 
 def _named(topic: EmbeddedTopic) -> dict[str, Any]:
