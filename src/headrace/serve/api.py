@@ -37,6 +37,7 @@ from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
 from headrace.serve.overview import Overview, letter_facts
+from headrace.serve.shapes import ANSWERS, Refusal
 from headrace.serve.streams import EventStream
 from headrace.views.contract import LedgerRow
 from headrace.views.reading import schema_of
@@ -76,7 +77,7 @@ def make_app(home: Home) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False, description="The token that headrace printed."))],
-        responses={status: {"description": text} for status, text in ERRORS.items()},
+        responses={status: {"description": text, "model": Refusal} for status, text in ERRORS.items()},
     )
     routes = Routes(home)
     app.state.routes = routes
@@ -163,6 +164,7 @@ class Routes:
                 tags=[tag],
                 status_code=200,
                 response_class=kind.get(answer, Json),
+                response_model=ANSWERS.get((method, path)),
                 openapi_extra=PRODUCE_BODY if answer == self.produce else None,
             )
         app.add_api_route("/", self.page, include_in_schema=False, response_class=Response)
