@@ -268,7 +268,7 @@ def is_open(connection: socket.socket) -> bool:
 
 def test_who_has_shown_the_token_is_no_stranger(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of those who have not goes."""
-    monkeypatch.setattr("headrace.serve.server.STRANGERS_MAX", 1)
+    monkeypatch.setattr("headrace.serve.server.NEWCOMERS_MAX", 1)
     before = place_of(shared.client)
     strangers = [socket.create_connection(("127.0.0.1", shared.server.port), timeout=10) for _ in range(3)]
     until(lambda: [is_open(stranger) for stranger in strangers] == [False, False, True])

@@ -39,8 +39,9 @@ HEAD_SECONDS = 30
 """A connection on which no request comes for so long, or for twice that, is closed."""
 DEAF_MS = 60_000
 """A connection whose other end takes nothing for so long is closed."""
-STRANGERS_MAX = 100
-"""Connections on which nobody has shown the token. Of more the oldest is closed, one that waits for no answer first."""
+STRANGERS_MAX, NEWCOMERS_MAX = 100, 400
+"""Connections on which nobody has shown the token: after a second, and before."""
+NEW_SECONDS = 1.0
 BACKLOG = 64
 """So many are accepted before the first of them is looked at."""
 STOP_SECONDS = 3
@@ -79,6 +80,7 @@ class _Connection(H11Protocol):
         self.app_state = {**self.app_state, CALLER: self._caller}
         self._look(waited_since=self)
         self._make_room()
+        self.loop.call_later(NEW_SECONDS, self._leave_if_too_many)
 
     @property
     def _answering(self) -> bool:
@@ -91,14 +93,22 @@ class _Connection(H11Protocol):
         if not self.transport.is_closing():
             self.loop.call_later(HEAD_SECONDS, self._look, self if self._answering else self.cycle)
 
+    @property
+    def _strangers(self) -> list[_Connection]:
+        every = (each for each in self.connections if isinstance(each, _Connection))
+        return [each for each in every if not each._caller.known and not each.transport.is_closing()]
+
     def _make_room(self) -> None:
-        strangers = [
-            each
-            for each in self.connections
-            if isinstance(each, _Connection) and not each._caller.known and not each.transport.is_closing()
-        ]
-        if len(strangers) > STRANGERS_MAX:
+        """The oldest goes, one that waits for no answer first."""
+        strangers = self._strangers
+        if len(strangers) > NEWCOMERS_MAX:
             min(strangers, key=lambda each: (each._answering, each._since)).transport.abort()
+
+    def _leave_if_too_many(self) -> None:
+        """Whoever asks shows the token with the first request, so soon after connecting."""
+        strangers = self._strangers
+        if len(strangers) > STRANGERS_MAX and self in strangers and not self._answering:
+            self.transport.abort()
 
 
 class _Uvicorn(uvicorn.Server):
