@@ -130,8 +130,8 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
 
 
 def test_a_jvm_that_is_killed_is_named_in_one_sentence(program: Path, tmp_path: Path) -> None:
-    computes = 'app.stream(clicks).transform(lambda df: df.selectExpr("user", "upper(page) page", "at"))'
-    program.write_text(PROGRAM.replace("app.stream(clicks)", computes))
+    computes = 'app.stream(clicks).transform(lambda df: df.selectExpr("*", "upper(page) as loud"))'
+    program.write_text(PROGRAM.replace("app.stream(clicks)", computes).replace('group_by("page")', 'group_by("loud")'))
     some_clicks(tmp_path / ".headrace")
     command = [sys.executable, "-m", "headrace", "run", str(program), "--no-serve"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
@@ -139,6 +139,7 @@ def test_a_jvm_that_is_killed_is_named_in_one_sentence(program: Path, tmp_path: 
         for line in running.stderr:
             if line.startswith("running "):
                 break
+        assert running.poll() is None, line
         views = hr.open_views(tmp_path / ".headrace")
         with hr.open_log(tmp_path / ".headrace") as log:
             click = {"user": "u9", "page": "/new", "at": "2026-01-01T09:30:00Z"}
