@@ -3,6 +3,7 @@ that in this process, in the Spark session of the tests."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,16 @@ def program(tmp_path: Path) -> Path:
 def headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
+
+
+@contextlib.contextmanager
+def begun(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive its test."""
+    with subprocess.Popen(command, text=True, **options) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 @pytest.fixture
@@ -134,7 +146,7 @@ def test_a_jvm_that_is_killed_is_named_in_one_sentence(program: Path, tmp_path: 
     program.write_text(PROGRAM.replace("app.stream(clicks)", computes).replace('group_by("page")', 'group_by("loud")'))
     some_clicks(tmp_path / ".headrace")
     command = [sys.executable, "-m", "headrace", "run", str(program), "--no-serve"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with begun(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         for line in running.stderr:
             if line.startswith("running "):
@@ -168,7 +180,7 @@ for line in sys.stdin:
 
 def test_a_jvm_survives_sigterm_and_not_its_program(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTS, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with begun(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdin is not None and running.stdout is not None
         jvm = int(running.stdout.readline())
         os.kill(jvm, signal.SIGTERM)
