@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import resource
+import signal
 import socket
 import stat
 import subprocess
@@ -23,6 +24,8 @@ from headrace.serve import guard, home
 from headrace.serve.guard import Door
 from headrace.serve.server import STRANGERS_MAX, Server, kept_token
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.query_process import QueryProcesses
+from headrace.views.reading import Bounds
 from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import Committing
@@ -469,6 +472,16 @@ def test_queries_end_with_the_server(tmp_path: Path) -> None:
         until(lambda: bool(set(children(os.getpid())) - before))
     ask.join(5)
     assert not ask.is_alive() and set(children(os.getpid())) == before
+
+
+def test_a_process_for_queries_that_was_killed_is_not_asked(tmp_path: Path) -> None:
+    SqliteViews(tmp_path).close()
+    with contextlib.closing(QueryProcesses(tmp_path)) as queries:
+        for _ in range(2):
+            assert queries.bounded("select 1 as n", bounds=Bounds())[0].to_pylist() == [{"n": 1}]
+            (process,) = queries._idle
+            os.kill(process._process.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, process._process.pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_queries_end_with_a_server_that_is_killed(tmp_path: Path) -> None:

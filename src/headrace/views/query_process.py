@@ -64,6 +64,10 @@ class QueryProcesses:
         with self._lock:
             if self._closed:
                 raise errors.Closed(what="the server")
+            for dead in [each for each in self._idle if not each.lives]:
+                self._idle.remove(dead)
+                self._all.discard(dead)
+                dead.kill()  # and closes what is left of it
             if self._idle:
                 return self._idle.pop()
             process = _QueryProcess(self._home)
