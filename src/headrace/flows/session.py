@@ -85,6 +85,7 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
         context.setLogLevel("ERROR")
         if not running:
             _ignore_sigterm(context)
+            _end_quietly(context)
     if not running:
         _say_errors_once()
     return session, not running
@@ -103,6 +104,18 @@ def _ignore_sigterm(context: SparkContext) -> None:
     their batches. It ends when its standard input does: with this process, however that ends."""
     misc = context._jvm.sun.misc  # type: ignore[union-attr]
     misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)
+
+
+def _end_quietly(context: SparkContext) -> None:
+    """PySpark's server of accumulators prints a traceback when the JVM goes away. The flow says that it has."""
+    server = context._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | OSError):
+            tell(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign]
 
 
 def _say_errors_once() -> None:
