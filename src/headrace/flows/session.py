@@ -4,12 +4,14 @@ Owns the session it made and what the JVM prints: that goes to a file, not over 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Closed, HeadraceError, InvalidArgument, JavaMissing, SparkLost
@@ -107,7 +109,10 @@ def _ignore_sigterm(context: SparkContext) -> None:
 
 
 def _end_quietly(context: SparkContext) -> None:
-    """PySpark's server of accumulators prints a traceback when the JVM goes away. The flow says that it has."""
+    """When the JVM goes away, PySpark's server of accumulators prints a traceback, and Py4J logs one with the root
+    logger in place of its own. The flow says that it is gone."""
+    from py4j import java_gateway  # type: ignore[import-untyped]
+
     server = context._accumulatorServer
     tell = server.handle_error
 
@@ -116,6 +121,8 @@ def _end_quietly(context: SparkContext) -> None:
             tell(request, client_address)
 
     server.handle_error = handle_error  # type: ignore[method-assign]
+    own = java_gateway.logger
+    java_gateway.logging = SimpleNamespace(**{**vars(logging), "info": own.info, "exception": own.exception})
 
 
 def _say_errors_once() -> None:
