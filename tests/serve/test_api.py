@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.serve.api import RECORDS_MAX
 from headrace.serve.server import Server
 from headrace.testing.view_contract import all_rules, commit, partial_rows
 from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, Result, SlotColumn, ViewSpec
@@ -61,6 +62,23 @@ def test_a_list_is_as_exact_as_lines(served: Served) -> None:
         served.post("/api/topics/exact/records", 400, content=wrong, headers=headers)
     assert served.post("/api/topics/exact/records", content=b"[]", headers=headers)["ranges"] == {}
     assert served.log.topic("exact").describe().records == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "between", "end"),
+    [("application/json", b"[", b",", b"]"), ("application/x-ndjson", b"", b"\n", b"\n")],
+)
+def test_records_are_bounded_by_count(shared: Served, kind: str, begin: bytes, between: bytes, end: bytes) -> None:
+    """Millions of them fit 8 MiB, and cost gigabytes as rows."""
+    kind_header = {"Content-Type": kind}
+    for count in (RECORDS_MAX + 1, 2_000_000):
+        began = time.monotonic()
+        body = begin + between.join([b"{}"] * count) + end
+        refused = shared.post("/api/topics/clicks/records", 413, content=body, headers=kind_header)["error"]
+        assert (refused["type"], f"{RECORDS_MAX} records" in refused["message"]) == ("TooManyRecords", True)
+        assert refused["facts"] == {"limit": RECORDS_MAX} and "pieces" in refused["message"]
+        assert time.monotonic() - began < 5
+    assert shared.clicks.describe().records == 0
 
 
 def test_consume_waits_for_a_record(served: Served) -> None:

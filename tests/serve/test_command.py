@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
+import headrace as hr
 from headrace.serve.server import PORT
 from tests.cli.conftest import COMMAND, SECONDS_MAX, Shell, Spawner, shell, spawn
 
@@ -65,6 +67,35 @@ def test_a_token_of_ones_own(spawn: Spawner, shell: Shell, tmp_path: Path) -> No
     assert link_of(spawn("serve", "--port", "0", env=environment))[1] == "x" * 40
     assert "16 or more" in shell.refused("serve", "--token-file", _file(tmp_path / "short", "abc"))
     del url
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a home", "a directory that may become one"])
+def test_a_browser_is_not_told_the_token_where_all_can_see_it(spawn: Spawner, tmp_path: Path, there: bool) -> None:
+    """Every user of the machine sees the arguments of every process."""
+    home, told = tmp_path / "home", tmp_path / "told"
+    home.mkdir(mode=0o700)
+    if there:
+        hr.open_log(home).close()
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nf="${{1#file://}}"; {{ echo "$@"; stat -c %a "$f"; cat "$f"; }} > {told}.new\n')
+    with browser.open("a") as script:
+        script.write(f"mv {told}.new {told}\n")
+    browser.chmod(0o700)
+    environment = {**os.environ, "BROWSER": f"{browser} %s", "HEADRACE_HOME": str(home)}
+    process = spawn("serve", "--port", "0", "--open", env=environment)
+    url, token = link_of(process)
+    limit = time.monotonic() + SECONDS_MAX
+    while not told.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    argument, mode, page = told.read_text().split("\n", 2)
+    assert token not in argument and argument.startswith("file:///") and argument.endswith(".html")
+    assert mode == "600" and f'url={url}/?token={token}"' in page
+    assert there is (Path(argument.removeprefix("file://")).parent == home)
+    hr.open_log(home).close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert not Path(argument.removeprefix("file://")).exists()
 
 
 def _file(path: Path, text: str) -> str:

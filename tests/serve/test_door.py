@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import resource
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from headrace.errors import InvalidArgument
-from headrace.serve import guard
+from headrace.serve import guard, home
 from headrace.serve.guard import Door
-from headrace.serve.server import Server, kept_token
+from headrace.serve.server import STRANGERS_MAX, Server, kept_token
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.query_process import QueryProcesses
+from headrace.views.reading import Bounds
+from headrace.views.sqlite import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import Committing
 
@@ -235,6 +242,48 @@ def test_who_only_connects_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
             assert next(stream.iter_lines()) == "event: overview" and not stream.is_closed
 
 
+def test_strangers_who_only_connect_take_nobodys_place(shared: Served) -> None:
+    """Nor the descriptors of the process, which runs flows perhaps."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with contextlib.ExitStack() as strangers:
+        came = [
+            strangers.enter_context(socket.create_connection(("127.0.0.1", shared.server.port), timeout=10))
+            for _ in range(1_300)
+        ]
+        began = time.monotonic()
+        assert shared.client.get("/api/topics").status_code == 200
+        with contextlib.closing(browser(shared)) as owner:
+            assert owner.get("/api/overview").status_code == 200
+        assert time.monotonic() - began < 5
+        until(lambda: sum(map(is_open, came)) <= STRANGERS_MAX)
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_who_has_shown_the_token_is_no_stranger(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of those who have not goes."""
+    monkeypatch.setattr("headrace.serve.server.NEWCOMERS_MAX", 1)
+    before = place_of(shared.client)
+    strangers = [socket.create_connection(("127.0.0.1", shared.server.port), timeout=10) for _ in range(3)]
+    until(lambda: [is_open(stranger) for stranger in strangers] == [False, False, True])
+    assert place_of(shared.client) == before, "the same connection"
+    for stranger in strangers:
+        stranger.close()
+
+
+def place_of(client: httpx.Client) -> object:
+    return client.get("/api/topics").extensions["network_stream"].get_extra_info("client_addr")
+
+
 def test_no_more_at_a_time_than_are_served(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "REQUESTS_MAX", 2)
     with contextlib.ExitStack() as listening:
@@ -352,8 +401,6 @@ def test_results_are_bounded(shared: Served) -> None:
 def test_slow_queries_are_stopped_and_others_told_to_come_again(
     shared: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.serve import home
-
     monkeypatch.setattr(
         home.Home, "bounds", lambda _self, **less: home.Bounds(**{"seconds": 1.0, "stop": lambda: False, **less})
     )
@@ -374,6 +421,93 @@ def test_slow_queries_are_stopped_and_others_told_to_come_again(
         thread.join()
     assert sorted(found) == [503] * 3 + [504] * home.QUERIES
     assert shared.query("select 1")["rows"] == [[1]]
+
+
+def nested(depth: int) -> str:
+    """Each table reads the one before it twice: SQLite writes out 2^depth of them before the first step is run."""
+    tables = [f"c{n} as (select a.x from c{n - 1} a, c{n - 1} b)" for n in range(1, depth + 1)]
+    return f"with c0 as (select 1 x), {', '.join(tables)} select * from c{depth}"
+
+
+def chained(depth: int) -> str:
+    """Each of 2,000 columns is looked up at each depth: it takes seconds, and little memory."""
+    columns = ", ".join(f"1 x{n}" for n in range(2_000))
+    tables = [f"c{n} as (select * from c{n - 1} limit 1)" for n in range(1, depth + 1)]
+    return f"with c0 as (select {columns}), {', '.join(tables)} select x1 from c{depth}"
+
+
+def test_sql_that_needs_much_memory_to_prepare_is_refused(shared: Served) -> None:
+    before_mb, began = peak_mb(), time.monotonic()
+    refused = shared.query(nested(30), 400)["error"]
+    assert refused["type"] == "InvalidQuery" and "128 MiB of memory" in refused["message"]
+    assert time.monotonic() - began < 8  # a billion tables would take hours
+    assert peak_mb() - before_mb < 50, "the server itself spends nothing on it"
+    assert shared.query("select 1")["rows"] == [[1]]
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_sql_that_takes_long_to_prepare_is_stopped(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.query("select 1")  # what starts with the first query has started
+    with monkeypatch.context() as patched:
+        patched.setattr(home.Home, "bounds", lambda _self, **less: home.Bounds(**{"seconds": 0.3, **less}))
+        began = time.monotonic()
+        assert shared.query(chained(150), 504)["error"]["type"] == "QueryTimeout"
+        assert time.monotonic() - began < 4
+    assert shared.query("select 1")["rows"] == [[1]]
+
+
+def test_queries_end_with_the_server(tmp_path: Path) -> None:
+    SqliteViews(tmp_path).close()
+    before = set(children(os.getpid()))
+    with Server(tmp_path, port=0) as server:
+        token = {"Authorization": f"Bearer {server.token}"}
+        ask = threading.Thread(
+            target=httpx.post,
+            args=(f"{server.url}/api/query",),
+            kwargs={"json": {"sql": ENDLESS + "select sum(i) from n"}, "headers": token, "timeout": 30},
+        )
+        ask.start()
+        until(lambda: bool(set(children(os.getpid())) - before))
+    ask.join(5)
+    assert not ask.is_alive() and set(children(os.getpid())) == before
+
+
+def test_a_process_for_queries_that_was_killed_is_not_asked(tmp_path: Path) -> None:
+    SqliteViews(tmp_path).close()
+    with contextlib.closing(QueryProcesses(tmp_path)) as queries:
+        for _ in range(2):
+            assert queries.bounded("select 1 as n", bounds=Bounds())[0].to_pylist() == [{"n": 1}]
+            (process,) = queries._idle
+            os.kill(process._process.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, process._process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_queries_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from headrace.views import query_process as apart\n"
+        "process = apart.QueryProcesses(Path(sys.argv[1]))._taken(); print('begun', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stdout.readline() == b"begun\n"
+        (child,) = children(running.pid)
+        running.kill()
+    until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def until(there: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 # -- errors ----------------------------------------------------------------------------------------------

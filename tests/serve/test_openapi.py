@@ -1,4 +1,4 @@
-"""The API as its document says: whatever is asked by it, the server does not fail."""
+"""The API as its document says: whatever is asked by it, the server does not fail, and answers in the form it says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from headrace.serve.guard import CSP
 from tests.serve.conftest import VIEW, Served
@@ -22,6 +23,11 @@ def test_every_route_is_documented(shared: Served) -> None:
         for method, route in methods.items():
             assert route["description"], f"{method} {path}"
             assert {"401", "403"} <= route["responses"].keys()
+            for status, answer in route["responses"].items():
+                (schema,) = [content["schema"] for content in answer["content"].values()]
+                text = status == "200" and path in (*STREAMS, "/metrics")
+                named = schema.get("$ref") or schema.get("items", {}).get("$ref")
+                assert schema["type"] == "string" if text else named, f"{method} {path}: {status} has no schema"
     assert set(STREAMS) <= document["paths"].keys()
     assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
@@ -29,6 +35,11 @@ def test_every_route_is_documented(shared: Served) -> None:
 def test_the_server_never_fails(served: Served) -> None:
     """What is there is asked for as often as what is not. Streams have no end: see `test_changes`."""
     served.committing.commit([(0, "/", 5), (1, None, 7)], closed=1)
+    for queue in "mail", "post":
+        served.clicks.append({"user": "ann", "page": "/", "at": "2026-01-01T09:00:05Z"})
+        for message in served.clicks.queue(queue, max_deliveries=1).receive(1):
+            message.nack("refused")
+    served.log.create_topic("unread", "n int", retention="1 day").group("g").join().close()
     document = served.get("/api/openapi.json")
     del document["paths"]["/api/topics/{topic}/records"]["post"]["requestBody"]["content"]["application/x-ndjson"]
     operations = [found.ok() for found in schemathesis.openapi.from_dict(document).get_all_operations()]
@@ -59,6 +70,7 @@ def _ask(operation: Any, url: str, token: dict[str, str], seen: set[int]) -> Non
         seen.add(answer.status_code)
         assert answer.status_code < 500 or answer.status_code == 504, answer.text
         assert answer.headers["content-security-policy"] == [CSP]
+        case.validate_response(answer, checks=[response_schema_conformance])
         if answer.status_code >= 400:
             assert answer.json()["error"].keys() == {"type", "message", "facts"}
 

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, InvalidArgument, InvalidQuery, Unknow
 from headrace.position import Position
 from headrace.testing.view_contract import NAMES, T0, all_rules, commit, counted, counting, moment, partial_rows
 from headrace.views.contract import Column, FlowSpec, Place, ViewSpec
-from headrace.views.reading import Views, open_views
+from headrace.views.reading import Bounds, Views, open_views
 from headrace.views.sqlite import SqliteViews
 from tests.faults.children import Children, ack
 
@@ -221,6 +221,14 @@ def test_a_column_without_values_has_its_type(store: SqliteViews, home: Path, dd
     ):
         assert views.query(sql, params).schema == wanted, sql
     assert [str(kind) for kind in views.query("select one, 1 + 1 from typed where 0").schema.types][1] == "null"
+
+
+def test_a_bounded_result_counts_small_values_too(views: Views) -> None:
+    """10,000 rows of 2,000 columns would be gigabytes of small numbers."""
+    rows = "with recursive n(i) as (select 1 union all select i + 1 from n limit 100) select i, i from n"
+    table, more = views.bounded(rows, bounds=Bounds(result_bytes=800))
+    assert (table.num_rows, more) == (50, True)  # 50 rows · 2 values · 8 bytes = 800
+    assert views.bounded(rows, bounds=Bounds())[1] is False
 
 
 def test_the_stores_own_tables_can_be_read(views: Views) -> None:

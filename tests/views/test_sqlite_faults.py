@@ -15,6 +15,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from headrace.errors import (
     ForkedProcess,
     HeadraceError,
     InvalidArgument,
+    LogMissing,
     StorageError,
     UnsupportedFormat,
     ViewsDamaged,
@@ -354,6 +356,32 @@ def made(home: Path) -> Path:
 
 def once_begun(store: SqliteViews) -> FlowState:
     return once(store, store.begin(counting()))
+
+
+def hold(home: str) -> None:
+    with SqliteViews(Path(home)) as store, store.transaction():
+        ack(os.getpid())
+        hear()
+
+
+def test_a_home_made_again_in_its_place_has_a_lock_of_its_own(tmp_path: Path, children: Children) -> None:
+    """With the old one, this process and others would not take turns."""
+    home = tmp_path / "home"
+    old = SqliteViews(home)
+    shutil.rmtree(home)
+    child = children.start(hold, str(home))
+    pid = child.next()
+    with pytest.raises(LogMissing, match="removed or replaced while open"), old.transaction():
+        pass
+    opening = threading.Thread(target=lambda: SqliteViews(home).close())
+    opening.start()
+    limit = time.monotonic() + 20
+    while file._gates[home / file.FILE, os.getpid()].turnstile.holder() != pid:
+        assert time.monotonic() < limit, f"the lock does not know that it is the turn of process {pid}"
+        time.sleep(0.01)
+    child.tell("go on")
+    opening.join(20)
+    assert not opening.is_alive()
 
 
 @pytest.mark.parametrize("what", ["garbage", "header", "cut", "text"])

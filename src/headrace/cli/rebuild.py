@@ -66,7 +66,7 @@ def rebuild(
         raise click.UsageError("--switch, --rollback and --discard: say one of them.")
     begin, kind = start_of(start), chosen(format_)
     app = loaded(program, spark)
-    with contextlib.closing(app), blamed(program):
+    with contextlib.closing(app), blamed(program, app):
         if rollback:
             app.rollback(view)
             note(f"view {view} is what it was before the last switch; the newer version is kept beside it")

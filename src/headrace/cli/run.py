@@ -73,7 +73,7 @@ def run(
     note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
     server = None if drain else _server(app, serve)
-    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program):
+    with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program, app):
         if server is not None:
             served.callback(server.stop)
         if drain:
@@ -137,6 +137,8 @@ def aside(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None 
                 raise KeyboardInterrupt if stopping.interrupted else Terminated
             if ticker is not None:
                 ticker.tick()
+    if error and stopping.is_set():  # whoever stops all processes of a service stops Spark, too
+        raise KeyboardInterrupt if stopping.interrupted else Terminated
     if error:
         raise error[0]
     return done[0]
@@ -187,7 +189,7 @@ def check(program: str, spark: str | None) -> None:
     """
     with busy("starting Spark"):
         app = loaded(program, spark)
-        with contextlib.closing(app), blamed(program):
+        with contextlib.closing(app), blamed(program, app):
             app.running.check()
     note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
 
@@ -206,7 +208,7 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
     """
     with busy("recomputing"):
         app = loaded(program, spark)
-        with contextlib.closing(app), blamed(program):
+        with contextlib.closing(app), blamed(program, app):
             result = app.audit()
     if result.differences:
         columns = ("view", "row", "column", "stored", "expected")
@@ -273,15 +275,16 @@ def loaded(program: str, spark: str | None) -> App:
 
 
 @contextlib.contextmanager
-def blamed(program: str) -> Iterator[None]:
-    """What the program's own functions raise while its flows are checked: where, and one line at the end. Anything
-    else is not the program's fault, and is left alone."""
+def blamed(program: str, app: App) -> Iterator[None]:
+    """What the program's own functions raise while its flows are checked: where, and one line at the end. Of a Spark
+    that is gone, that it is. Anything else is not the program's fault, and is left alone."""
     path, _ = _file(program)
     try:
         yield
     except (HeadraceError, click.ClickException, click.exceptions.Exit):
         raise
     except Exception as error:
+        app.running.refuse_lost()
         notes = getattr(error, "__notes__", [])
         if not notes:
             raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ from headrace.errors import InvalidArgument
 if TYPE_CHECKING:
     from headrace.serve.server import Server
 
+OPEN_SECONDS = 60.0
+"""A browser that was started has read what it should open by then."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -43,16 +48,36 @@ def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, 
         why = "what is sent there is not encrypted: bring the port to you with ssh -L, or add --insecure"
         raise InvalidArgument("host", host, why)
     server = open_server(home(), host=host, port=port, token=token(token_file))
-    with stoppable() as stopping, server:
+    with stoppable() as stopping, server, contextlib.ExitStack() as opening:
         tell(server)
         if open_:
-            import webbrowser
-
-            webbrowser.open(server.link)
+            opening.enter_context(_opened(server.link, home()))
+        limit = time.monotonic() + OPEN_SECONDS
         while not stopping.wait(1):
             server.check()
+            if time.monotonic() > limit:
+                opening.close()
     note("stopped")
     stopping.tell()
+
+
+@contextlib.contextmanager
+def _opened(link: str, folder: Path) -> Iterator[None]:
+    """In a browser, by a file that only this user may read and that leads to the link: a link among the browser's
+    arguments is seen by every user of the machine. In the home, if it is one: a browser in a sandbox may not see the
+    system's temporary files, and a directory with other things in it does not become a home."""
+    import tempfile
+    import webbrowser
+
+    made = os.access(folder, os.W_OK) and (folder / "log.db").exists()
+    fd, path = tempfile.mkstemp(prefix="open-", suffix=".html", dir=folder if made else None)
+    try:
+        with open(fd, "w") as file:
+            file.write(f'<!doctype html><title>headrace</title><meta http-equiv="refresh" content="0; url={link}">\n')
+        webbrowser.open(Path(path).as_uri())
+        yield
+    finally:
+        Path(path).unlink(missing_ok=True)
 
 
 def token(file: Path | None = None) -> str | None:

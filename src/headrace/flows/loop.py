@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headrace import horizon
 from headrace.durations import from_us, instant_us
-from headrace.errors import Closed, StorageError, TopicReplaced
+from headrace.errors import LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges, session
 from headrace.flows.fold import folded, needed, spread
@@ -307,10 +307,15 @@ class FlowLoop:
         """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
         self._store.refuse_fenced(self.position)
 
+    def refuse_removed(self) -> None:
+        """LogMissing if the home is not where it was: an open file can be read long after it was deleted."""
+        if not self._log.in_place:
+            why = "it was removed or replaced while open. Nothing is made in its place: put it back, and start again"
+            raise LogMissing(path=str(self._log.home / "log.db"), why=why)
+
     def refuse_lost(self) -> None:
-        """Closed if the session is: nothing comes of trying again, and no record is to blame."""
-        if session.lost(self._query.spark):
-            raise Closed(what=f"the Spark session of flow {self.flow.name!r}")
+        """SparkLost or Closed if the session is: nothing comes of trying again, and no record is to blame."""
+        session.refuse_lost(self._query.spark, f"flow {self.flow.name!r}", self._log.home)
 
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)

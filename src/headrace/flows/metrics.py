@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
@@ -34,6 +36,30 @@ def exposition(statuses: list[FlowStatus]) -> str:
     return "\n".join(lines) + "\n"
 
 
+CONNECTIONS_MAX = 50
+"""Of more, the oldest is closed: each takes a descriptor and a thread of the run."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads, request_queue_size = True, CONNECTIONS_MAX
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", port), handler)
+        self._open: list[Any] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.append(request)
+        for oldest in self._open[:-CONNECTIONS_MAX]:
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
+
+
 def serve(port: int, statuses: Callable[[], list[FlowStatus]]) -> int:
     """Answers GET /metrics on 127.0.0.1; the port it got (0 asks for a free one)."""
 
@@ -52,7 +78,6 @@ def serve(port: int, statuses: Callable[[], list[FlowStatus]]) -> int:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
+    server = _Server(port, Handler)
     threading.Thread(target=server.serve_forever, name="headrace-metrics", daemon=True).start()
     return int(server.server_address[1])

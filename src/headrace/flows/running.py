@@ -125,6 +125,11 @@ class Running:
                 self._store = SqliteViews(self._log.home)
             return self._store
 
+    def refuse_lost(self) -> None:
+        """SparkLost or Closed if there was a session, and is none any more."""
+        if self._session is not None:
+            session.refuse_lost(self._session, f"app {self._app!r}", self._log.home)
+
     # -- flows -------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -459,7 +464,7 @@ class Running:
             if self._store is not None:
                 self._store.close()
             if self._session is not None and self._owned and not keep_session:
-                self._session.stop()
+                session.stop(self._session)
 
 
 def _has_columns_of(flow: Flow, topic: EmbeddedTopic) -> bool:

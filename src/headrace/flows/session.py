@@ -4,14 +4,18 @@ Owns the session it made and what the JVM prints: that goes to a file, not over 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InvalidArgument, JavaMissing
-from headrace.flows import class_archive, java
+from headrace.errors import Closed, HeadraceError, InvalidArgument, JavaMissing, SparkLost
+from headrace.flows import class_archive, java, local_dir
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,7 +37,10 @@ SETTINGS = {
     "spark.driver.maxResultSize": "0",
 }
 """Of a session we make; a user's own entries come over them."""
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS, LOCAL_DIR = "spark.driver.extraJavaOptions", "spark.local.dir"
+LOG = "spark.log"
+END_SECONDS = 5.0
+"""A JVM that does not answer any more has ended by then."""
 
 
 def active() -> SparkSession | None:
@@ -62,23 +69,60 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
         settings, java_of_ours = {}, contextlib.nullcontext()
     else:
         builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
+        if not running and LOCAL_DIR not in settings:
+            settings[LOCAL_DIR] = str(local_dir.make(home))
     for key, value in settings.items():
         builder = builder.config(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with java_of_ours, _quiet(home / "spark.log"):
+    with java_of_ours, _quiet(home / LOG):
         try:
             session = builder.getOrCreate()
         except ImportError as error:
             raise InvalidArgument("spark", spark, f"needs pip install 'headrace[connect]' ({error})") from error
         except Exception as error:
             if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
-                raise JavaMissing(why=java.missing() or str(error).splitlines()[0]) from error
+                raise _not_started(error, home) from error
             raise
     if (context := _context(session)) is not None:
         context.setLogLevel("ERROR")
+        if not running:
+            _ignore_sigterm(context)
+            _end_quietly(context)
     if not running:
         _say_errors_once()
     return session, not running
+
+
+def _not_started(error: Exception, home: Path) -> HeadraceError:
+    """Why there is no JVM: no Java that Spark runs on, or it ended while it started."""
+    found = java.home()
+    if found is None or not java.serves(java.said(found / "bin" / "java")):
+        return JavaMissing(why=java.missing() or str(error).splitlines()[0])
+    return SparkLost(why="while it started", log=str(home / LOG))
+
+
+def _ignore_sigterm(context: SparkContext) -> None:
+    """A SIGTERM for the whole group, or for all processes of a service, is ours to answer: flows need the JVM to finish
+    their batches. It ends when its standard input does: with this process, however that ends."""
+    misc = context._jvm.sun.misc  # type: ignore[union-attr]
+    misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)
+
+
+def _end_quietly(context: SparkContext) -> None:
+    """When the JVM goes away, PySpark's server of accumulators prints a traceback, and Py4J logs one with the root
+    logger in place of its own. The flow says that it is gone."""
+    from py4j import java_gateway  # type: ignore[import-untyped]
+
+    server = context._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | OSError):
+            tell(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign]
+    own = java_gateway.logger
+    java_gateway.logging = SimpleNamespace(**{**vars(logging), "info": own.info, "exception": own.exception})
 
 
 def _say_errors_once() -> None:
@@ -140,15 +184,42 @@ def workers_are_here(spark: SparkSession) -> bool:
     return context is not None and str(context.master).startswith("local")
 
 
-def lost(spark: SparkSession) -> bool:
-    """Whether the session was stopped, or its JVM is gone; over Spark Connect nobody can tell."""
+def refuse_lost(spark: SparkSession, what: str, home: Path) -> None:
+    """SparkLost if the session's JVM is gone, Closed if the session was stopped; over Spark Connect nobody can tell."""
     context = _context(spark)
     if context is None:
-        return False
+        return
     try:
-        return context._jsc is None or bool(context._jsc.sc().isStopped())
+        stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception as error:
+        raise SparkLost(why=_ended(context), log=str(home / LOG)) from error
+    if stopped:
+        raise Closed(what=f"the Spark session of {what}")
+
+
+def _ended(context: SparkContext) -> str:
+    """How the JVM did; a JVM that this process did not start does not tell."""
+    try:
+        code = context._gateway.proc.wait(END_SECONDS)  # type: ignore[union-attr]
+    except (AttributeError, subprocess.TimeoutExpired):
+        return "it does not answer"
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def stop(spark: SparkSession) -> None:
+    """Ends the session; one whose JVM is gone has ended."""
+    try:
+        spark.stop()
     except Exception:
-        return True
+        if _answers(spark):
+            raise
+
+
+def _answers(spark: SparkSession) -> bool:
+    try:
+        return spark._jvm is not None and bool(spark._jvm.System.nanoTime())
+    except Exception:
+        return False
 
 
 def cancel(spark: SparkSession) -> None:

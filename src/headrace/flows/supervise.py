@@ -3,7 +3,7 @@ past records that break its program. Owns one thread per flow, and what is known
 
 An error of a batch is met with smaller batches, down to the one record that causes it: that becomes a dead letter, and
 the rest goes on. If too many do, the program is wrong, not the data: the flow stops. Errors of the surroundings (a full
-disk, say) are tried again with growing pauses. Fenced, changed, or without its session, a flow stops at once."""
+disk, say) are tried again with growing pauses. Fenced, changed, without its home or session, a flow stops at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from headrace.errors import (
     FlowChanged,
     FlowFenced,
     InvalidArgument,
+    LogMissing,
     OffsetOutOfRange,
+    SparkLost,
     StorageError,
     TooManyDeadLetters,
     TopicReplaced,
@@ -45,6 +47,7 @@ FATAL = (
     ViewTaken,
     AlreadyRunning,
     TopicReplaced,
+    LogMissing,
     OffsetOutOfRange,
     TransformFailed,
     AggregateFailed,
@@ -52,6 +55,7 @@ FATAL = (
     InvalidArgument,
     DoesNotFit,
     Closed,
+    SparkLost,
 )
 """Trying again would not help."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.5, 30.0
@@ -171,6 +175,7 @@ class Supervisor:
                     if to_end:
                         break
                     loop.refuse_fenced()
+                    loop.refuse_removed()
                     loop.report()
                     self.pulse.state = "waiting"
                     loop.wait(seen, LOOK_SECONDS)

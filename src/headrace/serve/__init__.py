@@ -2,6 +2,7 @@
 
     guard       who may come in: host, token, size of what is sent; the headers of every answer
     answers     values and errors as JSON
+    shapes      what the routes answer, for the OpenAPI document
     home        the log and the views that are served
     overview    everything at a glance, gathered once for all who look
     feeds       a view's changes, read once for all who listen

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 from headrace.errors import (
     Closed,
@@ -74,17 +74,9 @@ EXACT_MAX = 2**53
 FACT_CHARACTERS_MAX = 1_000
 
 
-class Json(Response):
-    media_type = "application/json"
-
-    def __init__(
-        self,
-        content: Mapping[str, Any] | list[Mapping[str, Any]],
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        body = b"[%s]" % b",".join(map(encode_row, content)) if isinstance(content, list) else encode_row(content)
-        super().__init__(body, status_code, headers)
+class Json(JSONResponse):
+    def render(self, content: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:
+        return b"[%s]" % b",".join(map(encode_row, content)) if isinstance(content, list) else encode_row(content)
 
 
 def status_of(error: HeadraceError) -> int:

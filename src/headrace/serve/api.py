@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,6 +37,7 @@ from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
 from headrace.serve.overview import Overview, letter_facts
+from headrace.serve.shapes import ANSWERS, Refusal
 from headrace.serve.streams import EventStream
 from headrace.views.contract import LedgerRow
 from headrace.views.reading import schema_of
@@ -47,6 +49,8 @@ PAGE = Path(__file__).parent / "page"
 WAIT_SECONDS_MAX = 60.0
 WAITING_MAX = 100
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.005, 0.1
+RECORDS_MAX = 100_000
+"""So many are appended by one request: as rows, small records take a hundred times the bytes that are sent."""
 RECORDS_BYTES_MAX = 8 << 20
 """More than that is not answered at once: of a topic, the rest comes with `next`."""
 POSITION = "Headrace-Position"
@@ -73,7 +77,7 @@ def make_app(home: Home) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False, description="The token that headrace printed."))],
-        responses={status: {"description": text} for status, text in ERRORS.items()},
+        responses={status: {"description": text, "model": Refusal} for status, text in ERRORS.items()},
     )
     routes = Routes(home)
     app.state.routes = routes
@@ -128,6 +132,7 @@ class Routes:
         """The server ends: whoever listens is let go."""
         self.overview.wake()
         self.feeds.wake()
+        self.home.queries.close()
 
     def add(self, app: FastAPI) -> None:
         kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
@@ -159,6 +164,7 @@ class Routes:
                 tags=[tag],
                 status_code=200,
                 response_class=kind.get(answer, Json),
+                response_model=ANSWERS.get((method, path)),
                 openapi_extra=PRODUCE_BODY if answer == self.produce else None,
             )
         app.add_api_route("/", self.page, include_in_schema=False, response_class=Response)
@@ -227,11 +233,13 @@ class Routes:
         if kind not in ("application/json", "application/x-ndjson"):
             raise InvalidArgument("content-type", kind[:80], "must be application/json or application/x-ndjson")
         body = await request.body()
+        lines = await self.home.read(lambda: list(islice(_objects(body, kind), RECORDS_MAX + 1)))
+        if len(lines) > RECORDS_MAX:
+            why = f"more than {RECORDS_MAX} records in one request: send them in pieces."
+            return refusal(413, "TooManyRecords", why, {"limit": RECORDS_MAX})
 
         def append() -> Appended:
             found = self._topic(check_name(topic, argument="topic"))
-            many = kind == "application/x-ndjson"
-            lines = [line for line in body.split(b"\n") if line.strip()] if many else split_objects(body)
             schema = found.schema
             return found.append([decode_row(line, schema) for line in lines])
 
@@ -474,7 +482,7 @@ class Routes:
         bounds = self.home.bounds()
 
         def look() -> dict[str, Any]:
-            table, more = self.home.views.bounded(asked.sql, asked.params, bounds=bounds)
+            table, more = self.home.queries.bounded(asked.sql, asked.params, bounds=bounds)
             return {**table_json(table), "truncated": more}
 
         return Json(await self.home.query(look))
@@ -508,6 +516,13 @@ class Routes:
             return True
         finally:
             self._waiting -= 1
+
+
+def _objects(body: bytes, kind: str) -> Iterator[bytes]:
+    """The text of each record that was sent, while it is asked for."""
+    if kind == "application/x-ndjson":
+        return (line for line in BytesIO(body) if line.strip())
+    return split_objects(body)
 
 
 def _named(topic: EmbeddedTopic) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.serve.answers import failure, refusal
 
-__all__ = ["BODY_BYTES_MAX", "Door", "Guard"]
+__all__ = ["BODY_BYTES_MAX", "CALLER", "Caller", "Door", "Guard"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -90,6 +90,16 @@ def _is_address(host: str) -> bool:
     return True
 
 
+CALLER = "headrace.caller"
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who is at the other end of a connection. `known`: has shown the token on it."""
+
+    known: bool = False
+
+
 class _Refused(Exception):
     """What is sent is too much, or does not come."""
 
@@ -126,7 +136,7 @@ class Guard:
 
     def _refused(self, scope: Scope) -> Response | None:
         """The answer to one who may not come in; None: he may."""
-        headers, door = Headers(scope=scope), self._door
+        headers, door, caller = Headers(scope=scope), self._door, scope["state"][CALLER]
         host = headers.get("host", "")
         if not door.knows_host(host):
             why = f"this server is not {host[:100]!r}. Open the address it printed."
@@ -140,10 +150,12 @@ class Guard:
         if authorization:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer" and door.opens_to(token.strip()):
+                caller.known = True
                 return None
             return self._unknown(scope)
         if not door.opens_to(cookie_parser(headers.get("cookie", "")).get(door.cookie, "")):
             return self._unknown(scope)
+        caller.known = True
         if scope["method"] in SAFE_METHODS:
             return None
         origin = headers.get("origin")

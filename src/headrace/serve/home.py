@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from headrace.errors import HeadraceError, LogMissing
 from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.views.query_process import QueryProcesses
 from headrace.views.reading import Bounds, Views, open_views
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Home:
     def __init__(self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None) -> None:
         self.path, self.flows = path, flows
         self.views: Views = open_views(path)
+        self.queries = QueryProcesses(path)
         self.closing = threading.Event()
         self._log: EmbeddedLog | None = None
         self._lock = threading.Lock()
@@ -67,6 +69,7 @@ class Home:
 
     def close(self) -> None:
         self.closing.set()
+        self.queries.close()
         with self._lock:
             self._forget()
 

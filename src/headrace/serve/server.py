@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import InvalidArgument
 from headrace.serve.api import Routes, make_app
-from headrace.serve.guard import REQUESTS_MAX, Door, Guard
+from headrace.serve.guard import CALLER, REQUESTS_MAX, Caller, Door, Guard
 from headrace.serve.home import Home
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ HEAD_SECONDS = 30
 """A connection on which no request comes for so long, or for twice that, is closed."""
 DEAF_MS = 60_000
 """A connection whose other end takes nothing for so long is closed."""
+STRANGERS_MAX, NEWCOMERS_MAX = 100, 400
+"""Connections on which nobody has shown the token: after a second, and before."""
+NEW_SECONDS = 1.0
+BACKLOG = 64
+"""So many are accepted before the first of them is looked at."""
 STOP_SECONDS = 3
 START_SECONDS = 30.0
 
@@ -71,15 +76,39 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._since, self._caller = self.loop.time(), Caller()
+        self.app_state = {**self.app_state, CALLER: self._caller}
         self._look(waited_since=self)
+        self._make_room()
+        self.loop.call_later(NEW_SECONDS, self._leave_if_too_many)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _look(self, waited_since: object) -> None:
         """Waiting for the same request as at the last look: too long."""
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if not answering and waited_since is self.cycle:
+        if not self._answering and waited_since is self.cycle:
             self.transport.close()
         if not self.transport.is_closing():
-            self.loop.call_later(HEAD_SECONDS, self._look, self if answering else self.cycle)
+            self.loop.call_later(HEAD_SECONDS, self._look, self if self._answering else self.cycle)
+
+    @property
+    def _strangers(self) -> list[_Connection]:
+        every = (each for each in self.connections if isinstance(each, _Connection))
+        return [each for each in every if not each._caller.known and not each.transport.is_closing()]
+
+    def _make_room(self) -> None:
+        """The oldest goes, one that waits for no answer first."""
+        strangers = self._strangers
+        if len(strangers) > NEWCOMERS_MAX:
+            min(strangers, key=lambda each: (each._answering, each._since)).transport.abort()
+
+    def _leave_if_too_many(self) -> None:
+        """Whoever asks shows the token with the first request, so soon after connecting."""
+        strangers = self._strangers
+        if len(strangers) > STRANGERS_MAX and self in strangers and not self._answering:
+            self.transport.abort()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -162,6 +191,7 @@ class Server:
             lifespan="off",
             ws="none",
             http=_Connection,
+            backlog=BACKLOG,
             loop="asyncio",
             limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=HEAD_SECONDS,

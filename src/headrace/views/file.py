@@ -18,7 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.errors import Closed, DiskFull, DoesNotFit, ForkedProcess, StorageError, UnsupportedFormat, ViewsDamaged
+from headrace.errors import (
+    Closed,
+    DiskFull,
+    DoesNotFit,
+    ForkedProcess,
+    LogMissing,
+    StorageError,
+    UnsupportedFormat,
+    ViewsDamaged,
+)
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
 from headrace.views import exact, flow_rows, watchers
@@ -86,12 +95,14 @@ class ViewsFile:
         self._closed = False
         self._problems: list[DoesNotFit] = []
         with _gates_lock:
-            if (self.path, self._pid) not in _gates:
-                _gates[self.path, self._pid] = _Gate(home)
-            self._gate = _gates[self.path, self._pid]
+            gate = _gates.get((self.path, self._pid))
+            if gate is None or not gate.turnstile.in_place():
+                gate = _gates[self.path, self._pid] = _Gate(home)
+            self._gate = gate
         with self._gate.lock, self._typed(), self._gate.turnstile.writing():
             if not self.path.exists():
                 os.close(disk.create(self.path))
+            self._file = os.stat(self.path)
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
             try:
                 self._prepare(self._db)
@@ -228,6 +239,16 @@ class ViewsFile:
             raise ForkedProcess(what=f"the views {self.path}")
         if self._closed:
             raise Closed(what=f"the views {self.path}")
+        if not self._in_place():
+            why = "it was removed or replaced while open. Nothing was written: put it back, or open the views again"
+            raise LogMissing(path=str(self.path), why=why)
+
+    def _in_place(self) -> bool:
+        """Whether the path still leads to the file that is open."""
+        try:
+            return os.path.samestat(os.stat(self.path), self._file)
+        except OSError:
+            return False
 
     def close(self) -> None:
         if self._closed or os.getpid() != self._pid:

@@ -84,9 +84,9 @@ _SERVED = "instr(flow, '/') = 0"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a query of somebody else may take. `result_bytes` counts texts, blobs and lists; `value_bytes` is the most
-    that any value of their SQL may have, on the way too, and less where a row has so many that it would not fit.
-    `stop()`: it is not wanted any more."""
+    """What a query of somebody else may take. `result_bytes` counts 8 for each value, and the bytes of texts, blobs and
+    lists; `value_bytes` is the most that any value of their SQL may have, on the way too, and less where a row has so
+    many that it would not fit. `stop()`: it is not wanted any more."""
 
     seconds: float = 10.0
     rows: int = 10_000
@@ -778,6 +778,7 @@ def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]
     rows: list[tuple[Any, ...]] = []
     size_bytes = 0
     for row in cursor:
+        size_bytes += 8 * len(row)
         size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
         size_bytes += sum(len(encode_value(value)) for value in row if isinstance(value, list | dict))
         if len(rows) == bounds.rows or (rows and size_bytes > bounds.result_bytes):

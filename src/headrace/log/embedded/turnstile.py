@@ -38,6 +38,7 @@ class Mark:
 
 class Turnstile:
     def __init__(self, path: Path) -> None:
+        self._path = path
         with disk.typed(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
 
@@ -89,6 +90,13 @@ class Turnstile:
                 if error.errno != errno.EDEADLK:
                     raise
                 time.sleep(0.001)
+
+    def in_place(self) -> bool:
+        """Whether the path still leads to this lock: processes that opened another would not take turns with us."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
 
     def holder(self) -> int | None:
         """The process whose turn it is, when it is another's and the system tells."""

@@ -1,0 +1,64 @@
+"""Where Spark writes records on their way: shuffles, spills, what goes to Python. Owns `spark/` in the home: a
+directory for each process that has a session, which nobody else may enter, and which is locked as long as the process
+lives. What a process leaves is removed when the next makes its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.log.embedded import disk
+
+FOLDER = "spark"
+_held: list[int] = []
+"""Locks of this process. They end with it."""
+
+
+def make(home: Path) -> Path:
+    """A new directory for this process. Spark takes a list with commas: where the home has one in its name, the
+    directory is with the system's temporary files."""
+    folder = home.absolute() / FOLDER
+    if "," in str(folder):
+        return Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    with disk.typed(folder):
+        folder.mkdir(mode=disk.DIRECTORY_MODE, exist_ok=True)
+        with _alone(folder):
+            for left in folder.iterdir():
+                _remove_left(left)
+            made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
+            _held.append(_locked(made))
+    return made
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """A directory that is made and not locked yet must not be taken for one that was left."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """BlockingIOError if a process has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove_left(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        fd = _locked(path)
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(fd)

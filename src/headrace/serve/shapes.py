@@ -1,0 +1,349 @@
+"""What the routes answer, for the OpenAPI document. Owns the names and types of every answer's fields; a test compares
+answers with them, and a field more is as wrong as a field less. Nothing is checked or converted here when the server
+answers: `api` and `overview` make the values."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["ANSWERS", "Refusal"]
+
+Ledger = Literal["on_time", "corrected", "dropped", "untimed"]
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+RunState = Literal["running", "retrying", "stopped", "failed", "unknown"]
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Fault(Shape):
+    type: str = Field(description="The error's name in Python.")
+    message: str
+    facts: dict[str, Any]
+
+
+class Refusal(Shape):
+    error: Fault
+
+
+class Health(Shape):
+    status: Literal["ok"]
+
+
+# -- topics ----------------------------------------------------------------------------------------------
+
+
+class Partition(Shape):
+    partition: int
+    earliest: int
+    next: int
+    progress: datetime | None
+    arrived_at: datetime | None
+
+
+class _Topic(Shape):
+    name: str
+    records: int
+    bytes: int
+    key: list[str]
+    event_time: str | None
+    retention: str | None
+    cleanup: str
+    durability: str
+    schema_: str = Field(alias="schema")
+
+
+class Topic(_Topic):
+    partitions: int
+
+
+class Group(Shape):
+    group: str
+    topic: str
+    members: int | None = Field(description="null: a flow, which has none.")
+    lag_records: int
+    lag_seconds: float
+    time_to_loss_seconds: float | None
+
+
+class Queue(Shape):
+    queue: str
+    topic: str
+    order: Literal["none", "key"]
+    visibility_seconds: float
+    max_deliveries: int
+    ready: int
+    in_flight: int
+    waiting: int
+    due: int
+    delivered: int
+    redelivered: int
+    acked: int
+    dead: int
+    dead_open: int
+    lost: int
+    oldest_seconds: float | None
+
+
+class TopicInFull(_Topic):
+    topic_id: str
+    partitions: list[Partition]
+    retention_bytes: int | None
+    unread: str
+    versioned: bool
+    max_ahead: str | None
+    extra: str
+    position: str
+    groups: list[Group]
+    queues: list[Queue]
+
+
+class Record(Shape):
+    partition: int
+    offset: int
+    arrived_at: datetime
+    key: Any
+    value: dict[str, Any] | None
+
+
+class Records(Shape):
+    records: list[Record]
+    next: dict[str, int] = Field(description="By partition, where to go on.")
+
+
+class Appended(Shape):
+    position: str = Field(description="For `wait_for`.")
+    ranges: dict[str, Span] = Field(description="By partition: the first offset, and the one behind the last.")
+    quarantined: int
+
+
+# -- dead letters ----------------------------------------------------------------------------------------
+
+
+class Letter(Shape):
+    id: str
+    reason: str
+    kind: Literal["queue", "row", "bytes"]
+    topic: str
+    partition: int | None
+    offset: int | None
+    source: str | None
+    at: datetime
+    error: str
+    deliveries: int | None
+
+
+class LetterInFull(Letter):
+    value: Any
+
+
+class Letters(Shape):
+    count: int
+    dead_letters: list[LetterInFull]
+
+
+class Replayed(Shape):
+    id: str
+    position: str
+
+
+class Dropped(Shape):
+    id: str
+
+
+# -- views -----------------------------------------------------------------------------------------------
+
+
+class Column(Shape):
+    name: str
+    type: str
+
+
+class Source(Shape):
+    topic: str
+    partition: int
+    offset: int | None
+    next: int | None
+    lag_records: int | None
+    progress: datetime | None
+
+
+class View(Shape):
+    view: str
+    app: str
+    columns: list[Column]
+    groups: list[str]
+    window: str | None
+    grace: str | None
+    within: str | None
+    aggregates: dict[str, str]
+    keep: str | None
+    rows: int
+    commits: int
+    frontier: datetime | None
+    position: str
+    running: bool | None
+    started_at: datetime | None
+    committed_at: datetime | None
+    lag_records: int | None
+    sources: list[Source]
+
+
+class Table(Shape):
+    columns: list[Column]
+    rows: list[list[Any]]
+
+
+class Rows(Table):
+    after: str | None
+    position: str
+
+
+class Result(Table):
+    truncated: bool
+
+
+class Totals(Shape):
+    rows_in: int
+    on_time: int
+    corrected: int
+    dropped: int
+    untimed: int
+
+
+class LedgerRows(Result):
+    totals: Totals
+
+
+# -- the overview ----------------------------------------------------------------------------------------
+
+
+class Runner(Shape):
+    state: RunState
+    pid: int | None
+    host: str | None
+    app: str | None
+    started_at: datetime | None
+
+
+class LivePartition(Partition):
+    rate: float | None
+
+
+class LiveTopic(Shape):
+    name: str
+    records: int
+    bytes: int
+    rate: float | None
+    retention: str | None
+    cleanup: str
+    key: list[str]
+    event_time: str | None
+    internal: bool
+    partitions: list[LivePartition]
+
+
+class LivePlace(Shape):
+    offset: int | None
+    progress: datetime | None
+    lag: int | None
+    idle: bool
+
+
+class LiveFlow(Shape):
+    name: str
+    app: str
+    sources: list[str]
+    target: str | None
+    view: str | None
+    window: str | None
+    grace_seconds: float
+    within_seconds: float
+    aggregates: dict[str, str]
+    groups: list[str]
+    state: RunState
+    lag: int | None
+    rate: float | None
+    batch_seconds: float | None
+    frontier: datetime | None
+    closes_at: datetime | None
+    commits: int
+    committed_at: datetime | None
+    dead: int
+    restarts: int
+    error: str | None
+    places: dict[str, dict[str, LivePlace]]
+    ledger: dict[Ledger, int]
+
+
+class LiveView(Shape):
+    name: str
+    rows: int
+    windowed: bool
+    columns: list[Column]
+
+
+class LiveGroup(Shape):
+    topic: str
+    group: str
+    internal: bool
+    members: int | None
+    lag: int
+    lag_seconds: float
+    rate: float | None
+    time_to_loss_seconds: float | None
+
+
+class LiveQueue(Shape):
+    topic: str
+    queue: str
+    ready: int
+    in_flight: int
+    waiting: int
+    due: int
+    redelivered: int
+    dead: int
+
+
+class LiveLetters(Shape):
+    count: int
+    latest: list[Letter]
+
+
+class Glance(Shape):
+    at: datetime
+    home: str
+    version: str
+    runner: Runner
+    topics: list[LiveTopic]
+    flows: list[LiveFlow]
+    views: list[LiveView]
+    groups: list[LiveGroup]
+    queues: list[LiveQueue]
+    dead_letters: LiveLetters
+    problems: list[str]
+
+
+ANSWERS: dict[tuple[str, str], Any] = {
+    ("GET", "/api/health"): Health,
+    ("GET", "/api/overview"): Glance,
+    ("GET", "/api/topics"): list[Topic],
+    ("GET", "/api/topics/{topic}"): TopicInFull,
+    ("GET", "/api/topics/{topic}/records"): Records,
+    ("POST", "/api/topics/{topic}/records"): Appended,
+    ("GET", "/api/groups"): list[Group],
+    ("GET", "/api/queues"): list[Queue],
+    ("GET", "/api/dead-letters"): Letters,
+    ("POST", "/api/dead-letters/{id}/replay"): Replayed,
+    ("POST", "/api/dead-letters/{id}/drop"): Dropped,
+    ("GET", "/api/views"): list[View],
+    ("GET", "/api/views/{view}"): View,
+    ("GET", "/api/views/{view}/rows"): Rows,
+    ("GET", "/api/views/{view}/ledger"): LedgerRows,
+    ("POST", "/api/query"): Result,
+}
+"""By method and path; what is not here is text: events, and numbers for Prometheus."""

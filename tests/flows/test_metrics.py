@@ -1,0 +1,36 @@
+"""The port of `headrace run --metrics`: whoever only connects takes nobody's place."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+import urllib.request
+
+from headrace.flows import metrics
+
+
+def test_idle_connections_make_room_for_others() -> None:
+    port = metrics.serve(0, lambda: [])
+    with contextlib.ExitStack() as idle:
+        came = [
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(metrics.CONNECTIONS_MAX + 20)
+        ]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b"headrace_flow_up" in answer.read()
+        limit = time.monotonic() + 10
+        while sum(map(is_open, came)) > metrics.CONNECTIONS_MAX:
+            assert time.monotonic() < limit, "as many descriptors and threads as somebody likes"
+            time.sleep(0.01)
+        assert is_open(came[-1])
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
