@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,8 @@ def verify(format_: str | None) -> None:
     """Read and check everything the log holds: every row, every frame, and that they belong together.
 
     Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
-    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem.
+    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem. Partitions
+    that are ahead of the clock are listed as ahead, and end with exit code 3 as well: headrace clock --mend.
 
     \b
     Example:
@@ -48,8 +50,10 @@ def verify(format_: str | None) -> None:
         print_rows([_problem("problem", None, sentence(error), error.path)], PROBLEM, format_)
         note("the log cannot be opened")
         raise click.exceptions.Exit(FOUND) from None
-    rows = [_problem("problem", found) for found in result.problems] + [
-        _problem("lost", found) for found in result.lost
+    rows = [
+        _problem(kind, found)
+        for kind, every in (("problem", result.problems), ("lost", result.lost), ("ahead", result.ahead))
+        for found in every
     ]
     if rows:
         print_rows(rows, PROBLEM, format_)
@@ -58,8 +62,9 @@ def verify(format_: str | None) -> None:
         f"{counted(result.records, 'record')}, {counted(result.bytes, 'byte')} checked: "
         + ("ok" if result.ok else f"{len(result.problems)} problems")
         + (f", {len(result.lost)} ranges lost with the power" if result.lost else "")
+        + (f", {counted(len(result.ahead), 'partition')} ahead of the clock" if result.ahead else "")
     )
-    if not result.ok:
+    if not result.ok or result.ahead:
         raise click.exceptions.Exit(FOUND)
 
 
@@ -205,6 +210,7 @@ def _log() -> Iterator[Finding]:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {counted(len(topics), 'topic')}")
             yield _upkeep(log)
+            yield _clock(log)
             lost = _lost(log)
             if lost:
                 do = "nothing: these topics have durability 'os'. headrace verify lists the ranges"
@@ -229,6 +235,31 @@ def _upkeep(log: EmbeddedLog) -> Finding:
     if usage.would_free_bytes > max(DEAD_WARN_BYTES, usage.live_bytes):
         return Finding("upkeep", "warn", f"{text}, of which {usage.would_free_bytes} can go", "headrace maintain")
     return Finding("upkeep", "ok", text)
+
+
+def _clock(log: EmbeddedLog) -> Finding:
+    """Whether the clock is believed, and what is ahead of it."""
+    found = log.clock()
+    if found.verdict == "refused":
+        text = (
+            f"{found.clock:%Y-%m-%d %H:%M} UTC, {found.ahead.days} days more than can have passed since {found.newest}"
+        )
+        return Finding("clock", "fail", f"{text}: nothing is written by it", "set it, or headrace clock --confirm")
+    if found.verdict == "doubted":
+        text = (
+            f"{found.clock:%Y-%m-%d %H:%M} UTC, after a pause that nothing confirms: no record is deleted for its age"
+        )
+        return Finding("clock", "warn", text, "set it, or headrace clock --confirm")
+    if found.partitions:
+        named = ", ".join(f"{each.topic}/{each.partition}" for each in found.partitions[:5])
+        more = f" and {len(found.partitions) - 5} more" if len(found.partitions) > 5 else ""
+        return Finding("clock", "fail", f"ahead of it: {named}{more}", "set it, or headrace clock --mend")
+    if found.newest is not None and found.newest - found.clock > timedelta(minutes=1):
+        text = (
+            f"{found.newest - found.clock} behind the newest arrival, which is what records are stamped with until then"
+        )
+        return Finding("clock", "warn", text, "set it, or headrace clock --mend")
+    return Finding("clock", "ok", "synchronised" if found.synchronised else "believed")
 
 
 def _lost(log: EmbeddedLog) -> int:

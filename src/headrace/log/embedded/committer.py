@@ -14,23 +14,35 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any, NoReturn, Protocol
 
-from headrace.errors import Closed, HeadraceError, IndexDamaged, LogMissing, SyncFailed
+from headrace.durations import from_us
+from headrace.errors import ClockAhead, Closed, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
+from headrace.log.embedded.clock import (
+    Newest,
+    Reading,
+    Verdict,
+    ahead_us,
+    is_synchronised,
+    judge,
+    newest_after,
+)
 from headrace.log.embedded.datafiles import DataFiles, Draft
 from headrace.log.embedded.frames import JOINED
 from headrace.log.embedded.index import (
     BATCHES,
-    META,
     PARTITIONS,
     TOPICS,
     BatchRow,
     Index,
-    MetaRow,
+    LastCommit,
     PartitionRow,
     TopicRow,
+    last_commit,
+    put_last_commit,
     translate,
 )
 from headrace.log.embedded.turnstile import Mark, Turnstile
@@ -51,11 +63,51 @@ logger = logging.getLogger("headrace.log")
 class Tx:
     """A write transaction, as a job sees it."""
 
-    def __init__(self, db: sqlite3.Connection, now_us: int) -> None:
+    def __init__(self, db: sqlite3.Connection, reading: Reading, newest: Newest | None) -> None:
         self.db = db
-        self.now_us = now_us
+        self.now_us = reading.now_us
+        self.newest = newest
         self.touched: set[str] = set()  # topic uids with news for readers
         self.upkeep_due = False
+        self._reading = reading
+        self._verdict: Verdict | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the clock can be believed."""
+        if self._verdict is None:
+            self._verdict = judge(self.newest, self._reading, is_synchronised)
+        return self._verdict
+
+    def arrival_us(self) -> int:
+        """What is stamped on records of this transaction. It never goes back within a home."""
+        if self.verdict is Verdict.REFUSED:
+            raise self.clock_ahead()
+        self.newest = newest_after(self.newest, self._reading, self.verdict)
+        return self.newest.arrived_us
+
+    @property
+    def age_at_us(self) -> int:
+        """By which time records are old: the clock's, or 0 (nothing is old) while it is not believed."""
+        return self.now_us if self.verdict is Verdict.BELIEVED else 0
+
+    def clock_ahead(self) -> ClockAhead:
+        assert self.newest is not None, "a new home has nothing to compare with"
+        ahead = ahead_us(self.newest, self._reading)
+        return ClockAhead(
+            from_us(self.now_us),
+            from_us(self.newest.arrived_us),
+            timedelta(microseconds=ahead),
+            self.verdict is Verdict.DOUBTED,
+        )
+
+    def confirm_clock(self) -> None:
+        """The clock is right, whatever the evidence says."""
+        self.newest, self._verdict = newest_after(self.newest, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
+
+    def take_arrival_back(self) -> None:
+        """The newest arrival was ahead of a clock that is right: it is now. Partitions that are ahead stay so."""
+        self.newest, self._verdict = newest_after(None, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
 
     def topic(self, topic: int) -> TopicRow | None:
         return TOPICS.get(self.db, topic)
@@ -66,7 +118,7 @@ class Tx:
         assert topic.id is not None and draft.position >= 0, "a frame is written before it is committed"
         state = PARTITIONS.get(self.db, topic.id, draft.partition)
         assert state is not None, f"partition {draft.partition} of {topic.name} has a row"
-        arrived = max(self.now_us, state.arrived)  # never goes back within a partition
+        arrived = max(self.arrival_us(), state.arrived)  # the latter: of a partition that is ahead since before a mend
         before = UNSET if state.progress is None else state.progress
         if arrived - state.arrived > forget_us:
             (largest,) = self.db.execute("SELECT max(progress) FROM partitions WHERE topic = ?", (topic.id,)).fetchone()
@@ -192,10 +244,10 @@ class Committer:
         *,
         boot: str,
         wake: Callable[[set[str]], None],
-        clock_us: Callable[[], int],
+        clock: Callable[[], Reading],
     ) -> None:
         self._index, self._files, self._turnstile = index, files, turnstile
-        self._boot, self._wake, self._clock_us = boot, wake, clock_us
+        self._boot, self._wake, self._clock = boot, wake, clock
         self._queue: deque[Waiting] = deque()
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -345,15 +397,16 @@ class Committer:
         db = index.begin(synced=synced)
         results: list[Any] = []
         try:
-            tx = Tx(db, self._clock_us())
+            last, reading = last_commit(db, index.path), self._clock()
+            tx = Tx(db, reading, last.newest)
             for job, _, _ in work:
                 results.append(self._applied(job, tx, alone=len(work) == 1))
             reach("commit.applied")
             if all(isinstance(result, HeadraceError) for result in results):
                 index.rollback()
                 self._files.take_back()
-                return results, Tx(db, tx.now_us)
-            number = self._number(db, synced=synced)
+                return results, Tx(db, reading, last.newest)
+            number = self._number(db, last, tx.newest, synced=synced)
             self._files.note(db, synced=synced, others=others)
             index.commit()
         except BaseException:
@@ -404,15 +457,11 @@ class Committer:
             self._files.suspect(self._index.begin(synced=False), error.path)
             self._index.commit()
 
-    def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
+    def _number(self, db: sqlite3.Connection, last: LastCommit, newest: Newest | None, *, synced: bool) -> int:
         """Numbers the commit, and learns how far others have synced."""
-        row = META.get(db, "commit")
-        if row is None:
-            raise IndexDamaged(path=str(self._index.path), why="its last commit's number is missing")
-        last, known = (int(text) for text in row.value.split("/"))
-        number = last + 1
-        self._synced_known = max(self._synced_known, known)
-        META.change(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
+        number = last.number + 1
+        self._synced_known = max(self._synced_known, last.synced)
+        put_last_commit(db, LastCommit(number, number if synced else self._synced_known, newest))
         return number
 
     def _roll(self) -> None:
@@ -424,7 +473,8 @@ class Committer:
                 db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
-                self._number(db, synced=False)
+                last = last_commit(db, self._index.path)
+                self._number(db, last, last.newest, synced=False)
                 self._index.commit()
         except BaseException:
             self._index.rollback()

@@ -15,6 +15,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -30,8 +31,9 @@ from headrace.errors import (
     UnsupportedFormat,
 )
 from headrace.log.embedded import disk
+from headrace.log.embedded.clock import Newest
 
-FORMAT = 1
+FORMAT = 2
 CHECKPOINT_BYTES = 16 << 20
 
 
@@ -327,6 +329,30 @@ TABLES: tuple[Table[Any], ...] = (
 )
 
 
+class LastCommit(NamedTuple):
+    """One row, changed by every commit: its number, the highest synced one, and the home's newest arrival."""
+
+    number: int = 0
+    synced: int = 0
+    newest: Newest | None = None
+
+    @property
+    def text(self) -> str:
+        return orjson.dumps([self.number, self.synced, self.newest and astuple(self.newest)]).decode()
+
+
+def last_commit(db: sqlite3.Connection, path: Path) -> LastCommit:
+    row = META.get(db, "commit")
+    if row is None:
+        raise IndexDamaged(path=str(path), why="its last commit's number is missing")
+    number, synced, newest = orjson.loads(row.value)
+    return LastCommit(number, synced, newest and Newest(*newest))
+
+
+def put_last_commit(db: sqlite3.Connection, last: LastCommit) -> None:
+    META.change(db, MetaRow("commit", last.text))
+
+
 def translate(error: sqlite3.Error, path: Path) -> HeadraceError:
     """The one place where SQLite's errors become headrace's."""
     code = getattr(error, "sqlite_errorname", "") or ""
@@ -389,7 +415,7 @@ class Index:
                 for table in TABLES:
                     for statement in table.create:
                         db.execute(statement)
-                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0/0")):
+                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", LastCommit().text)):
                     META.put(db, MetaRow(name, value))
                 db.execute("COMMIT")
                 db.execute("PRAGMA journal_mode=WAL")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headrace.errors import Closed, HeadraceError, OffsetOutOfRange, TopicReplaced
+from headrace.errors import Closed, DamagedData, HeadraceError, IndexDamaged, OffsetOutOfRange, TopicReplaced
 from headrace.log.contract import Maintained
 from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -71,6 +71,8 @@ def _topic(
         retained = retention.retain(engine, topic)
         done.records_deleted += retained.records
         done.overtaken += retained.overtaken
+        if retained.waits is not None:
+            done.postponed.append(f"{topic.name}: {retained.waits}")
     with engine.index.reading() as db:
         states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
     for state in states:
@@ -78,8 +80,8 @@ def _topic(
             continue
         with _reported(f"{topic.name}/{state.partition}", done):
             if topic.settings.cleanup == "compact":
-                now_us = engine.clock_us()
-                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us)
+                age_at_us = _age_at_us(engine)
+                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, age_at_us)
             done.batches_sealed += sealing.seal(engine, catalog, topic, state.partition)
     done.at_risk += retention.at_risk(engine, topic)
 
@@ -93,8 +95,10 @@ def _reported(what: str, done: Maintained) -> Iterator[None]:
         return
     except (Closed, TopicReplaced):
         raise
-    except HeadraceError as error:
+    except (DamagedData, IndexDamaged) as error:
         done.problems.append(f"{what}: {error}")
+    except HeadraceError as error:
+        done.postponed.append(f"{what}: {error}")
 
 
 def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]) -> bool:
@@ -102,15 +106,20 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
     done."""
 
     def wanted(topic: TopicState, state: PartitionRow) -> bool:
-        return not stopping() and _worth_it(topic, state, engine.clock_us())
+        return not stopping() and _worth_it(topic, state, _age_at_us(engine))
 
     with alone(engine, wait=False) as got:
         if not got:
             return False
         done = _run(engine, catalog, wanted)
-    for news in (*done.overtaken, *done.at_risk, *done.problems, *done.incomplete):
+    for news in (*done.overtaken, *done.at_risk, *done.problems, *done.postponed, *done.incomplete):
         logger.warning("%s", news)
     return bool(done.records_deleted or done.records_compacted or done.batches_sealed or done.files_removed)
+
+
+def _age_at_us(engine: Engine) -> int:
+    with engine.index.reading() as db:
+        return retention.age_at_us(engine, db)
 
 
 def _worth_it(topic: TopicState, state: PartitionRow, now_us: int) -> bool:
