@@ -460,10 +460,10 @@ class ClockAhead(HeadraceError):
                 f"{confirm}."
             )
         return (
-            f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, {self.ahead.days} days more than have passed since "
-            f"the newest record of this log ({self.newest:%Y-%m-%d %H:%M} UTC) as far as is known. Nothing was written "
-            f"or deleted by this clock: set it; or, if it is right, say so with "
-            f"{confirm}, and try again."
+            f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, {self.ahead / timedelta(days=1):.0f} days more than have "
+            f"passed since the newest record of this log ({self.newest:%Y-%m-%d %H:%M} UTC), as far as is known. "
+            f"Nothing was written or deleted by this clock: set it; or, if it is right, say so with {confirm}, and try "
+            f"again."
         )
 
 

@@ -4,7 +4,6 @@ the questions; both change nothing. Exit code 3 when something is wrong."""
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -80,6 +79,7 @@ def _problem(kind: str, found: Problem | None, what: str = "", file: str = "") -
 SQLITE_SOUND = (3, 51, 3)
 FREE_WARN_BYTES = 1 << 30
 FREE_FAIL_BYTES = 16 << 20
+INODES_WARN = 1000
 DEAD_WARN_BYTES = 64 << 20
 
 
@@ -185,11 +185,7 @@ def _home(path: Path) -> Iterator[Finding]:
         yield Finding("file system", "ok", kind or "unknown")
     except HeadraceError as error:
         yield Finding("file system", "fail", str(error), "put the log on a local disk: --home DIR")
-    free = shutil.disk_usage(near).free
-    state = "fail" if free < FREE_FAIL_BYTES else "warn" if free < FREE_WARN_BYTES else "ok"
-    yield Finding(
-        "free space", state, f"{free / (1 << 30):.1f} GiB", None if state == "ok" else f"free space where {near} is"
-    )
+    yield free_space(near)
     if not present:
         yield Finding("home", "ok", f"{path} is not there yet; the first topic creates it")
         return
@@ -202,6 +198,20 @@ def _home(path: Path) -> Iterator[Finding]:
     else:
         yield Finding("permissions", "ok", f"{path} has mode {mode:04o}")
     yield from _log()
+
+
+def free_space(near: Path) -> Finding:
+    """Bytes and inodes: a disk can run out of either."""
+    found = os.statvfs(near)
+    free = found.f_bavail * found.f_frsize
+    text, do = f"{free / (1 << 30):.1f} GiB", f"free space where {near} is"
+    if found.f_files and found.f_favail < INODES_WARN:
+        state = "warn" if found.f_favail else "fail"
+        return Finding(
+            "free space", state, f"{text}, {counted(found.f_favail, 'inode')} left (df -i)", f"remove files: {do}"
+        )
+    state = "fail" if free < FREE_FAIL_BYTES else "warn" if free < FREE_WARN_BYTES else "ok"
+    return Finding("free space", state, text, None if state == "ok" else do)
 
 
 def _log() -> Iterator[Finding]:

@@ -14,11 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, Protocol
 
 from headrace.durations import from_us
-from headrace.errors import ClockAhead, Closed, HeadraceError, LogMissing, SyncFailed
+from headrace.errors import ClockAhead, Closed, DiskFull, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
 from headrace.log.embedded.clock import (
@@ -45,6 +46,7 @@ from headrace.log.embedded.index import (
     put_last_commit,
     translate,
 )
+from headrace.log.embedded.reserve import Reserve
 from headrace.log.embedded.turnstile import Mark, Turnstile
 from headrace.time import UNSET, progress_after, with_floor
 
@@ -175,6 +177,10 @@ class Job(Protocol):
         """Whether the commit must survive a power loss."""
 
     @property
+    def frees(self) -> bool:
+        """Whether it may use the space that is kept for when the disk is full."""
+
+    @property
     def merge_key(self) -> Hashable | None:
         """Jobs of one key may be combined into one; None keeps the job's own frame."""
 
@@ -189,9 +195,10 @@ class Job(Protocol):
 
 
 class Plain:
-    """A job that writes rows of the index only."""
+    """A job that writes rows of the index only. It takes little space, most of it until the next checkpoint."""
 
     merge_key = None
+    frees = True
 
     def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
         self.apply = apply
@@ -242,11 +249,13 @@ class Committer:
         files: DataFiles,
         turnstile: Turnstile,
         *,
+        reserve: Reserve,
         boot: str,
         wake: Callable[[set[str]], None],
         clock: Callable[[], Reading],
     ) -> None:
-        self._index, self._files, self._turnstile = index, files, turnstile
+        self._index, self._files, self._turnstile, self._reserve = index, files, turnstile, reserve
+        self._released = False  # the reserve, by this process: to be made again
         self._boot, self._wake, self._clock = boot, wake, clock
         self._queue: deque[Waiting] = deque()
         self._more = threading.Condition()
@@ -302,12 +311,23 @@ class Committer:
         if self.failed is None and self._index.in_place():
             self._files.sync_ingest()
             try:
-                with self._turnstile.writing():
-                    self._files.close_ingest(self._index.begin(synced=True))
-                    self._index.commit()
-                self._checkpoint(wanted=True)
-            except sqlite3.Error as error:
-                raise translate(error, self._index.path) from error
+                self._close_ingest()
+            except DiskFull:  # else the next opening closes the file, as after a crash
+                self._release_reserve()
+                with contextlib.suppress(DiskFull):
+                    self._close_ingest()
+            self._checkpoint(wanted=True)
+            if self._released:
+                self._make_reserve()
+
+    def _close_ingest(self) -> None:
+        try:
+            with self._turnstile.writing():
+                self._files.close_ingest(self._index.begin(synced=True))
+                self._index.commit()
+        except sqlite3.Error as error:
+            self._index.rollback()
+            raise translate(error, self._index.path) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -340,9 +360,44 @@ class Committer:
     def _commit(self, waiting: list[Waiting]) -> None:
         if self.failed is not None:
             raise self.failed
-        work, drafts = _drafted(_combined(waiting))
+        drafted = _drafted(_combined(waiting))
+        try:
+            self._commit_drafted(drafted, len(waiting))
+        except DiskFull as full:
+            self._commit_when_full(drafted, full)
+
+    def _commit_when_full(self, drafted: list[Drafted], full: DiskFull) -> None:
+        """Once more: first what may use the reserve, then the others, if the reserve could be made again."""
+        self._files.take_back()
+        self._release_reserve()
+        if self.failed is not None:
+            raise self.failed
+        freeing = [each for each in drafted if each.job.frees]
+        others = [each for each in drafted if not each.job.frees]
+        if freeing:
+            self._commit_drafted(freeing, 1)
+        if others:
+            if not self._make_reserve():
+                raise full
+            self._commit_drafted(others, 1)
+
+    def _release_reserve(self) -> None:
+        """And empties the write-ahead log, which may hold much more."""
+        self._released |= self._reserve.release()
+        self._checkpoint(wanted=True)
+
+    def _make_reserve(self) -> bool:
+        made = self._reserve.make()
+        self._released &= not made
+        return made
+
+    def _commit_drafted(self, drafted: list[Drafted], waiting: int) -> None:
+        work = [(each.job, each.futures, each.shared) for each in drafted]
+        drafts = [draft for each in drafted for draft in each.drafts]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
+        if self._released and drafts and not self._make_reserve() and not all(job.frees for job, _, _ in work):
+            raise DiskFull(path=str(self._files.folder), why="there is space left only for what frees some")
         try:
             if self._distrusted is not None:
                 raise self._distrusted
@@ -371,7 +426,7 @@ class Committer:
         reach("commit.unacked")
         self._wake(tx.touched)
         due = self._index.checkpoint_due()  # looked at before the callers take the interpreter
-        self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
+        self._expected = waiting + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
             for future, outcome in zip(futures, outcomes, strict=True):
@@ -465,6 +520,7 @@ class Committer:
         return number
 
     def _roll(self) -> None:
+        self._make_reserve()
         fresh = self._files.create_ingest()
         try:
             with self._turnstile.writing():
@@ -484,17 +540,26 @@ class Committer:
         reach("roll.adopted")
 
 
-def _drafted(work: list[Work]) -> tuple[list[Work], list[Draft]]:
-    """What can be written, and its frames. A job that cannot make its own fails alone, whatever its error."""
-    able, drafts = [], []
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A job with its frames."""
+
+    job: Job
+    futures: list[Future[Any]]
+    shared: bool
+    drafts: list[Draft]
+
+
+def _drafted(work: list[Work]) -> list[Drafted]:
+    """What can be written. A job that cannot make its own frames fails alone, whatever its error."""
+    able = []
     for job, futures, shared in work:
         try:
-            drafts += _joined(job.drafts())
-            able.append((job, futures, shared))
+            able.append(Drafted(job, futures, shared, _joined(job.drafts())))
         except Exception as error:
             for future in futures:
                 future.set_exception(error)
-    return able, drafts
+    return able
 
 
 def _joined(drafts: list[Draft]) -> list[Draft]:

@@ -3,7 +3,8 @@ layout, its opening and closing, and the refusal to work in a forked child. Know
 used for.
 
     log.db      the index (SQLite)            data/     frames
-    lock        turnstile and commit mark     wake/     one file per topic, touched after its commits"""
+    lock        turnstile and commit mark     wake/     one file per topic, touched after its commits
+    reserve     space for when there is none"""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ from headrace.log.embedded.clock import Reading, machine_reading
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import Index
+from headrace.log.embedded.reserve import Reserve
 from headrace.log.embedded.turnstile import Turnstile
 from headrace.log.embedded.waiting import Wakes
 
-OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "views.db"}
+OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "views.db"}
 
 
 Clock = Callable[[], int]
@@ -44,6 +46,16 @@ Clock = Callable[[], int]
 
 GIVEN = "given"
 """The boot of a log whose caller brings the clock: time is what that clock says, and no other clock contradicts it."""
+
+
+def _open_index(path: Path, reserve: Reserve) -> Index:
+    """SQLite makes two files beside the index when it is opened: on a full disk the reserve has room for them."""
+    try:
+        return Index(path)
+    except DiskFull:
+        if not reserve.release():
+            raise
+        return Index(path)
 
 
 class Engine:
@@ -61,7 +73,8 @@ class Engine:
                 self._create()
             if not self.data.is_dir():
                 raise LogMissing(path=str(self.data), why="the data files are gone. Restore them from a backup")
-            self.index = Index(home / "log.db")
+            reserve = Reserve(home)
+            self.index = _open_index(home / "log.db", reserve)
         except BaseException:
             if turnstile is not None:
                 turnstile.close()
@@ -72,6 +85,7 @@ class Engine:
             self.index,
             self.files,
             self.turnstile,
+            reserve=reserve,
             boot=self.boot,
             wake=self.wakes.wake,
             clock=self.clock,

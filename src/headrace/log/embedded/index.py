@@ -357,9 +357,11 @@ def translate(error: sqlite3.Error, path: Path) -> HeadraceError:
     """The one place where SQLite's errors become headrace's."""
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why="the disk is full")
+        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
     if code.startswith("SQLITE_IOERR") and "FSYNC" in code:
         return SyncFailed(path=str(path), why=f"sync failed ({code})")
+    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
+        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
     if code.startswith("SQLITE_CANTOPEN"):
         return LogMissing(path=str(path), why="the index cannot be opened: removed, or no permission")
     if isinstance(error, sqlite3.OperationalError) and not code.startswith(("SQLITE_ERROR", "SQLITE_CORRUPT")):

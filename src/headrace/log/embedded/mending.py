@@ -222,6 +222,7 @@ class _Piece:
     progress_us: int
     synced: bool = True
     merge_key: None = None
+    frees: bool = False
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
@@ -258,6 +259,7 @@ class _Switch:
     letters: list[Append]
     synced: bool = True
     merge_key: None = None
+    frees: bool = False
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError

@@ -54,6 +54,7 @@ class Swap:
     also: Callable[[Tx], Any] | None = None
     synced: bool = True
     merge_key: None = None
+    frees: bool = False
     _drafts: list[Draft] | None = field(default=None)
 
     def combine(self, jobs: Sequence[Any]) -> Job:

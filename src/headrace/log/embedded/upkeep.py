@@ -6,13 +6,14 @@ readers and writers go on meanwhile. Damage in one partition is reported and doe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headrace.errors import Closed, DamagedData, HeadraceError, IndexDamaged, OffsetOutOfRange, TopicReplaced
 from headrace.log.contract import Maintained
-from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
+from headrace.log.embedded import compaction, disk, erasing, reclaiming, retention, sealing
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import SEAL_AT
 from headrace.log.embedded.engine import Engine
@@ -46,33 +47,46 @@ def maintain(engine: Engine, catalog: Catalog) -> Maintained:
 
 def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, PartitionRow], bool] | None) -> Maintained:
     done = Maintained()
-    for topic in catalog.all(system=True):
-        try:
-            _topic(engine, catalog, topic, wanted, done)
-        except TopicReplaced:  # deleted meanwhile
-            continue
-    with _reported("disk space", done):
-        reclaimed = reclaiming.reclaim(engine, catalog)
-        done.files_removed += reclaimed.files
-        done.bytes_freed += reclaimed.bytes
-        done.problems += reclaimed.problems
+    topics = catalog.all(system=True)
+    for topic in topics:
+        with contextlib.suppress(TopicReplaced):  # deleted meanwhile
+            _retain(engine, topic, done)
+    if disk.is_low(engine.data):  # what rewrites needs space
+        with _reported("disk space", done):
+            engine.committer.checkpoint()
+        _reclaim(engine, catalog, done)
+    for topic in topics:
+        with contextlib.suppress(TopicReplaced):
+            _rewrite(engine, catalog, topic, wanted, done)
+    _reclaim(engine, catalog, done)
     done.incomplete += erasing.wipe_if_due(engine)
     return done
 
 
-def _topic(
-    engine: Engine,
-    catalog: Catalog,
-    topic: TopicState,
-    wanted: Callable[[TopicState, PartitionRow], bool] | None,
-    done: Maintained,
-) -> None:
+def _retain(engine: Engine, topic: TopicState, done: Maintained) -> None:
     with _reported(topic.name, done):
         retained = retention.retain(engine, topic)
         done.records_deleted += retained.records
         done.overtaken += retained.overtaken
         if retained.waits is not None:
             done.postponed.append(f"{topic.name}: {retained.waits}")
+
+
+def _reclaim(engine: Engine, catalog: Catalog, done: Maintained) -> None:
+    with _reported("disk space", done):
+        reclaimed = reclaiming.reclaim(engine, catalog)
+        done.files_removed += reclaimed.files
+        done.bytes_freed += reclaimed.bytes
+        done.problems += reclaimed.problems
+
+
+def _rewrite(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    wanted: Callable[[TopicState, PartitionRow], bool] | None,
+    done: Maintained,
+) -> None:
     with engine.index.reading() as db:
         states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
     for state in states:
