@@ -270,7 +270,7 @@ class EmbeddedLog:
     def mend(self) -> list[Mended]:
         """Mends the topics that are ahead of the clock, which must be right: each is replaced by a new incarnation, in
         which what arrived in the future arrives now, and what happened in the future is a dead letter. Offsets, groups
-        and queues stay; handles on the topic get TopicReplaced, and views of it have to be made again."""
+        and queues stay; handles on the topic get TopicReplaced, and its views have to be rebuilt."""
         from headrace.log.embedded import mending
 
         self._check()
