@@ -88,6 +88,7 @@ def delete_and_append(log: EmbeddedLog) -> None:
     assert (done.problems, done.postponed) == ([], [])
     assert done.bytes_freed > 0
     log.topic("kept").append(row(0))
+    assert (log.home / "reserve").exists(), "made again, for the next time"
     check(log)
 
 

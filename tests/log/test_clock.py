@@ -78,6 +78,7 @@ NEWEST = Newest(1000 * DAY_US, "this", 10 * DAY_US)
         (at(1366.1, 375), Verdict.REFUSED),
         (at(1, 10), Verdict.BELIEVED),  # behind: what arrives is stamped with the newest arrival
         (at(1029, 0, "next"), Verdict.BELIEVED),  # off for four weeks
+        (at(1029, 1), Verdict.BELIEVED),  # the uptime went back: another boot, which has no name here
         (at(1365, 0, "next"), Verdict.DOUBTED),  # off for a year, or wrong: nobody knows
         (at(1401, 0, "next"), Verdict.REFUSED),
     ],

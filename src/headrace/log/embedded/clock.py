@@ -57,9 +57,15 @@ class Verdict(enum.Enum):
     REFUSED = "refused"
 
 
+def _same_boot(newest: Newest, reading: Reading) -> bool:
+    """Whether the uptimes are of one boot. One that went back is of another, whatever the boot is called: not every
+    system can name it."""
+    return reading.boot == newest.boot and reading.uptime_us >= newest.uptime_us
+
+
 def ahead_us(newest: Newest, reading: Reading) -> int:
     """How far the clock is ahead of the newest arrival and the time that has surely passed since."""
-    passed = reading.uptime_us - newest.uptime_us if reading.boot == newest.boot else 0
+    passed = reading.uptime_us - newest.uptime_us if _same_boot(newest, reading) else 0
     return reading.now_us - newest.arrived_us - passed
 
 
@@ -67,7 +73,7 @@ def judge(newest: Newest | None, reading: Reading, synchronised: Callable[[int],
     """`synchronised` is asked only where the times alone leave a doubt. A new home has nothing to compare with."""
     if newest is None:
         return Verdict.BELIEVED
-    ahead, same_boot = ahead_us(newest, reading), reading.boot == newest.boot
+    ahead, same_boot = ahead_us(newest, reading), _same_boot(newest, reading)
     if not newest.doubted and ahead <= (STEP_MAX_US if same_boot else PAUSE_MAX_US):
         return Verdict.BELIEVED
     if synchronised(reading.now_us):

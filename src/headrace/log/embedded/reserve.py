@@ -24,20 +24,17 @@ class Reserve:
             if self._path.exists():
                 return True
             found = os.statvfs(self._path.parent)
-            size = min(RESERVE_BYTES, found.f_blocks * found.f_frsize // SHARE)
-            return self._allocated(size)
+            self._allocate(min(RESERVE_BYTES, found.f_blocks * found.f_frsize // SHARE))
+            return True
         return False
 
-    def _allocated(self, size: int) -> bool:
-        making = self._path.with_suffix(f".{os.getpid()}")
-        fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
+    def _allocate(self, size: int) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
         try:
             disk.allocate(fd, size)
-            os.rename(making, self._path)
-            return True
         except OSError:
-            os.unlink(making)
-            return False
+            os.unlink(self._path)
+            raise
         finally:
             os.close(fd)
 
