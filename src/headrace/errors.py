@@ -234,7 +234,7 @@ class UnknownTopic(HeadraceError, LookupError):
 
 @dataclass(eq=False, repr=False)
 class TopicReplaced(HeadraceError):
-    """The topic of that name is another one now: deleted, or deleted and created again."""
+    """The topic of that name is another one now: deleted, deleted and created again, or mended."""
 
     topic: str
     topic_id: str
@@ -247,8 +247,9 @@ class TopicReplaced(HeadraceError):
                 f"(headrace views drop NAME; app.view(NAME).drop()), and run again."
             )
         return (
-            f"topic {self.topic!r} with id {self.topic_id} was deleted (a topic of the same name may "
-            f"have been created since). Open it again with log.topic({self.topic!r})."
+            f"topic {self.topic!r} with id {self.topic_id} was deleted or mended (one of the same name may be there "
+            f"since). Open it again with log.topic({self.topic!r}); a view of it must be made anew (headrace rebuild "
+            f"APP.py VIEW --switch) or dropped."
         )
 
 
