@@ -14,8 +14,8 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 DAY_US = 86_400_000_000
 STEP_MAX_US = DAY_US
@@ -30,8 +30,7 @@ AHEAD_US = 3_600_000_000
 AGREE_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One look at the clock. `uptime_us` counts from the boot named `boot`, whatever the clock is set to."""
 
     now_us: int
@@ -39,8 +38,7 @@ class Reading:
     uptime_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
+class Newest(NamedTuple):
     """The home's newest arrival, and the reading's boot and uptime then. `doubted`: it was taken after a pause that no
     evidence confirms."""
 
@@ -85,7 +83,7 @@ def newest_after(newest: Newest | None, reading: Reading, verdict: Verdict) -> N
     """With records that arrive at this reading. Arrival never goes back: a clock that is behind does not move it."""
     doubted = verdict is Verdict.DOUBTED
     if newest is not None and reading.now_us <= newest.arrived_us:
-        return replace(newest, doubted=doubted)
+        return newest._replace(doubted=doubted)
     return Newest(reading.now_us, reading.boot, reading.uptime_us, doubted)
 
 

@@ -73,6 +73,7 @@ class Tx:
         self.upkeep_due = False
         self._reading = reading
         self._verdict: Verdict | None = None
+        self._arrived_us: int | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -83,10 +84,12 @@ class Tx:
 
     def arrival_us(self) -> int:
         """What is stamped on records of this transaction. It never goes back within a home."""
-        if self.verdict is Verdict.REFUSED:
-            raise self.clock_ahead()
-        self.newest = newest_after(self.newest, self._reading, self.verdict)
-        return self.newest.arrived_us
+        if self._arrived_us is None:
+            if self.verdict is Verdict.REFUSED:
+                raise self.clock_ahead()
+            self.newest = newest_after(self.newest, self._reading, self.verdict)
+            self._arrived_us = self.newest.arrived_us
+        return self._arrived_us
 
     @property
     def age_at_us(self) -> int:

@@ -15,7 +15,6 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -338,7 +337,7 @@ class LastCommit(NamedTuple):
 
     @property
     def text(self) -> str:
-        return orjson.dumps([self.number, self.synced, self.newest and astuple(self.newest)]).decode()
+        return orjson.dumps([self.number, self.synced, self.newest and tuple(self.newest)]).decode()
 
 
 def last_commit(db: sqlite3.Connection, path: Path) -> LastCommit:
