@@ -197,7 +197,8 @@ class Intent:
 
 
 class Log:
-    def __init__(self) -> None:
+    def __init__(self, newest_us: int = 0) -> None:
+        self.newest_us = newest_us  # the newest arrival
         self.topics: dict[str, Topic] = {}
         self.letters: list[Letter] = []  # still open
         self.buried: list[Letter] = []  # all there ever were, but those erased
@@ -274,6 +275,8 @@ class Log:
             ranges[partition] = self.extend(topic, topic.partitions[partition], rows, now_us)
         topic.versions.update(row.key or "" for row in good)
         aside = [Letter(topic.name, topic.uid, row) for row in late]
+        if aside:
+            self.arrival(now_us)  # of the letters
         self.letters, self.buried = self.letters + aside, self.buried + aside
         if intent.stamp is not None:
             name, _, sequence = intent.stamp
@@ -287,10 +290,15 @@ class Log:
             return zlib.crc32((row.key or "").encode()) % len(topic.partitions)
         return turn % len(topic.partitions)
 
+    def arrival(self, now_us: int) -> int:
+        """Never goes back within the home, whatever the topic."""
+        self.newest_us = max(self.newest_us, now_us)
+        return self.newest_us
+
     def extend(self, topic: Topic, partition: Partition, rows: list[Row], now_us: int) -> range:
-        """Arrival never goes back. Progress of a record: the largest min(t, a) below it, on the floor at least."""
+        """Progress of a record: the largest min(t, a) below it, on the floor at least."""
         base = partition.next
-        arrived = max(now_us, partition.arrived_us)
+        arrived = self.arrival(now_us)
         progress = partition.progress_us
         if arrived - partition.arrived_us > topic.forget_us:
             others = [p.progress_us for p in topic.partitions if p.progress_us is not None]

@@ -27,6 +27,7 @@
     ├── LeaseExpired                             a message that was meanwhile given to somebody else
     ├── Overloaded                               the producer's buffer is full
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
+    ├── ClockAhead                               the clock is further on than can be believed
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
@@ -49,6 +50,7 @@ Owns no behaviour. Knows nothing of the modules that raise."""
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "AlreadyRunning",
     "BatchDiffers",
     "CannotRebuild",
+    "ClockAhead",
     "Closed",
     "CommitBackwards",
     "CommitConflict",
@@ -232,7 +235,7 @@ class UnknownTopic(HeadraceError, LookupError):
 
 @dataclass(eq=False, repr=False)
 class TopicReplaced(HeadraceError):
-    """The topic of that name is another one now: deleted, or deleted and created again."""
+    """The topic of that name is another one now: deleted, deleted and created again, or mended."""
 
     topic: str
     topic_id: str
@@ -245,8 +248,9 @@ class TopicReplaced(HeadraceError):
                 f"(headrace views drop NAME; app.view(NAME).drop()), and run again."
             )
         return (
-            f"topic {self.topic!r} with id {self.topic_id} was deleted (a topic of the same name may "
-            f"have been created since). Open it again with log.topic({self.topic!r})."
+            f"topic {self.topic!r} with id {self.topic_id} was deleted or mended (one of the same name may be there "
+            f"since). Open it again with log.topic({self.topic!r}); a view of it must be made anew (headrace rebuild "
+            f"APP.py VIEW --switch) or dropped."
         )
 
 
@@ -434,6 +438,34 @@ class TopicFull(HeadraceError):
         return (
             f"{self.topic}: holds {self.held_bytes} bytes of {self.limit_bytes} that registered consumers have not "
             f"read. Nothing was written: let them catch up, raise retention_bytes, or use unread='delete'."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class ClockAhead(HeadraceError):
+    """The clock is `ahead` of the home's `newest` arrival and of the time that has passed since by other evidence. What
+    it would stamp can never be taken back, so nothing was written, and retention deletes nothing. Retriable."""
+
+    clock: datetime
+    newest: datetime
+    ahead: timedelta
+    doubted: bool = False
+    """The newest arrival itself is of such a clock, after a pause that nothing confirms: it was taken, but retention
+    waits."""
+
+    def __str__(self) -> str:
+        confirm = "headrace clock --confirm (log.confirm_clock())"
+        if self.doubted:
+            return (
+                f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, after a pause so long that nothing confirms it. "
+                f"Records are taken, but none is deleted for its age: set the clock; or, if it is right, say so with "
+                f"{confirm}."
+            )
+        return (
+            f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, {self.ahead / timedelta(days=1):.0f} days more than have "
+            f"passed since the newest record of this log ({self.newest:%Y-%m-%d %H:%M} UTC), as far as is known. "
+            f"Nothing was written or deleted by this clock: set it; or, if it is right, say so with {confirm}, and try "
+            f"again."
         )
 
 

@@ -50,7 +50,7 @@ def test_doctor(clicks: Shell) -> None:
     found = {row["check"]: row for row in clicks.ok("doctor").rows}
     assert set(found) == {
         *("python", "sqlite", "pyarrow", "java", "notification"),
-        *("file system", "free space", "permissions", "log", "upkeep", "lost ranges"),
+        *("file system", "free space", "permissions", "log", "upkeep", "clock", "lost ranges"),
     }
     assert found["permissions"]["state"] == "ok"
     assert "1 topic" in found["log"]["found"]

@@ -44,6 +44,7 @@ from headrace.log.embedded import (
     background,
     committer,
     compaction,
+    dead_letters,
     groups,
     reading,
     reclaiming,
@@ -128,6 +129,7 @@ class LogMachine(RuleBasedStateMachine):
         self.now_us, self.lease_now_us = BEGIN_US, 10 * HOUR_US
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch.object(time, "time_ns", self.wall_clock_ns))
+        self.patches.enter_context(mock.patch.object(time, "clock_gettime_ns", self.wall_clock_ns))
         self.patches.enter_context(mock.patch.object(groups, "_now", self.lease_clock_us))
         self.patches.enter_context(
             mock.patch.object(background, "PERIOD_SECONDS", 1e6)
@@ -137,6 +139,8 @@ class LogMachine(RuleBasedStateMachine):
         self.tight = False
         self.log = open_log(self.home)
         self.model = model.Log()
+        dead_letters.home(self.log._catalog)  # now: later, making it would be an arrival that the model does not see
+        self.model.arrival(self.now_us)
         self.count = 0
         self.handles: dict[str, Any] = {}  # by topic id, those of deleted topics too
         self.known: list[model.Topic] = []
@@ -154,7 +158,7 @@ class LogMachine(RuleBasedStateMachine):
             self.patches.close()
             shutil.rmtree(self.home)
 
-    def wall_clock_ns(self) -> int:
+    def wall_clock_ns(self, _: int = 0) -> int:
         return self.now_us * 1000
 
     def lease_clock_us(self) -> int:
@@ -278,7 +282,7 @@ class LogMachine(RuleBasedStateMachine):
                 HOUR_US,
                 7 * DAY_US,
                 [column for column, _ in SCHEMA],
-                [model.Partition(self.now_us) for _ in range(how["partitions"])],
+                [model.Partition(self.model.arrival(self.now_us)) for _ in range(how["partitions"])],
                 retention_us=3 * HOUR_US if "retention" in how else None,
                 retention_bytes=how.get("retention_bytes"),
                 unread=how.get("unread", "delete"),
@@ -308,7 +312,7 @@ class LogMachine(RuleBasedStateMachine):
     def add_a_partition(self, data: st.DataObject) -> None:
         topic = choose(data, [t for t in self.model.topics.values() if grows(t)])
         self.handles[topic.uid].alter(partitions=len(topic.partitions) + 1)
-        topic.partitions.append(model.Partition(self.now_us))
+        topic.partitions.append(model.Partition(self.model.arrival(self.now_us)))
         topic.partitions_added = True
 
     # -- time --------------------------------------------------------------------------------------
@@ -460,7 +464,7 @@ class LogMachine(RuleBasedStateMachine):
         import copy
 
         copies: dict[int, model.Topic] = {}
-        tried = model.Log()
+        tried = model.Log(newest_us=self.model.newest_us)
         for intent in intents:
             topic = copies.setdefault(id(intent.topic), copy.copy(intent.topic))
             tried.topics[topic.name] = topic

@@ -45,7 +45,7 @@ def damaged(tmp_path: Path) -> Iterator[EmbeddedLog]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(datetime(2026, 1, 1, tzinfo=UTC))
-    monkeypatch.setattr("time.time_ns", clock.ns)
+    clock.replace_machine_clocks(monkeypatch)
     return clock
 
 

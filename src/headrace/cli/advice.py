@@ -36,7 +36,10 @@ def _words(error: HeadraceError) -> str:
     if isinstance(error, TopicExists):
         return f"topic {error.topic!r} exists already. Choose another name, or say --exist-ok to leave it as it is."
     if isinstance(error, TopicReplaced):
-        return f"topic {error.topic!r} was deleted meanwhile (or deleted and created again). Run the command again."
+        return (
+            f"topic {error.topic!r} was deleted or mended meanwhile (one of the same name may be there since). Run the "
+            f"command again; a view of it must be made anew (headrace rebuild APP.py VIEW --switch) or dropped."
+        )
     if isinstance(error, UnknownTopic) and not error.known:
         made = f"Start the program that declares it, or create it: {CREATE.format(error.topic)}"
         return f"there is no topic {error.topic!r}, and no other. {made}"

@@ -4,10 +4,10 @@ the questions; both change nothing. Exit code 3 when something is wrong."""
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +31,8 @@ def verify(format_: str | None) -> None:
     """Read and check everything the log holds: every row, every frame, and that they belong together.
 
     Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
-    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem.
+    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem. Partitions
+    that are ahead of the clock are listed as ahead, and end with exit code 3 as well: headrace clock --mend.
 
     \b
     Example:
@@ -48,8 +49,10 @@ def verify(format_: str | None) -> None:
         print_rows([_problem("problem", None, sentence(error), error.path)], PROBLEM, format_)
         note("the log cannot be opened")
         raise click.exceptions.Exit(FOUND) from None
-    rows = [_problem("problem", found) for found in result.problems] + [
-        _problem("lost", found) for found in result.lost
+    rows = [
+        _problem(kind, found)
+        for kind, every in (("problem", result.problems), ("lost", result.lost), ("ahead", result.ahead))
+        for found in every
     ]
     if rows:
         print_rows(rows, PROBLEM, format_)
@@ -58,8 +61,9 @@ def verify(format_: str | None) -> None:
         f"{counted(result.records, 'record')}, {counted(result.bytes, 'byte')} checked: "
         + ("ok" if result.ok else f"{len(result.problems)} problems")
         + (f", {len(result.lost)} ranges lost with the power" if result.lost else "")
+        + (f", {counted(len(result.ahead), 'partition')} ahead of the clock" if result.ahead else "")
     )
-    if not result.ok:
+    if not result.ok or result.ahead:
         raise click.exceptions.Exit(FOUND)
 
 
@@ -75,6 +79,7 @@ def _problem(kind: str, found: Problem | None, what: str = "", file: str = "") -
 SQLITE_SOUND = (3, 51, 3)
 FREE_WARN_BYTES = 1 << 30
 FREE_FAIL_BYTES = 16 << 20
+INODES_WARN = 1000
 DEAD_WARN_BYTES = 64 << 20
 
 
@@ -180,11 +185,7 @@ def _home(path: Path) -> Iterator[Finding]:
         yield Finding("file system", "ok", kind or "unknown")
     except HeadraceError as error:
         yield Finding("file system", "fail", str(error), "put the log on a local disk: --home DIR")
-    free = shutil.disk_usage(near).free
-    state = "fail" if free < FREE_FAIL_BYTES else "warn" if free < FREE_WARN_BYTES else "ok"
-    yield Finding(
-        "free space", state, f"{free / (1 << 30):.1f} GiB", None if state == "ok" else f"free space where {near} is"
-    )
+    yield free_space(near)
     if not present:
         yield Finding("home", "ok", f"{path} is not there yet; the first topic creates it")
         return
@@ -199,12 +200,27 @@ def _home(path: Path) -> Iterator[Finding]:
     yield from _log()
 
 
+def free_space(near: Path) -> Finding:
+    """Bytes and inodes: a disk can run out of either."""
+    found = os.statvfs(near)
+    free = found.f_bavail * found.f_frsize
+    text, do = f"{free / (1 << 30):.1f} GiB", f"free space where {near} is"
+    if found.f_files and found.f_favail < INODES_WARN:
+        state = "warn" if found.f_favail else "fail"
+        return Finding(
+            "free space", state, f"{text}, {counted(found.f_favail, 'inode')} left (df -i)", f"remove files: {do}"
+        )
+    state = "fail" if free < FREE_FAIL_BYTES else "warn" if free < FREE_WARN_BYTES else "ok"
+    return Finding("free space", state, text, None if state == "ok" else do)
+
+
 def _log() -> Iterator[Finding]:
     try:
         with opened() as log:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {counted(len(topics), 'topic')}")
             yield _upkeep(log)
+            yield _clock(log)
             lost = _lost(log)
             if lost:
                 do = "nothing: these topics have durability 'os'. headrace verify lists the ranges"
@@ -229,6 +245,31 @@ def _upkeep(log: EmbeddedLog) -> Finding:
     if usage.would_free_bytes > max(DEAD_WARN_BYTES, usage.live_bytes):
         return Finding("upkeep", "warn", f"{text}, of which {usage.would_free_bytes} can go", "headrace maintain")
     return Finding("upkeep", "ok", text)
+
+
+def _clock(log: EmbeddedLog) -> Finding:
+    """Whether the clock is believed, and what is ahead of it."""
+    found = log.clock()
+    if found.verdict == "refused":
+        text = (
+            f"{found.clock:%Y-%m-%d %H:%M} UTC, {found.ahead.days} days more than can have passed since {found.newest}"
+        )
+        return Finding("clock", "fail", f"{text}: nothing is written by it", "set it, or headrace clock --confirm")
+    if found.verdict == "doubted":
+        text = (
+            f"{found.clock:%Y-%m-%d %H:%M} UTC, after a pause that nothing confirms: no record is deleted for its age"
+        )
+        return Finding("clock", "warn", text, "set it, or headrace clock --confirm")
+    if found.partitions:
+        named = ", ".join(f"{each.topic}/{each.partition}" for each in found.partitions[:5])
+        more = f" and {len(found.partitions) - 5} more" if len(found.partitions) > 5 else ""
+        return Finding("clock", "fail", f"ahead of it: {named}{more}", "set it, or headrace clock --mend")
+    if found.newest is not None and found.newest - found.clock > timedelta(minutes=1):
+        text = (
+            f"{found.newest - found.clock} behind the newest arrival, which is what records are stamped with until then"
+        )
+        return Finding("clock", "warn", text, "set it, or headrace clock --mend")
+    return Finding("clock", "ok", "synchronised" if found.synchronised else "believed")
 
 
 def _lost(log: EmbeddedLog) -> int:

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
     "erase": ("upkeep", "Remove a key's records from every file of the log."),
+    "clock": ("clock", "Show, confirm or mend what the log makes of the clock."),
     "verify": ("checks", "Read and check everything the log holds."),
     "doctor": ("checks", "Check this machine and the home directory."),
     "completion": ("completion", "Print the completion script of a shell."),

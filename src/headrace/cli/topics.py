@@ -219,6 +219,7 @@ def show(topic: str, format_: str | None) -> None:
     """Show a topic: settings, schema, partitions, disk use, what retention would delete now, and how far its groups
     and queues are.
 
+    A partition is `ahead` when its newest arrival or its progress is later than now: headrace clock says more.
     The bytes of `home` are those of all topics together: in use, not needed any more, and what maintain would free.
 
     \b
@@ -232,6 +233,7 @@ def show(topic: str, format_: str | None) -> None:
 def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
     found, usage, home = topic.describe(), topic.usage(), log.usage()
     settings, offsets = found.settings, topic.offsets()
+    ahead = {each.partition for each in log.clock().partitions if each.topic == topic.name}
     return {
         **topic_facts(found),
         "topic_id": found.topic_id,
@@ -252,7 +254,14 @@ def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
         "home_dead_bytes": home.dead_bytes,
         "home_would_free_bytes": home.would_free_bytes,
         "partitions": [
-            {"partition": number, "earliest": at.earliest, "next": at.next, "progress": at.progress}
+            {
+                "partition": number,
+                "earliest": at.earliest,
+                "next": at.next,
+                "progress": at.progress,
+                "arrived": at.arrived_at,
+                "ahead": number in ahead,
+            }
             for number, at in offsets.items()
         ],
         "groups": [_group(topic, group, kind) for group in topic.groups()],

@@ -30,7 +30,8 @@ def maintain(format_: str | None) -> None:
 
     Safe beside readers and writers, and to interrupt: the next run goes on. Groups and queues that retention has
     overtaken, or soon will, are told on standard error. Exit code 3 if it met damage (headrace verify
-    says more), 1 if an erasure could not be finished yet.
+    says more), 1 if something could not be done now: the disk is full, the clock is not believed, or an erasure could
+    not be finished yet.
 
     \b
     Example:
@@ -47,14 +48,14 @@ def maintain(format_: str | None) -> None:
     for overtaken in done.overtaken:
         note(str(overtaken))
     warn(done.at_risk)
-    for problem in done.problems:
+    for problem in (*done.problems, *done.postponed):
         note(problem)
     if done.incomplete:
         say(_unfinished(done.incomplete))
     if done.problems:
         say("there is damage; what it concerns was left as it is. headrace verify says more.")
         raise click.exceptions.Exit(FOUND)
-    if done.incomplete:
+    if done.incomplete or done.postponed:
         raise click.exceptions.Exit(1)
 
 

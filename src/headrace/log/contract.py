@@ -251,6 +251,8 @@ class Maintained:
     at_risk: list[AtRisk] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Damage that was met; what it concerns is left as it is. `verify` says more."""
+    postponed: list[str] = field(default_factory=list)
+    """What could not be done now, and why: the disk is full, or the clock is not believed."""
     incomplete: list[str] = field(default_factory=list)
     """What an earlier erasure still has to wipe, and why it could not."""
 
@@ -264,6 +266,46 @@ class Erased:
     batches: int = 0
     dead_letters: int = 0
     incomplete: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAhead:
+    """A partition whose newest arrival, or progress, is more than an hour ahead of the clock: a clock that was ahead
+    has written to it. What is appended to it is stamped with that arrival, and counts as late by that progress."""
+
+    topic: str
+    partition: int
+    arrived: datetime
+    progress: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStanding:
+    """What a log makes of the clock."""
+
+    clock: datetime
+    newest: datetime | None
+    """The newest arrival in the home. What arrives is never stamped with less."""
+    ahead: timedelta
+    """How far the clock is ahead of the newest arrival and the time that has surely passed since; negative where it is
+    behind that."""
+    verdict: str
+    """`believed`; `doubted`: records are taken, retention by age waits; `refused`: nothing is written by this clock."""
+    synchronised: bool
+    """Whether the system says that its clock is synchronised (NTP)."""
+    partitions: list[PartitionAhead]
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A topic that was ahead of the clock, and the incarnation in its place."""
+
+    topic: str
+    topic_id: str
+    restamped: int
+    """Records that arrived in the future, and now when it was mended."""
+    dead_letters: int
+    """Records whose event time is in the future too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +332,8 @@ class Verified:
     problems: list[Problem] = field(default_factory=list)
     lost: list[Problem] = field(default_factory=list)
     """Ranges of `os` topics that a power loss took: known and reported, not damage."""
+    ahead: list[Problem] = field(default_factory=list)
+    """Partitions ahead of the clock: no damage, but what comes is stamped by them. `mend` takes them back."""
 
     @property
     def ok(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 
 from headrace.errors import (
+    ClockAhead,
     Closed,
     CommitConflict,
     Fenced,
@@ -53,7 +54,7 @@ STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that 
     (422, (RecordRejected,)),
     (404, (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, LogMissing)),
     (504, (WaitTimeout, QueryTimeout)),
-    (503, (Busy, TopicFull, Overloaded, StorageError, Closed)),
+    (503, (Busy, TopicFull, ClockAhead, Overloaded, StorageError, Closed)),
     (409, (TopicExists, TopicReplaced, VersionConflict, OutOfOrderSequence, ForgottenSequence, Fenced)),
     (409, (CommitConflict, ViewInUse, WatchLost)),
     (400, (InvalidArgument, InvalidQuery, InvalidSchema, OffsetOutOfRange)),

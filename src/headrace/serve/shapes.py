@@ -254,10 +254,17 @@ class LivePlace(Shape):
     idle: bool
 
 
+class LiveSource(Shape):
+    kind: Literal["topic", "view"]
+    name: str
+
+
 class LiveFlow(Shape):
     name: str
     app: str
+    helps: str | None
     sources: list[str]
+    reads: list[LiveSource]
     target: str | None
     view: str | None
     window: str | None

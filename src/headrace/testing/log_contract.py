@@ -118,6 +118,11 @@ class Clock:
     def advance(self, **by: float) -> None:
         self.now += timedelta(**by)
 
+    def replace_machine_clocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The machine's clock, and the time since its boot, which confirms that so much time has passed."""
+        monkeypatch.setattr(time, "time_ns", self.ns)
+        monkeypatch.setattr(time, "clock_gettime_ns", lambda _: self.ns())
+
     def seconds(self) -> float:
         """Since T0."""
         return (self.now - T0).total_seconds()
@@ -170,7 +175,7 @@ class Setting:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """The machine's clock, standing at 2020-02-01: T0 plus 31 days."""
         clock = Clock(datetime(2020, 2, 1, tzinfo=UTC))
-        monkeypatch.setattr(time, "time_ns", clock.ns)
+        clock.replace_machine_clocks(monkeypatch)
         return clock
 
 

@@ -121,6 +121,7 @@ class Append:
     quarantine: Append | None = None  # the same records' way into the dead letters
     register: Callable[[Tx, range], None] | None = None  # what else a dead letter leaves behind
     merge_key: None = None
+    frees: bool = False
 
     @property
     def synced(self) -> bool:
@@ -172,6 +173,7 @@ class Small:
     schema: pa.Schema
     rows: Sequence[Mapping[str, Any]]
     clock_us: Callable[[], int]
+    frees: bool = False
 
     @property
     def synced(self) -> bool:
@@ -195,6 +197,7 @@ class Shared:
     """Small appends to one topic, one frame per partition. Each is told its own offsets, or what is wrong with it."""
 
     merge_key = None
+    frees = False
 
     def __init__(self, jobs: Sequence[Small]) -> None:
         self.topic = jobs[0].topic

@@ -124,6 +124,7 @@ class _WithLetters:
     """Rows of the index and, in the same transaction, dead letters."""
 
     merge_key = None
+    frees = False
     synced = True
 
     def __init__(self, append: Append | None, apply: Callable[[Tx], None]) -> None:

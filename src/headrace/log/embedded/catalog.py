@@ -150,7 +150,7 @@ class Catalog:
             assert row.id is not None
             SCHEMAS.add(tx.db, SchemaRow(row.id, 1, ddl, raw))
             for partition in range(settings.partitions):
-                PARTITIONS.add(tx.db, _empty(row.id, partition, tx.now_us))
+                PARTITIONS.add(tx.db, _empty(row.id, partition, tx.arrival_us()))
             return row
 
         row: TopicRow = self._engine.committer.run(apply, synced=True)
@@ -184,7 +184,7 @@ class Catalog:
                     )
                 settings = replace(settings, partitions_added=True)
                 for partition in range(old.partitions, settings.partitions):
-                    PARTITIONS.add(tx.db, _empty(state.id, partition, tx.now_us))
+                    PARTITIONS.add(tx.db, _empty(state.id, partition, tx.arrival_us()))
             if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
                 raise InvalidArgument(
                     "cleanup",
@@ -215,12 +215,7 @@ class Catalog:
             row = TOPICS.get(tx.db, state.id)
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
-            # Rows first in one go: a topic half deleted must never be seen. Its frames are reclaimed by maintenance.
-            for of_queue in (CURSORS, DELIVERIES):
-                of_queue.delete(tx.db, "WHERE queue IN (SELECT id FROM queues WHERE topic = ?)", state.id)
-            of_topic = (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS, QUEUES)
-            for table in of_topic:
-                table.delete(tx.db, "WHERE topic = ?", state.id)
+            delete_rows(tx, state.id)
             TOPICS.put(tx.db, row._replace(name=None, revision=row.revision + 1))
             tx.touched.add(row.uid)
 
@@ -228,8 +223,18 @@ class Catalog:
         self._states.pop(state.id, None)
 
 
-def _empty(topic: int, partition: int, now_us: int) -> PartitionRow:
-    return PartitionRow(topic, partition, 0, 0, 0, 0, None, now_us, 0, 0, None, 0)
+def delete_rows(tx: Tx, topic: int) -> None:
+    """All rows of a topic but its own, in one go: a topic half deleted must never be seen. Its frames are reclaimed by
+    maintenance."""
+    for of_queue in (CURSORS, DELIVERIES):
+        of_queue.delete(tx.db, "WHERE queue IN (SELECT id FROM queues WHERE topic = ?)", topic)
+    of_topic = (BATCHES, PARTITIONS, SCHEMAS, PRODUCERS, SEQUENCES, VERSIONS, GROUPS, SHARES, MEMBERS, QUEUES)
+    for table in of_topic:
+        table.delete(tx.db, "WHERE topic = ?", topic)
+
+
+def _empty(topic: int, partition: int, arrived_us: int) -> PartitionRow:
+    return PartitionRow(topic, partition, 0, 0, 0, 0, None, arrived_us, 0, 0, None, 0)
 
 
 def _visible(db: sqlite3.Connection, *, system: bool = False) -> list[TopicRow]:

@@ -14,25 +14,39 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn, Protocol
 
-from headrace.errors import Closed, HeadraceError, IndexDamaged, LogMissing, SyncFailed
+from headrace.durations import from_us
+from headrace.errors import ClockAhead, Closed, DiskFull, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
 from headrace.log.embedded import disk
+from headrace.log.embedded.clock import (
+    Newest,
+    Reading,
+    Verdict,
+    ahead_us,
+    is_synchronised,
+    judge,
+    newest_after,
+)
 from headrace.log.embedded.datafiles import DataFiles, Draft
 from headrace.log.embedded.frames import JOINED
 from headrace.log.embedded.index import (
     BATCHES,
-    META,
     PARTITIONS,
     TOPICS,
     BatchRow,
     Index,
-    MetaRow,
+    LastCommit,
     PartitionRow,
     TopicRow,
+    last_commit,
+    put_last_commit,
     translate,
 )
+from headrace.log.embedded.reserve import Reserve
 from headrace.log.embedded.turnstile import Mark, Turnstile
 from headrace.time import UNSET, progress_after, with_floor
 
@@ -51,11 +65,54 @@ logger = logging.getLogger("headrace.log")
 class Tx:
     """A write transaction, as a job sees it."""
 
-    def __init__(self, db: sqlite3.Connection, now_us: int) -> None:
+    def __init__(self, db: sqlite3.Connection, reading: Reading, newest: Newest | None) -> None:
         self.db = db
-        self.now_us = now_us
+        self.now_us = reading.now_us
+        self.newest = newest
         self.touched: set[str] = set()  # topic uids with news for readers
         self.upkeep_due = False
+        self._reading = reading
+        self._verdict: Verdict | None = None
+        self._arrived_us: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the clock can be believed."""
+        if self._verdict is None:
+            self._verdict = judge(self.newest, self._reading, is_synchronised)
+        return self._verdict
+
+    def arrival_us(self) -> int:
+        """What is stamped on records of this transaction. It never goes back within a home."""
+        if self._arrived_us is None:
+            if self.verdict is Verdict.REFUSED:
+                raise self.clock_ahead()
+            self.newest = newest_after(self.newest, self._reading, self.verdict)
+            self._arrived_us = self.newest.arrived_us
+        return self._arrived_us
+
+    @property
+    def age_at_us(self) -> int:
+        """By which time records are old: the clock's, or 0 (nothing is old) while it is not believed."""
+        return self.now_us if self.verdict is Verdict.BELIEVED else 0
+
+    def clock_ahead(self) -> ClockAhead:
+        assert self.newest is not None, "a new home has nothing to compare with"
+        ahead = ahead_us(self.newest, self._reading)
+        return ClockAhead(
+            from_us(self.now_us),
+            from_us(self.newest.arrived_us),
+            timedelta(microseconds=ahead),
+            self.verdict is Verdict.DOUBTED,
+        )
+
+    def confirm_clock(self) -> None:
+        """The clock is right, whatever the evidence says."""
+        self.newest, self._verdict = newest_after(self.newest, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
+
+    def take_arrival_back(self) -> None:
+        """The newest arrival was ahead of a clock that is right: it is now. Partitions that are ahead stay so."""
+        self.newest, self._verdict = newest_after(None, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
 
     def topic(self, topic: int) -> TopicRow | None:
         return TOPICS.get(self.db, topic)
@@ -66,7 +123,7 @@ class Tx:
         assert topic.id is not None and draft.position >= 0, "a frame is written before it is committed"
         state = PARTITIONS.get(self.db, topic.id, draft.partition)
         assert state is not None, f"partition {draft.partition} of {topic.name} has a row"
-        arrived = max(self.now_us, state.arrived)  # never goes back within a partition
+        arrived = max(self.arrival_us(), state.arrived)  # the latter: of a partition that is ahead since before a mend
         before = UNSET if state.progress is None else state.progress
         if arrived - state.arrived > forget_us:
             (largest,) = self.db.execute("SELECT max(progress) FROM partitions WHERE topic = ?", (topic.id,)).fetchone()
@@ -124,6 +181,10 @@ class Job(Protocol):
         """Whether the commit must survive a power loss."""
 
     @property
+    def frees(self) -> bool:
+        """Whether it may use the space that is kept for when the disk is full."""
+
+    @property
     def merge_key(self) -> Hashable | None:
         """Jobs of one key may be combined into one; None keeps the job's own frame."""
 
@@ -138,9 +199,10 @@ class Job(Protocol):
 
 
 class Plain:
-    """A job that writes rows of the index only."""
+    """A job that writes rows of the index only. It takes little space, most of it until the next checkpoint."""
 
     merge_key = None
+    frees = True
 
     def __init__(self, apply: Callable[[Tx], Any], *, synced: bool) -> None:
         self.apply = apply
@@ -191,12 +253,14 @@ class Committer:
         files: DataFiles,
         turnstile: Turnstile,
         *,
+        reserve: Reserve,
         boot: str,
         wake: Callable[[set[str]], None],
-        clock_us: Callable[[], int],
+        clock: Callable[[], Reading],
     ) -> None:
-        self._index, self._files, self._turnstile = index, files, turnstile
-        self._boot, self._wake, self._clock_us = boot, wake, clock_us
+        self._index, self._files, self._turnstile, self._reserve = index, files, turnstile, reserve
+        self._released = False  # the reserve, by this process: to be made again
+        self._boot, self._wake, self._clock = boot, wake, clock
         self._queue: deque[Waiting] = deque()
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -251,12 +315,23 @@ class Committer:
         if self.failed is None and self._index.in_place():
             self._files.sync_ingest()
             try:
-                with self._turnstile.writing():
-                    self._files.close_ingest(self._index.begin(synced=True))
-                    self._index.commit()
-                self._checkpoint(wanted=True)
-            except sqlite3.Error as error:
-                raise translate(error, self._index.path) from error
+                self._close_ingest()
+            except DiskFull:  # else the next opening closes the file, as after a crash
+                self._release_reserve()
+                with contextlib.suppress(DiskFull):
+                    self._close_ingest()
+            self._checkpoint(wanted=True)
+            if self._released:
+                self._make_reserve()
+
+    def _close_ingest(self) -> None:
+        try:
+            with self._turnstile.writing():
+                self._files.close_ingest(self._index.begin(synced=True))
+                self._index.commit()
+        except sqlite3.Error as error:
+            self._index.rollback()
+            raise translate(error, self._index.path) from error
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -289,9 +364,44 @@ class Committer:
     def _commit(self, waiting: list[Waiting]) -> None:
         if self.failed is not None:
             raise self.failed
-        work, drafts = _drafted(_combined(waiting))
+        drafted = _drafted(_combined(waiting))
+        try:
+            self._commit_drafted(drafted, len(waiting))
+        except DiskFull as full:
+            self._commit_when_full(drafted, full)
+
+    def _commit_when_full(self, drafted: list[Drafted], full: DiskFull) -> None:
+        """Once more: first what may use the reserve, then the others, if the reserve could be made again."""
+        self._files.take_back()
+        self._release_reserve()
+        if self.failed is not None:
+            raise self.failed
+        freeing = [each for each in drafted if each.job.frees]
+        others = [each for each in drafted if not each.job.frees]
+        if freeing:
+            self._commit_drafted(freeing, 1)
+        if others:
+            if not self._make_reserve():
+                raise full
+            self._commit_drafted(others, 1)
+
+    def _release_reserve(self) -> None:
+        """And empties the write-ahead log, which may hold much more."""
+        self._released |= self._reserve.release()
+        self._checkpoint(wanted=True)
+
+    def _make_reserve(self) -> bool:
+        made = self._reserve.make()
+        self._released &= not made
+        return made
+
+    def _commit_drafted(self, drafted: list[Drafted], waiting: int) -> None:
+        work = [(each.job, each.futures, each.shared) for each in drafted]
+        drafts = [draft for each in drafted for draft in each.drafts]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
+        if self._released and drafts and not self._make_reserve() and not all(job.frees for job, _, _ in work):
+            raise DiskFull(path=str(self._files.folder), why="there is space left only for what frees some")
         try:
             if self._distrusted is not None:
                 raise self._distrusted
@@ -320,7 +430,7 @@ class Committer:
         reach("commit.unacked")
         self._wake(tx.touched)
         due = self._index.checkpoint_due()  # looked at before the callers take the interpreter
-        self._expected = len(waiting) + len(self._queue)  # before anyone is answered, who could then count twice
+        self._expected = waiting + len(self._queue)  # before anyone is answered, who could then count twice
         for (_, futures, shared), result in zip(work, results, strict=True):
             outcomes = result if shared and not isinstance(result, HeadraceError) else [result] * len(futures)
             for future, outcome in zip(futures, outcomes, strict=True):
@@ -346,15 +456,16 @@ class Committer:
         db = index.begin(synced=synced)
         results: list[Any] = []
         try:
-            tx = Tx(db, self._clock_us())
+            last, reading = last_commit(db, index.path), self._clock()
+            tx = Tx(db, reading, last.newest)
             for job, _, _ in work:
                 results.append(self._applied(job, tx, alone=len(work) == 1))
             reach("commit.applied")
             if all(isinstance(result, HeadraceError) for result in results):
                 index.rollback()
                 self._files.take_back()
-                return results, Tx(db, tx.now_us)
-            number = self._number(db, synced=synced)
+                return results, Tx(db, reading, last.newest)
+            number = self._number(db, last, tx.newest, synced=synced)
             self._files.note(db, synced=synced, others=others)
             index.commit()
         except BaseException:
@@ -405,18 +516,15 @@ class Committer:
             self._files.suspect(self._index.begin(synced=False), error.path)
             self._index.commit()
 
-    def _number(self, db: sqlite3.Connection, *, synced: bool) -> int:
+    def _number(self, db: sqlite3.Connection, last: LastCommit, newest: Newest | None, *, synced: bool) -> int:
         """Numbers the commit, and learns how far others have synced."""
-        row = META.get(db, "commit")
-        if row is None:
-            raise IndexDamaged(path=str(self._index.path), why="its last commit's number is missing")
-        last, known = (int(text) for text in row.value.split("/"))
-        number = last + 1
-        self._synced_known = max(self._synced_known, known)
-        META.change(db, MetaRow("commit", f"{number}/{number if synced else self._synced_known}"))
+        number = last.number + 1
+        self._synced_known = max(self._synced_known, last.synced)
+        put_last_commit(db, LastCommit(number, number if synced else self._synced_known, newest))
         return number
 
     def _roll(self) -> None:
+        self._make_reserve()
         fresh = self._files.create_ingest()
         try:
             with self._turnstile.writing():
@@ -425,7 +533,8 @@ class Committer:
                 db = self._index.begin(synced=False)
                 self._files.adopt_ingest(db, fresh)
                 reach("roll.registered")
-                self._number(db, synced=False)
+                last = last_commit(db, self._index.path)
+                self._number(db, last, last.newest, synced=False)
                 self._index.commit()
         except BaseException:
             self._index.rollback()
@@ -435,17 +544,26 @@ class Committer:
         reach("roll.adopted")
 
 
-def _drafted(work: list[Work]) -> tuple[list[Work], list[Draft]]:
-    """What can be written, and its frames. A job that cannot make its own fails alone, whatever its error."""
-    able, drafts = [], []
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A job with its frames."""
+
+    job: Job
+    futures: list[Future[Any]]
+    shared: bool
+    drafts: list[Draft]
+
+
+def _drafted(work: list[Work]) -> list[Drafted]:
+    """What can be written. A job that cannot make its own frames fails alone, whatever its error."""
+    able = []
     for job, futures, shared in work:
         try:
-            drafts += _joined(job.drafts())
-            able.append((job, futures, shared))
+            able.append(Drafted(job, futures, shared, _joined(job.drafts())))
         except Exception as error:
             for future in futures:
                 future.set_exception(error)
-    return able, drafts
+    return able
 
 
 def _joined(drafts: list[Draft]) -> list[Draft]:

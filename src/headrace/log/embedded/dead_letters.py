@@ -101,6 +101,7 @@ class _Owner:
 
 class _Replay:
     merge_key = None
+    frees = False
 
     def __init__(self, prepared: Append, letter: int) -> None:
         self._append, self._letter = prepared, letter

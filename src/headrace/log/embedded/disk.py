@@ -4,6 +4,7 @@ Does not know frames, SQLite or topics. Every OSError leaves here as one of head
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -32,12 +33,24 @@ def translate(error: OSError, path: str | Path) -> StorageError:
     """The one place where the operating system's errors become headrace's."""
     why = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
-        return DiskFull(path=str(path), why=why)
+        return DiskFull(path=str(path), why=why if (missing := shortage(path)) is None else missing)
     if error.errno in _FILES:
         return TooManyFiles(path=str(path), why=f"{why}: raise the limit ('ulimit -n') or close logs you do not need")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
         return LogMissing(path=str(path), why=f"{why}: it was removed, or never was there. Nothing is created anew")
     return StorageError(path=str(path), why=why)
+
+
+def shortage(path: str | Path) -> str | None:
+    """What the disk at `path` has no more of, in words; None when it has both space and inodes."""
+    try:
+        found = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return None
+    if found.f_files and not found.f_favail:
+        free = found.f_bavail * found.f_frsize
+        return f"no inodes left, so no file can be made ({free} bytes are free; see df -i): remove files"
+    return None if found.f_bavail else "no space left on device"
 
 
 @contextlib.contextmanager
@@ -56,6 +69,37 @@ def create(path: Path) -> int:
 
 def open_to_read(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def allocate(fd: int, size: int) -> None:
+    """Takes `size` bytes of the disk for the file: really, not as a hole."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        write_at(fd, [bytes(size)], 0)
+
+
+PUNCH_HOLE = 0x02 | 0x01  # keep the file's size
+LOW_BYTES = 64 << 20
+
+
+def is_low(path: Path) -> bool:
+    """Whether so little space is left that it is worth work to get some back."""
+    with typed(path):
+        found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize < LOW_BYTES
+
+
+def held_bytes(found: os.stat_result) -> int:
+    """What a file takes, without its holes."""
+    return min(found.st_size, 512 * found.st_blocks)
+
+
+def punch(fd: int, begin: int, end: int) -> None:
+    """Gives the disk back what lies there, without moving anything: it is zeros afterwards. Where the system cannot,
+    it stays."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).fallocate(fd, PUNCH_HOLE, ctypes.c_long(begin), ctypes.c_long(end - begin))
 
 
 def write_at(fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:

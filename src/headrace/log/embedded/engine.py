@@ -3,14 +3,14 @@ layout, its opening and closing, and the refusal to work in a forked child. Know
 used for.
 
     log.db      the index (SQLite)            data/     frames
-    lock        turnstile and commit mark     wake/     one file per topic, touched after its commits"""
+    lock        turnstile and commit mark     wake/     one file per topic, touched after its commits
+    reserve     space for when there is none"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,27 +29,39 @@ from headrace.errors import (
 )
 from headrace.log.embedded import disk, recovery
 from headrace.log.embedded.background import Background
+from headrace.log.embedded.clock import Reading, machine_reading
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import Index
+from headrace.log.embedded.reserve import Reserve
 from headrace.log.embedded.turnstile import Turnstile
 from headrace.log.embedded.waiting import Wakes
 
-OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "views.db"}
+OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "views.db"}
 
 
 Clock = Callable[[], int]
 """Microseconds since the epoch: what records' arrival is stamped with."""
 
 
-def _wall_clock_us() -> int:
-    return time.time_ns() // 1000
+GIVEN = "given"
+"""The boot of a log whose caller brings the clock: time is what that clock says, and no other clock contradicts it."""
+
+
+def _open_index(path: Path, reserve: Reserve) -> Index:
+    """SQLite makes two files beside the index when it is opened: on a full disk the reserve has room for them."""
+    try:
+        return Index(path)
+    except DiskFull:
+        if not reserve.release():
+            raise
+        return Index(path)
 
 
 class Engine:
     def __init__(self, home: Path, identity: tuple[int, int], *, create: bool, clock_us: Clock | None = None) -> None:
         self.home, self.identity = home, identity
-        self.clock_us = clock_us or _wall_clock_us
+        self.given_clock_us = clock_us
         self.pid = os.getpid()
         self.users = 0
         self.boot = disk.boot_id()
@@ -61,7 +73,8 @@ class Engine:
                 self._create()
             if not self.data.is_dir():
                 raise LogMissing(path=str(self.data), why="the data files are gone. Restore them from a backup")
-            self.index = Index(home / "log.db")
+            reserve = Reserve(home)
+            self.index = _open_index(home / "log.db", reserve)
         except BaseException:
             if turnstile is not None:
                 turnstile.close()
@@ -72,9 +85,10 @@ class Engine:
             self.index,
             self.files,
             self.turnstile,
+            reserve=reserve,
             boot=self.boot,
             wake=self.wakes.wake,
-            clock_us=self.clock_us,
+            clock=self.clock,
         )
         self.upkeep_lock = threading.Lock()
         self.background = Background(self)
@@ -86,6 +100,15 @@ class Engine:
         except BaseException:
             self.close()
             raise
+
+    def clock(self) -> Reading:
+        if self.given_clock_us is None:
+            return machine_reading(self.boot)
+        now_us = self.given_clock_us()
+        return Reading(now_us, GIVEN, now_us)
+
+    def clock_us(self) -> int:
+        return self.clock().now_us
 
     def _settle(self) -> None:
         try:
@@ -144,7 +167,7 @@ def acquire(home: Path, *, create: bool, clock_us: Clock | None = None) -> Engin
         engine = _engines.get(identity)
         if engine is None or not _is_of(engine, home):
             engine = _engines[identity] = _open(home, identity, create=create, clock_us=clock_us)
-        elif clock_us is not None and engine.clock_us is not clock_us:
+        elif clock_us is not None and engine.given_clock_us is not clock_us:
             raise InvalidArgument("clock_us", clock_us, f"the log {home} is open in this process with another clock")
         engine.users += 1
         return engine

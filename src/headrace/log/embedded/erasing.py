@@ -118,7 +118,7 @@ def _rewrite(
                 kept = batch.filter(pa.array(~found))
                 new = swapping.replacements(topic, [row], [kept])
                 end = None if also is None else functools.partial(also, gone)
-                swapping.submit(engine, swapping.Swap(topic, [row], new, also=end))
+                swapping.submit(engine, swapping.Swap(topic, [row], new, also=end, frees=True))
                 done.records += len(gone)
                 done.batches += 1
         except swapping.Changed:
@@ -227,7 +227,7 @@ def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> lis
         size = os.fstat(fd).st_size
         beyond = row.state == "ingest" and size > row.committed + 63  # frames are padded
         stop = size if row.state != "ingest" else min(size, row.committed)
-        for begin, end in _gaps(live, stop):
+        for begin, end in reclaiming.gaps(live, stop):
             _zero(fd, begin, end)
         disk.sync(fd, path)
     except OSError as error:
@@ -235,16 +235,6 @@ def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> lis
     finally:
         os.close(fd)
     return [f"{path}: its process is appending right now. Try again in a moment"] if beyond else []
-
-
-def _gaps(live: list[tuple[int, int]], stop: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    for begin, end in live:
-        if begin > at:
-            yield at, begin
-        at = max(at, end)
-    if at < stop:
-        yield at, stop
 
 
 def _zero(fd: int, begin: int, end: int) -> None:

@@ -30,6 +30,7 @@ from headrace.errors import (
     UnsupportedFormat,
 )
 from headrace.log.embedded import disk
+from headrace.log.embedded.clock import Newest
 
 FORMAT = 2
 CHECKPOINT_BYTES = 16 << 20
@@ -328,13 +329,39 @@ TABLES: tuple[Table[Any], ...] = (
 )
 
 
+class LastCommit(NamedTuple):
+    """One row, changed by every commit: its number, the highest synced one, and the home's newest arrival."""
+
+    number: int = 0
+    synced: int = 0
+    newest: Newest | None = None
+
+    @property
+    def text(self) -> str:
+        return orjson.dumps([self.number, self.synced, self.newest and tuple(self.newest)]).decode()
+
+
+def last_commit(db: sqlite3.Connection, path: Path) -> LastCommit:
+    row = META.get(db, "commit")
+    if row is None:
+        raise IndexDamaged(path=str(path), why="its last commit's number is missing")
+    number, synced, newest = orjson.loads(row.value)
+    return LastCommit(number, synced, newest and Newest(*newest))
+
+
+def put_last_commit(db: sqlite3.Connection, last: LastCommit) -> None:
+    META.change(db, MetaRow("commit", last.text))
+
+
 def translate(error: sqlite3.Error, path: Path) -> HeadraceError:
     """The one place where SQLite's errors become headrace's."""
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why="the disk is full")
+        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
     if code.startswith("SQLITE_IOERR") and "FSYNC" in code:
         return SyncFailed(path=str(path), why=f"sync failed ({code})")
+    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
+        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
     if code.startswith("SQLITE_CANTOPEN"):
         return LogMissing(path=str(path), why="the index cannot be opened: removed, or no permission")
     if isinstance(error, sqlite3.OperationalError) and not code.startswith(("SQLITE_ERROR", "SQLITE_CORRUPT")):
@@ -390,7 +417,7 @@ class Index:
                 for table in TABLES:
                     for statement in table.create:
                         db.execute(statement)
-                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", "0/0")):
+                for name, value in (("format", str(FORMAT)), ("log_id", log_id), ("commit", LastCommit().text)):
                     META.put(db, MetaRow(name, value))
                 db.execute("COMMIT")
                 db.execute("PRAGMA journal_mode=WAL")

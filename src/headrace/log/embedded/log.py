@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.log.contract import LogUsage, Maintained, Verified
+    from headrace.log.contract import ClockStanding, LogUsage, Maintained, Mended, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
     from headrace.log.embedded.transaction import EmbeddedTransaction
 
@@ -254,6 +254,29 @@ class EmbeddedLog:
 
         self._check()
         return usage.of_log(self._engine)
+
+    def clock(self) -> ClockStanding:
+        """What this log makes of the clock, and which partitions are ahead of it."""
+        from headrace.log.embedded import timekeeping
+
+        self._check()
+        return timekeeping.standing(self._engine)
+
+    def confirm_clock(self) -> None:
+        """Says that the clock is right, after ClockAhead: records are taken again, and retention goes by it."""
+        from headrace.log.embedded import timekeeping
+
+        self._check()
+        timekeeping.confirm(self._engine)
+
+    def mend(self) -> list[Mended]:
+        """Mends the topics that are ahead of the clock, which must be right: each is replaced by a new incarnation, in
+        which what arrived in the future arrives now, and what happened in the future is a dead letter. Offsets, groups
+        and queues stay; handles on the topic get TopicReplaced, and its views have to be rebuilt."""
+        from headrace.log.embedded import mending
+
+        self._check()
+        return mending.mend(self._engine, self._catalog)
 
     def verify(self) -> Verified:
         """Checks every row and every frame; changes nothing."""

@@ -360,6 +360,8 @@ class EmbeddedQueue:
 class _Ack:
     """One caller's acks. Those of a queue that wait together are one statement."""
 
+    frees = True
+
     def __init__(self, queue: EmbeddedQueue, claims: list[Claim]) -> None:
         self.queue, self.claims = queue, claims
         self.synced = queue.synced
@@ -380,6 +382,7 @@ class _Ack:
 
 class _Acks:
     merge_key = None
+    frees = True
 
     def __init__(self, jobs: Sequence[_Ack]) -> None:
         self._jobs = jobs

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headrace.errors import DamagedData, IndexDamaged, TopicReplaced
 from headrace.failpoints import reach
-from headrace.log.embedded import swapping, usage
+from headrace.log.embedded import disk, swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
@@ -50,8 +51,21 @@ def needed(db: sqlite3.Connection) -> dict[int, list[tuple[int, int]]]:
     return out
 
 
+def gaps(live: list[tuple[int, int]], stop: int) -> Iterator[tuple[int, int]]:
+    """What lies between the bytes that batches need, up to `stop`."""
+    at = 0
+    for begin, end in live:
+        if begin > at:
+            yield at, begin
+        at = max(at, end)
+    if at < stop:
+        yield at, stop
+
+
 def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     done = Reclaimed()
+    if disk.is_low(engine.data):
+        _punch(engine, done)
     with engine.index.snapshot() as db:
         live = usage.live_bytes(db)
         files = FILES.select(db)
@@ -74,6 +88,27 @@ def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     return done
 
 
+def _punch(engine: Engine, done: Reclaimed) -> None:
+    """Gives back what batches do not need any more, where it lies: moving the rest would need space first."""
+    with engine.index.snapshot() as db:
+        files = FILES.select(db, "WHERE state <> 'suspect'")
+        live = needed(db)
+    engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
+    for row in files:
+        assert row.id is not None
+        try:
+            fd = os.open(engine.data / row.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            before = disk.held_bytes(os.fstat(fd))
+            for begin, end in gaps(sorted(live.get(row.id, [])), row.committed):
+                disk.punch(fd, begin, end)
+            done.bytes += before - disk.held_bytes(os.fstat(fd))
+        finally:
+            os.close(fd)
+
+
 def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
     """The row first: a file nobody knows is removed by the next opening, a row without its file would be damage."""
 
@@ -86,7 +121,7 @@ def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:
     for row in empty:
         path = engine.data / row.name
         with contextlib.suppress(OSError):
-            size = os.stat(path).st_size
+            size = disk.held_bytes(os.stat(path))
             os.unlink(path)
             done.files += 1
             done.bytes += size
@@ -106,7 +141,8 @@ def _move(engine: Engine, catalog: Catalog, file: int, done: Reclaimed) -> None:
             continue  # deleted meanwhile
         try:
             topic = catalog.current(first.topic, row.name, row.uid)
-            swapping.submit(engine, swapping.Swap(topic, run, _as_they_are(engine, catalog, topic, run)))
+            moved = _as_they_are(engine, catalog, topic, run)
+            swapping.submit(engine, swapping.Swap(topic, run, moved, frees=True))
             done.moved_bytes += sum(row.length for row in run)
         except (swapping.Changed, TopicReplaced):  # then it has left the file anyway
             continue

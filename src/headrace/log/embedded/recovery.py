@@ -24,7 +24,7 @@ from headrace.errors import IndexBehindLog
 from headrace.log.embedded import disk
 from headrace.log.embedded.committer import Committer, Tx, is_small
 from headrace.log.embedded.frames import HEADER_BYTES, JOINED, BadFrame, Header
-from headrace.log.embedded.index import BATCHES, FILES, META, PARTITIONS, TOPICS, BatchRow, FileRow, Index
+from headrace.log.embedded.index import BATCHES, FILES, PARTITIONS, TOPICS, BatchRow, FileRow, Index, last_commit
 from headrace.log.embedded.turnstile import Mark, Turnstile
 
 LEFTOVER_SECONDS = 60.0
@@ -55,8 +55,7 @@ def check_index_is_newest(index: Index, folder: Path, turnstile: Turnstile, boot
             for header in _frames_behind(folder / name, row.committed if row else 0):
                 highest = max(highest, header.commit_known)
     with index.reading() as db:
-        found = META.get(db, "commit")
-    commit = int(found.value.split("/")[0]) if found else 0
+        commit = last_commit(db, index.path).number
     if highest > commit:
         raise IndexBehindLog(
             path=str(index.path), why=f"it ends at commit {commit}, but the data files know of commit {highest}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from headrace.errors import TopicFull
+from headrace.errors import ClockAhead, TopicFull
 from headrace.failpoints import reach
 from headrace.log.contract import AtRisk, Consumer, Overtaken
 from headrace.log.embedded import deliveries
@@ -32,6 +32,7 @@ from headrace.log.embedded.index import (
     BatchRow,
     PartitionRow,
     ShareRow,
+    last_commit,
 )
 
 logger = logging.getLogger("headrace.log")
@@ -77,6 +78,8 @@ class Retained:
     records: int
     bytes: int
     overtaken: list[Overtaken]
+    waits: ClockAhead | None = None
+    """Why records that are old by the clock stay: it is not believed."""
 
 
 def retain(engine: Engine, topic: TopicState) -> Retained:
@@ -92,8 +95,14 @@ def retain(engine: Engine, topic: TopicState) -> Retained:
         total.records += done.records
         total.bytes += done.bytes
         total.overtaken += done.overtaken
+        total.waits = done.waits
         if done.batches < STEP_BATCHES:
             return total
+
+
+def age_at_us(engine: Engine, db: sqlite3.Connection) -> int:
+    """As `Tx.age_at_us`, for those who only look."""
+    return Tx(db, engine.clock(), last_commit(db, engine.index.path).newest).age_at_us
 
 
 def due(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -> list[BatchRow]:
@@ -106,7 +115,7 @@ def would_free(engine: Engine, topic: TopicState) -> Retained:
     """What `retain` would delete now."""
     out = Retained(0, 0, 0, [])
     with engine.index.snapshot() as db:
-        for row in _going(db, topic, engine.clock_us()):
+        for row in _going(db, topic, age_at_us(engine, db)):
             out.batches += 1
             out.records += row.records
             out.bytes += row.length
@@ -150,7 +159,9 @@ def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
     done = Retained(0, 0, 0, [])
     if (row := tx.topic(topic.id)) is None or row.revision != topic.revision:
         return done  # deleted meanwhile, or altered: what may go now, the next run finds out
-    rows = due(tx.db, topic, tx.now_us, room)
+    rows = due(tx.db, topic, tx.age_at_us, room)
+    if not room and tx.age_at_us < tx.now_us and len(due(tx.db, topic, tx.now_us)) > len(rows):
+        done.waits = tx.clock_ahead()
     for partition in sorted({row.partition for row in rows}):
         gone = [row for row in rows if row.partition == partition]
         state = PARTITIONS.get(tx.db, topic.id, partition)

@@ -54,20 +54,14 @@ class Swap:
     also: Callable[[Tx], Any] | None = None
     synced: bool = True
     merge_key: None = None
+    frees: bool = False
     _drafts: list[Draft] | None = field(default=None)
 
     def combine(self, jobs: Sequence[Any]) -> Job:
         raise NotImplementedError
 
     def drafts(self) -> list[Draft]:
-        uid = bytes.fromhex(self.topic.uid)
-        for each in self.new:
-            if each.body is not None:
-                row = each.row
-                each.draft = Draft(
-                    uid, row.partition, each.body, row.schema, row.event_min, row.event_max, row.flags & ~JOINED
-                )
-        return [each.draft for each in self.new if each.draft is not None]
+        return drafts(bytes.fromhex(self.topic.uid), self.new)
 
     def apply(self, tx: Tx) -> None:
         first, last = self.old[0], self.old[-1]
@@ -81,7 +75,7 @@ class Swap:
             raise Changed()
         BATCHES.delete(tx.db, *span)
         reach("swap.deleted")
-        rows = [each.row if each.draft is None else _placed(each.row, each.draft) for each in self.new]
+        rows = [each.row if each.draft is None else placed(each.row, each.draft) for each in self.new]
         for row in rows:
             BATCHES.add(tx.db, row)
         state = PARTITIONS.get(tx.db, *place)
@@ -97,7 +91,18 @@ class Swap:
             self.also(tx)
 
 
-def _placed(row: BatchRow, draft: Draft) -> BatchRow:
+def drafts(uid: bytes, replacements: list[Replacement]) -> list[Draft]:
+    """Their frames, to be written for the topic of that id."""
+    for each in replacements:
+        if each.body is not None:
+            row = each.row
+            each.draft = Draft(
+                uid, row.partition, each.body, row.schema, row.event_min, row.event_max, row.flags & ~JOINED
+            )
+    return [each.draft for each in replacements if each.draft is not None]
+
+
+def placed(row: BatchRow, draft: Draft) -> BatchRow:
     return row._replace(
         file=draft.file,
         position=draft.position,

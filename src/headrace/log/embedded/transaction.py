@@ -129,6 +129,7 @@ class _Whole:
     """All of it as one job."""
 
     merge_key = None
+    frees = False
 
     def __init__(
         self,

@@ -6,13 +6,14 @@ readers and writers go on meanwhile. Damage in one partition is reported and doe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headrace.errors import Closed, HeadraceError, OffsetOutOfRange, TopicReplaced
+from headrace.errors import Closed, DamagedData, HeadraceError, IndexDamaged, OffsetOutOfRange, TopicReplaced
 from headrace.log.contract import Maintained
-from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
+from headrace.log.embedded import compaction, disk, erasing, reclaiming, retention, sealing
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import SEAL_AT
 from headrace.log.embedded.engine import Engine
@@ -46,31 +47,46 @@ def maintain(engine: Engine, catalog: Catalog) -> Maintained:
 
 def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, PartitionRow], bool] | None) -> Maintained:
     done = Maintained()
-    for topic in catalog.all(system=True):
-        try:
-            _topic(engine, catalog, topic, wanted, done)
-        except TopicReplaced:  # deleted meanwhile
-            continue
+    topics = catalog.all(system=True)
+    for topic in topics:
+        with contextlib.suppress(TopicReplaced):  # deleted meanwhile
+            _retain(engine, topic, done)
+    if disk.is_low(engine.data):  # what rewrites needs space
+        with _reported("disk space", done):
+            engine.committer.checkpoint()
+        _reclaim(engine, catalog, done)
+    for topic in topics:
+        with contextlib.suppress(TopicReplaced):
+            _rewrite(engine, catalog, topic, wanted, done)
+    _reclaim(engine, catalog, done)
+    done.incomplete += erasing.wipe_if_due(engine)
+    return done
+
+
+def _retain(engine: Engine, topic: TopicState, done: Maintained) -> None:
+    with _reported(topic.name, done):
+        retained = retention.retain(engine, topic)
+        done.records_deleted += retained.records
+        done.overtaken += retained.overtaken
+        if retained.waits is not None:
+            done.postponed.append(f"{topic.name}: {retained.waits}")
+
+
+def _reclaim(engine: Engine, catalog: Catalog, done: Maintained) -> None:
     with _reported("disk space", done):
         reclaimed = reclaiming.reclaim(engine, catalog)
         done.files_removed += reclaimed.files
         done.bytes_freed += reclaimed.bytes
         done.problems += reclaimed.problems
-    done.incomplete += erasing.wipe_if_due(engine)
-    return done
 
 
-def _topic(
+def _rewrite(
     engine: Engine,
     catalog: Catalog,
     topic: TopicState,
     wanted: Callable[[TopicState, PartitionRow], bool] | None,
     done: Maintained,
 ) -> None:
-    with _reported(topic.name, done):
-        retained = retention.retain(engine, topic)
-        done.records_deleted += retained.records
-        done.overtaken += retained.overtaken
     with engine.index.reading() as db:
         states = PARTITIONS.select(db, "WHERE topic = ? ORDER BY partition", topic.id)
     for state in states:
@@ -78,8 +94,8 @@ def _topic(
             continue
         with _reported(f"{topic.name}/{state.partition}", done):
             if topic.settings.cleanup == "compact":
-                now_us = engine.clock_us()
-                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, now_us)
+                age_at_us = _age_at_us(engine)
+                done.records_compacted += compaction.compact(engine, catalog, topic, state.partition, age_at_us)
             done.batches_sealed += sealing.seal(engine, catalog, topic, state.partition)
     done.at_risk += retention.at_risk(engine, topic)
 
@@ -93,8 +109,10 @@ def _reported(what: str, done: Maintained) -> Iterator[None]:
         return
     except (Closed, TopicReplaced):
         raise
-    except HeadraceError as error:
+    except (DamagedData, IndexDamaged) as error:
         done.problems.append(f"{what}: {error}")
+    except HeadraceError as error:
+        done.postponed.append(f"{what}: {error}")
 
 
 def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]) -> bool:
@@ -108,9 +126,14 @@ def in_background(engine: Engine, catalog: Catalog, stopping: Callable[[], bool]
         if not got:
             return False
         done = _run(engine, catalog, wanted)
-    for news in (*done.overtaken, *done.at_risk, *done.problems, *done.incomplete):
+    for news in (*done.overtaken, *done.at_risk, *done.problems, *done.postponed, *done.incomplete):
         logger.warning("%s", news)
     return bool(done.records_deleted or done.records_compacted or done.batches_sealed or done.files_removed)
+
+
+def _age_at_us(engine: Engine) -> int:
+    with engine.index.reading() as db:
+        return retention.age_at_us(engine, db)
 
 
 def _worth_it(engine: Engine, topic: TopicState, state: PartitionRow) -> bool:
@@ -118,5 +141,5 @@ def _worth_it(engine: Engine, topic: TopicState, state: PartitionRow) -> bool:
     if state.small >= SEAL_AT or plain >= sealing.COMPRESS_BYTES:
         return True
     dirty = state.next - state.cleaned
-    over = state.revisit is not None and state.revisit <= engine.clock_us()
+    over = state.revisit is not None and state.revisit <= _age_at_us(engine)
     return topic.settings.cleanup == "compact" and (over or dirty >= max(COMPACT_RECORDS, state.records // 2))

@@ -8,7 +8,7 @@ import os
 import sqlite3
 
 from headrace.log.contract import LogUsage, TopicUsage
-from headrace.log.embedded import retention
+from headrace.log.embedded import disk, retention
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import FILES, META, PARTITIONS, FileRow
@@ -54,7 +54,7 @@ def of_log(engine: Engine) -> LogUsage:
     for row in files:
         needed = live.get(row.id or -1, 0)
         with contextlib.suppress(OSError):
-            unneeded = os.stat(engine.data / row.name).st_size - needed
+            unneeded = max(0, disk.held_bytes(os.stat(engine.data / row.name)) - needed)
             dead += unneeded
             would_free += unneeded if row.state == "closed" and mostly_dead(row, needed) else 0
     return LogUsage(len(files), sum(live.values()), dead, would_free, wipe_due)

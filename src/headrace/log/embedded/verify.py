@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DamagedData, HeadraceError, TopicReplaced
 from headrace.log.contract import Problem, Verified
+from headrace.log.embedded import timekeeping
 from headrace.log.embedded.catalog import Catalog, TopicState, settings_from
 from headrace.log.embedded.deliveries import WAITING
 from headrace.log.embedded.engine import Engine
@@ -57,7 +58,19 @@ def verify(engine: Engine, catalog: Catalog) -> Verified:
                     batches, records, size = batches + 1, records + counted[0], size + counted[1]
     except HeadraceError as error:
         problems.append(Problem(str(error)))
-    return Verified(len(topics), batches, records, size, problems, lost)
+    return Verified(len(topics), batches, records, size, problems, lost, _ahead(engine, problems))
+
+
+def _ahead(engine: Engine, problems: list[Problem]) -> list[Problem]:
+    try:
+        found = timekeeping.standing(engine)
+    except HeadraceError as error:
+        problems.append(Problem(str(error)))
+        return []
+    return [
+        Problem(f"ahead of the clock: arrival {each.arrived}, progress {each.progress}", each.topic, each.partition)
+        for each in found.partitions
+    ]
 
 
 def _index(engine: Engine) -> Iterator[Problem]:

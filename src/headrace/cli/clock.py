@@ -1,0 +1,82 @@
+"""`headrace clock`: what the log makes of the clock, and what a user says about it. Owns how it is shown; the log owns
+the rule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import confirm, format_option, home_option, opened, yes_option
+from headrace.cli.output import FOUND, busy, counted, note, print_one, print_rows
+
+if TYPE_CHECKING:
+    from headrace.log.contract import ClockStanding
+    from headrace.log.embedded.log import EmbeddedLog
+
+MENDED = ("topic", "topic_id", "restamped", "dead_letters")
+
+
+@click.command()
+@click.option("--confirm", "confirmed", is_flag=True, help="The clock is right: take records and delete by it again.")
+@click.option("--mend", is_flag=True, help="The clock is right: mend the topics that are ahead of it.")
+@yes_option
+@format_option
+@home_option
+def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
+    """Show what the log makes of the clock: the newest arrival, how far the clock is ahead of it, whether it is
+    believed, and the partitions that are ahead of the clock. Exit code 3 if it is not believed, or one is ahead.
+
+    A clock that is further ahead than time can have passed is refused: nothing is written or deleted by it, until it is
+    set, or confirmed.
+
+    A mended topic is a new one of the same name: what arrived in the future arrives now, what happened in the future
+    becomes a dead letter. Offsets, groups and queues stay; programs that have it open must be started again, and its
+    views made anew: headrace rebuild APP.py VIEW --switch.
+
+    \b
+    Example:
+      headrace clock
+      headrace clock --confirm
+      headrace clock --mend
+    """
+    if confirmed and mend:
+        raise click.UsageError("--mend takes the clock as right: leave --confirm out.")
+    with opened() as log:
+        if mend:
+            _mend(log, yes, format_)
+            return
+        if confirmed:
+            confirm(f"take {log.clock().clock:%Y-%m-%d %H:%M} UTC as the right time", yes)
+            log.confirm_clock()
+        found = log.clock()
+    print_one(_facts(found), format_)
+    if found.verdict != "believed" or found.partitions:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _mend(log: EmbeddedLog, yes: bool, format_: str | None) -> None:
+    found = log.clock()
+    topics = sorted({each.topic for each in found.partitions})
+    if not topics and (found.newest is None or found.newest <= found.clock):
+        note("nothing is ahead of the clock")
+        return
+    what = ", ".join(topics) or "the newest arrival"
+    confirm(f"take {found.clock:%Y-%m-%d %H:%M} UTC as the right time, and mend {what}", yes)
+    with busy(f"mending {log.home}"):
+        mended = log.mend()
+    if mended:
+        print_rows([asdict(each) for each in mended], MENDED, format_)
+    note(f"{counted(len(mended), 'topic')} mended; make their views anew: headrace rebuild APP.py VIEW --switch")
+
+
+def _facts(found: ClockStanding) -> dict[str, Any]:
+    return {
+        "clock": found.clock,
+        "newest_arrival": found.newest,
+        "ahead_seconds": round(found.ahead.total_seconds(), 3),
+        "verdict": found.verdict,
+        "synchronised": found.synchronised,
+        "partitions_ahead": [asdict(each) for each in found.partitions],
+    }

@@ -1,0 +1,47 @@
+"""Disk space kept for the moment when there is none left: deleting needs some, too. Owns one file of the home, which is
+allocated and never read. Whoever meets a full disk removes it, frees space, and makes it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from headrace.log.embedded import disk
+
+RESERVE_BYTES = 4 << 20
+SHARE = 64
+"""Of a small disk at most this part."""
+
+
+class Reserve:
+    def __init__(self, home: Path) -> None:
+        self._path = home / "reserve"
+
+    def make(self) -> bool:
+        """Sees to it that the space is there, as far as it can. Whether it is."""
+        with contextlib.suppress(OSError):
+            if self._path.exists():
+                return True
+            found = os.statvfs(self._path.parent)
+            self._allocate(min(RESERVE_BYTES, found.f_blocks * found.f_frsize // SHARE))
+            return True
+        return False
+
+    def _allocate(self, size: int) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
+        try:
+            disk.allocate(fd, size)
+        except OSError:
+            os.unlink(self._path)
+            raise
+        finally:
+            os.close(fd)
+
+    def release(self) -> bool:
+        """Gives the space back. Whether there was any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
