@@ -23,7 +23,7 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import Closed, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges, session
-from headrace.flows.fold import folded, needed, spread
+from headrace.flows.fold import dropped_records, folded, needed
 from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import DROPPED, SOURCE
 from headrace.flows.query import FlowQuery, Planned
@@ -139,7 +139,7 @@ class FlowLoop:
 
     def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
-        if self.flow.own_progress or self.flow.retracts:
+        if self.flow.own_progress or self.flow.marked:
             return Place(offset, None)
         return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
 
@@ -204,7 +204,7 @@ class FlowLoop:
             for each in chosen:
                 place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 carried = self.flow.own_progress
-                if self.flow.retracts:
+                if self.flow.marked:
                     closed, reachable = ranges.marks(topic, each)
                     before = known[each.partition].progress_us
                     place = replace(place, progress_us=before if closed is None else closed)
@@ -276,7 +276,7 @@ class FlowLoop:
             if self._repeats is not None:
                 found = self._repeats.taken_out(table, self._places, batch.places)
                 return replace(batch, outgoing=found.outgoing, ledger=found.ledger, filters=found.filters)
-            out = _in_order(table)
+            out = self._that_fit(_in_order(table), flow.target)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.own_progress:
             self._reach(batch.places, reached_by(table))
@@ -288,6 +288,13 @@ class FlowLoop:
             ledger=ledger,
             outgoing=self._dropped(planned) if flow.window and pc.max(table[DROPPED]).as_py() else [],
         )
+
+    def _that_fit(self, rows: pa.Table, target: str) -> pa.Table:
+        """The rows without columns that the topic does not take: their source has got these since the flow began."""
+        topic = self._log.topic(target)
+        if topic.settings.extra != "forbid":
+            return rows
+        return rows.select([name for name in rows.column_names if name in (*topic.schema.names, "_progress")])
 
     def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
         """The progress of a time that the transforms made is the flow's own: the log does not know it."""
@@ -304,7 +311,7 @@ class FlowLoop:
         rows = self._query.dropped(planned)
         if self.flow.records:  # those behind it may go again
             rows = rows.append_column(OP, pa.array(["+"] * rows.num_rows, pa.string()))
-        return [Outgoing(self.flow.late.dropped_to, _in_order(spread(rows, self.flow.window)))]
+        return [Outgoing(self.flow.late.dropped_to, _in_order(dropped_records(rows, self.flow.window)))]
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -384,7 +391,7 @@ class FlowLoop:
                 end = ends[topic][partition]
                 assert end.arrived_at is not None
                 since = max(instant_us(end.arrived_at, argument="arrived_at"), self._begun_us)
-                quiet = now_us - since >= self.flow.idle_us and not self.flow.retracts
+                quiet = now_us - since >= self.flow.idle_us and not self.flow.marked
                 if place.offset >= end.next and quiet:
                     progress = max(progress, now_us - self.flow.idle_us)
                 lowest = progress if lowest is None else min(lowest, progress)
