@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,7 @@ from headrace.views.contract import (
     Outgoing,
     Place,
     ViewStore,
+    wholes_in,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ Clock = Callable[[], int]
 REPORT_SECONDS = 1.0
 """The log is told this often how far a flow is."""
 Ends = dict[str, dict[int, Offsets]]
+Culprits = Mapping[tuple[str, int, int], str]
+"""Topic, partition and offset of records that cannot be processed, each with its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class FlowLoop:
         self._begun_us = 0
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
+        self.computing = False
+        """Whether it failed while it computed something of them: then records may be to blame."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, {}, 0, 0))
 
     # -- where it is -------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ class FlowLoop:
 
     def prepare(self, batch_rows: int | None = None) -> Batch | None:
         """The next batch, computed but not committed: may run while the last one is being committed."""
-        self.planned_rows = 0
+        self.planned_rows, self.computing = 0, False
         self._query.compiled.check_topics()
         looked_us, ends = self._clock_us(), self._ends()
         places = {topic: dict(known) for topic, known in self._places.items()}
@@ -218,7 +223,9 @@ class FlowLoop:
             return None
         reach("flow.planned")
         read = planned if self._until is None else self._not_buried(planned)
+        self.computing = True
         batch = self._planned[1] if not any(read.values()) else self._computed(read, self._planned[1])
+        self.computing = False
         reach("flow.computed")
         self._places = places
         return batch
@@ -229,29 +236,49 @@ class FlowLoop:
         buried = self._until.buried
         return {name: ranges.without(chosen, buried.get(name, ())) for name, chosen in planned.items()}
 
-    def bury(self, error: str, trace: str) -> None:
-        """The planned batch, one record that cannot be processed, becomes a dead letter, and is done with."""
+    def culprits(self) -> Culprits:
+        """The records of the planned batch that cannot be processed; none if that cannot be told."""
+        return self._query.culprits(self._planned[0])
+
+    def only_record(self) -> tuple[str, int, int]:
+        """Of a planned batch of one record: where it is."""
+        ((name, (one,)),) = [(name, chosen) for name, chosen in self._planned[0].items() if chosen]
+        return name, one.partition, one.start
+
+    def prepare_without(self, culprits: Culprits) -> Batch:
+        """The planned batch without some records, which become dead letters."""
         planned, batch = self._planned
-        ((name, (one,)),) = [(name, chosen) for name, chosen in planned.items() if chosen]
-        topic = next(topic for topic in self.flow.topics if topic.name == name)
-        letters = [
-            {
-                "reason": "poison",
-                "error": f"{error}\n{trace}",
-                "topic": name,
-                "topic_id": topic.topic_id,
-                "partition": one.partition,
-                "offset": record.offset,
-                "source": f"flow {self.flow.name}",
-                "died_at": from_us(self._clock_us()),
-                "row": encode_row(record.value).decode(),
-            }
-            for record in topic.records({one.partition: one.start}, partition=one.partition)
-            if record.offset < one.stop
-        ]
+        read = {
+            name: ranges.without(chosen, [place[1:] for place in culprits if place[0] == name])
+            for name, chosen in planned.items()
+        }
+        made = self._computed(read, batch) if any(read.values()) else batch
         self._places = batch.places
-        outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
-        self.commit(replace(batch, outgoing=outgoing, buried=[(name, one.partition, one.start)]))
+        letters = [self._letters(topic, culprits) for topic in self.flow.topics]
+        outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
+        return replace(made, outgoing=[*made.outgoing, *outgoing], buried=[*culprits])
+
+    def _letters(self, topic: EmbeddedTopic, culprits: Culprits) -> list[dict[str, Any]]:
+        out = []
+        for (name, partition, offset), error in culprits.items():
+            if name != topic.name:
+                continue
+            record = next(iter(topic.records({partition: offset}, partition=partition)), None)
+            if record is not None and record.offset == offset:  # it was not erased since
+                out.append(
+                    {
+                        "reason": "poison",
+                        "error": error,
+                        "topic": name,
+                        "topic_id": topic.topic_id,
+                        "partition": partition,
+                        "offset": offset,
+                        "source": f"flow {self.flow.name}",
+                        "died_at": from_us(self._clock_us()),
+                        "row": encode_row(record.value).decode(),
+                    }
+                )
+        return out
 
     def refuse_fenced(self) -> None:
         """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
@@ -276,6 +303,7 @@ class FlowLoop:
             if self._repeats is not None:
                 found = self._repeats.taken_out(table, self._places, batch.places)
                 return replace(batch, outgoing=found.outgoing, ledger=found.ledger, filters=found.filters)
+            table = table.drop_columns(wholes_in(table.column_names)) if flow.retracts else table
             out = self._that_fit(_in_order(table), flow.target)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.own_progress:

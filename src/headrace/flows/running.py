@@ -54,7 +54,7 @@ STOP_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """How a flow does. `lag`: records it has not read. `rate`: records a second, lately. `read`: offsets it has read,
-    whoever ran it."""
+    whoever ran it. `committing_seconds`: how long the commit that is being made has taken."""
 
     flow: str
     state: str
@@ -68,6 +68,7 @@ class FlowStatus:
     restarts: int
     error: str
     read: int = 0
+    committing_seconds: float = 0.0
 
 
 class AppStatus(list[FlowStatus]):
@@ -365,14 +366,17 @@ class Running:
         """Everything the log has, and what flows write for others meanwhile."""
         if self._supervisors:
             raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
+        from headrace.flows.supervise import Supervisor
+
         total = 0
         loops = [self.loop(flow) for flow in self.flows]
+        work = [Supervisor(loop, self.begun, batch_rows) for loop in loops]
         try:
-            while (done := sum(loop.drain(batch_rows) for loop in loops)) > 0:
+            while (done := sum(each.work_off() for each in work)) > 0:
                 total += done
             if close:
-                for loop in loops:  # what is closed may go on to the next
-                    total += loop.drain(batch_rows)
+                for loop, each in zip(loops, work, strict=True):  # what is closed may go on to the next
+                    total += each.work_off()
                     loop.close_windows(all_of_them=True)
         except BaseException:
             self._loops.clear()  # a loop that failed is not where its last commit is
@@ -476,6 +480,7 @@ class Running:
             pulse.restarts,
             pulse.error,
             read,
+            pulse.committing_seconds,
         )
 
     def close(self, *, keep_session: bool = False) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace as replace_spec
@@ -326,6 +327,7 @@ class SqliteViews(ViewsFile):
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
         """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
         with self._writing() as db:
+            began = time.monotonic()
             reach("view.begun")
             self._check(db, flow, commit.sequence)
             closed = text(commit.closed_us)
@@ -344,6 +346,7 @@ class SqliteViews(ViewsFile):
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
+        state = replace_spec(state, held_seconds=time.monotonic() - began)
         self._checkpoint_if_due()
         return state
 
