@@ -45,6 +45,12 @@ def test_parts_that_fail_only_together_are_nobodys_fault() -> None:
             '== DataFrame ==\n"divide" was called from\nx.py:3\n\n\tat org.apache.spark.A.b(A.scala:1)',
             "org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
         ),
+        (
+            "org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.A.b(A.scala:1)\n"
+            "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            '  File "x.py", line 1\n    n / 0\nZeroDivisionError: by zero\n\n\tat org.apache.spark.A.b(A.scala:1)',
+            "ZeroDivisionError: by zero",
+        ),
         ("", ""),
     ],
 )

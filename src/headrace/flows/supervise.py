@@ -282,8 +282,10 @@ def paced(pace: int, rows: int, seconds: float) -> int:
 
 def said(text: str) -> str:
     """The one line of a task's error that a person reads first: what the user's function raised, or Spark."""
-    lines = [line for line in text.split("\n\tat ")[0].splitlines() if line.strip()]
-    return lines[-1 if "Traceback" in text else 0].strip() if lines else text
+    _, raised, trace = text.partition("Traceback (most recent call last):")
+    lines = (trace if raised else text).partition("\n\tat ")[0].splitlines()
+    known = [line.strip() for line in lines if line.strip() and not (raised and line[0].isspace())]
+    return known[-1 if raised else 0] if known else text.partition("\n")[0]
 
 
 def _of_the_connection(error: Exception) -> bool:
