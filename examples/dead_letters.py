@@ -18,7 +18,7 @@ with hr.App("sensors", home=":temp:") as app:
         .agg(readings=hr.count(), average=hr.avg("celsius"))
         .to_view("temperature")
     )
-    app.start()  # as `headrace run` does; `app.drain()` would raise what the record raises
+    app.start()  # as `headrace run` does; `app.drain()` does the same with what there is
 
     def told(position: hr.Position) -> str:
         found = app.query("select readings, average from temperature", wait_for=position, timeout="2 minutes")

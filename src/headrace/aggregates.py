@@ -62,7 +62,8 @@ Kind = Literal[
 ]
 
 Rule = Literal[
-    "add",  # the sum; an integer that does not fit 64 bits is an error, never a wrong number
+    "add",  # the sum; a decimal that does not fit its type is an error, never a wrong number
+    "whole",  # the sum of whole numbers, of any size
     "least",
     "greatest",
     "earliest",  # the value whose (event time, partition, offset) is least …
@@ -106,9 +107,10 @@ class Partial:
     """Whether records may take back others."""
     count: str = ""
     """Of an average of averages: the column that says of how many values each is; the argument has their sum."""
+    merges: str = ""
+    """Of a sum of a view's sums: the view's column. Those that do not fit it are there, too."""
     wide: str = ""
-    """Of a sum of whole numbers that may go again: the type in which Spark takes them away. The least of their own has
-    none that is as far above zero."""
+    """Of a sum of whole numbers: the type in which Spark adds them, so that no sum of a batch is too large for it."""
 
     @property
     def ordered(self) -> bool:
@@ -312,9 +314,12 @@ SHRINKS = ("count", "sum", "avg", "min", "max", "first", "last", "count_distinct
 """Kinds that can be taken back record by record."""
 
 
-def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate] | None) -> Aggregate:
-    """The aggregate as it is made of the changes of a view with the aggregates `upstream`; None: of records that an
-    exact dedup lets through."""
+def over_changes(
+    name: str, aggregate: Aggregate, upstream: Mapping[str, Aggregate] | None, *, transformed: bool = False
+) -> Aggregate:
+    """The aggregate as it is made of the changes of a view with the aggregates `upstream`; {}: of those in a topic;
+    None: of records that an exact dedup lets through. `transformed`: a column may be something else than the view's of
+    that name."""
     if aggregate.kind == "merge" and upstream is not None:
         return _merging(name, aggregate.partial.argument, upstream)
     if aggregate.kind not in SHRINKS:
@@ -323,13 +328,21 @@ def over_changes(name: str, aggregate: Aggregate, upstream: Mapping[str, Aggrega
             "cannot be made of a view's changes, because it cannot be taken back: make it where the records are, in "
             f"the view, and roll it up with hr.merge(…). Over changes there are {those} and merge"
         )
+        if upstream is not None and not upstream:
+            why = (
+                f"cannot be made of changes in a topic, because it cannot be taken back. Over changes there are {those}"
+            )
         if upstream is None:
             why = (
                 "cannot be made behind dedup(…), because a record that goes again cannot be taken out of it: with "
                 f"dedup(…, approx=…) none goes. Behind the exact kind there are {those}"
             )
         raise InvalidArgument(name, str(aggregate), why)
-    return replace(aggregate, partial=replace(aggregate.partial, retracts=True))
+    partial = replace(aggregate.partial, retracts=True)
+    if partial.kind == "sum" and isinstance(partial.argument, str) and not transformed:
+        of = (upstream or {}).get(partial.argument)
+        partial = replace(partial, merges=partial.argument if of is not None and of.kind == "sum" else "")
+    return replace(aggregate, partial=partial)
 
 
 def _merging(name: str, column: str, upstream: Mapping[str, Aggregate]) -> Aggregate:
@@ -340,22 +353,24 @@ def _merging(name: str, column: str, upstream: Mapping[str, Aggregate]) -> Aggre
     of = upstream[column]
     match of.kind:
         case "count":
-            made = sum(_written(column))
-        case "sum" | "min" | "max":
-            made = Aggregate(Partial(of.kind, _written(column), exact=of.partial.exact))
+            made = sum(written(column))
+        case "sum":
+            made = Aggregate(Partial("sum", written(column), exact=of.partial.exact, merges=column))
+        case "min" | "max":
+            made = Aggregate(Partial(of.kind, written(column)))
         case "avg":
-            made = Aggregate(Partial("avg", _written(f"{column}__sum"), count=_written(f"{column}__count")))
+            made = Aggregate(Partial("avg", written(f"{column}__sum"), count=written(f"{column}__count")))
         case "first" | "last" | "count_distinct" | "top_k":
             why = f"the view keeps too little of {of} to merge two of them"
             instead = {"count_distinct": "use approx_count_distinct(…) there", "top_k": "count by value there"}
             raise InvalidArgument(name, f"merge({column})", f"{why}: {instead.get(of.kind, f'use hr.{of.kind}(…)')}")
         case _:
             kept = column if of.finish is None else f"{column}__state"
-            made = Aggregate(Partial("merge", _written(kept)), of.merge, of.finish, of.type)
+            made = Aggregate(Partial("merge", written(kept)), of.merge, of.finish, of.type)
     return replace(made, partial=replace(made.partial, retracts=True))
 
 
-def _written(name: str) -> str:
+def written(name: str) -> str:
     """A column's name as an argument, which is SQL: a result may be called anything."""
     from headrace.schema import quoted_name
 

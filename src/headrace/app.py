@@ -148,7 +148,8 @@ class App:
         start: Start = "earliest",
         emit: Emit = "updates",
     ) -> Stream:
-        """The records of a topic, or the changes of a view of this app. `name`: what errors about its transforms call
+        """The records of a topic, or the changes of a view of this app; where a flow has written changes to the topic,
+        these. `name`: what errors about its transforms call
         it, in place of the topic; it may change at any time. `start` counts when the flow is run for the first time.
         `emit`: of a view, every change, or with "final" each result once, when its window is closed, and then
         corrections only."""
@@ -161,7 +162,9 @@ class App:
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        return Stream(self, (Source(topic, check_start(start), name=name),))
+        if topic.settings.changes and start != "earliest":
+            raise InvalidArgument("start", start, "of a topic of changes all are read, or its rows would not add up")
+        return Stream(self, (Source(topic, check_start(start), changes=topic.settings.changes, name=name),))
 
     def _changes_of(self, view: str, name: str | None, start: Start, emit: Emit) -> Stream:
         """The view's flow is told to leave its changes where flows over it read them."""

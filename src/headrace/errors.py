@@ -19,7 +19,7 @@
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
     ├── QueryTimeout                             SQL that takes longer than it may
-    ├── DoesNotFit                               a sum beyond its type
+    ├── DoesNotFit                               a sum of decimals beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing · SparkLost                  Spark cannot start; its JVM has ended
     ├── ServeMissing                             the page's libraries are not installed
@@ -775,8 +775,9 @@ class TooManyDeadLetters(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r} stopped: {self.dead} of {self.records} records became dead letters, the last with: "
-            f"{self.last}. Mend the program, run it again, and replay them (headrace dead replay)."
+            f"flow {self.flow!r} stopped: {self.dead} of {self.records} records break its program, the last with: "
+            f"{self.last}. Mend the program and run it again: it reads the last of them again. Those that became dead "
+            f"letters before are replayed by headrace dead replay."
         )
 
 
@@ -820,7 +821,7 @@ class ServeMissing(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class DoesNotFit(HeadraceError, ArithmeticError):
-    """A sum that its type cannot hold. It is never rounded or wrapped."""
+    """A sum of decimals that its type cannot hold. It is never rounded or wrapped."""
 
     sum: str
     type: str

@@ -57,6 +57,11 @@ class Stream(_Steps):
     deduped: Flow | None = None
     """The flow that takes out duplicates, without the name it gets from what is behind it."""
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether it is of changes: of a view, or in a topic."""
+        return any(source.changes for source in self.sources)
+
     def transform(self, function: Transform) -> Stream:
         """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
         keep the columns `hr.META`."""
@@ -68,7 +73,7 @@ class Stream(_Steps):
         """The records of both; they must have the same columns."""
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
-        if any(stream.upstream or stream.deduped for stream in (self, other)):
+        if any(stream.takes_back or stream.deduped for stream in (self, other)):
             why = "what can take records back is not united with anything: unite the records themselves, before that"
             raise InvalidArgument("other", other, why)
         both = tuple(
@@ -106,7 +111,7 @@ class Stream(_Steps):
             raise InvalidArgument(
                 "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
             )
-        if self.upstream or self.deduped:
+        if self.takes_back or self.deduped:
             raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
         if approx is not None:
             return self._dedup_about(key, within, grace, late, idle, absent, approx, keys)
@@ -201,8 +206,11 @@ class Stream(_Steps):
         grace_us = duration_us(grace, argument="grace", positive=False)
         if late is not None and not isinstance(late, Late):
             raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
+        judging = {"grace": grace if grace_us else None, "late": late}
         if self.upstream is not None:
-            _check_over_view(self.upstream, window, time, {"grace": grace if grace_us else None, "late": late})
+            _check_over_view(self.upstream, window, time, judging)
+        elif self.takes_back:
+            _check_over_changes(f"topic {self.sources[0].topic.name!r}", window, time, judging)
         if self.deduped is not None and time is not None:
             raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
         if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
@@ -296,10 +304,15 @@ class Grouped(_Steps):
                 raise InvalidArgument(name, str(aggregate), why)
         upstream = self.stream.upstream
         deduped = self.stream.deduped
-        if upstream is None and (deduped is None or not deduped.records):
+        if not self.stream.takes_back and (deduped is None or not deduped.records):
             return Aggregated(self, aggregates)
-        known = None if upstream is None else upstream.aggregates or {}
-        return Aggregated(self, {name: over_changes(name, each, known) for name, each in aggregates.items()})
+        known = None if deduped is not None else {} if upstream is None else upstream.aggregates or {}
+        stream = self.stream
+        transformed = bool(stream.transforms) or any(source.transforms for source in stream.sources)
+        return Aggregated(
+            self,
+            {name: over_changes(name, each, known, transformed=transformed) for name, each in aggregates.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -358,10 +371,15 @@ def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapp
     of = f"view {view.name!r}"
     if view.window is None:
         raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
-    if not isinstance(window, Fixed | Calendar):
-        raise InvalidArgument("window", str(window), "over a view's changes windows are fixed, or of a calendar")
+    _check_over_changes(of, window, time, judging)
+    assert isinstance(window, Fixed | Calendar)
     if isinstance(view.window, Fixed | Calendar) and window.size_us < view.window.size_us:
         raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
+
+
+def _check_over_changes(of: str, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
+    if not isinstance(window, Fixed | Calendar):
+        raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
     if time is not None:
         raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
     for argument, value in judging.items():

@@ -20,7 +20,7 @@ from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.rebuild import Rebuild
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
-from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.contract import WIDE, Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
 from headrace.windows import Window
@@ -50,8 +50,8 @@ _PARTIALS: dict[str, list[tuple[str, pa.DataType]]] = {
 }
 _SLOTS: dict[str, list[str]] = {
     "records": ["bigint"],
-    "total": ["bigint"],
-    "mean": ["bigint", "bigint"],
+    "total": [WIDE],
+    "mean": [WIDE, "bigint"],
     "least": ["int"],
     "most": ["string"],
     "first": ["string", "timestamp", "int", "bigint"],
@@ -128,7 +128,7 @@ class Sparkless:
         slots, results, partials = [], [], []
         for name, aggregate in aggregates.items():
             made = [
-                SlotColumn(slot.name, kind, slot.rule, slot.of)
+                SlotColumn(slot.name, kind, "whole" if kind == WIDE else slot.rule, slot.of)
                 for slot, kind in zip(aggregate.slots(name), _SLOTS[name], strict=True)
             ]
             slots += made

@@ -714,3 +714,62 @@ def test_a_view_that_becomes_another_is_told_to_those_who_read_it(spark: Any, tm
         app.rebuild("minutes").switch()
         with pytest.raises(hr.FlowChanged, match="most"):  # it was of whole numbers
             app.drain()
+
+
+def test_changes_in_a_topic_are_folded_as_those_of_the_view_are(spark: Any, tmp_path: Path) -> None:
+    """By another app, too; and from a copy of the topic, or from one that was there before."""
+
+    def rolled(stream: Any) -> Any:
+        hours = stream.window(hr.tumbling("1 hour")).group_by("page")
+        return hours.agg(minutes=hr.count(), views=hr.sum("views"), most=hr.max("views"))
+
+    def rows(app: hr.App, view: str) -> list[tuple[Any, ...]]:
+        names = ("window_start", "page", "minutes", "views", "most")
+        return [tuple(row[name] for name in names) for row in app.view(view).to_arrow().to_pylist()]
+
+    with hr.App("first", home=tmp_path, spark=spark) as first, hr.App("second", home=tmp_path, spark=spark) as second:
+        clicks = first.topic("clicks", "page string, at timestamp", event_time="at", durability="os")
+        before = first.topic(
+            "before", "op string, page string, window_start timestamp, window_end timestamp, views bigint"
+        )
+        late = hr.correct(within="1 day")
+        minutes = first.stream(clicks).window(hr.tumbling("1 minute"), late=late).group_by("page").agg(views=hr.count())
+        rolled(first.stream(minutes.to_view("minutes"))).to_view("by_view")
+        minutes.to_topic("every")
+        minutes.to_topic("final", emit="final")
+        minutes.to_topic("before")
+        changes = second.topic("every", create=False)
+        assert changes.settings.changes and second.log.topic("before").settings.changes and not clicks.settings.changes
+        rolled(second.stream(changes)).to_view("by_topic")
+        rolled(second.stream("every").transform(lambda df: df.where("views + 0.5D > 0"))).to_view("by_spark")
+        rolled(second.stream("final")).to_view("by_final")
+        second.stream("before").group_by("page").agg(views=hr.sum("views")).to_view("by_page")
+        copy = second.stream("every").to_topic("copy")
+        assert copy.settings.changes
+        rolled(second.stream(copy)).to_view("by_copy")
+        for seconds in (0, 1, 61, 62), (3, 3600), (62, 0):
+            clicks.append([{"page": "/", "at": START + timedelta(seconds=each)} for each in seconds])
+            first.drain()
+            second.drain(batch_rows=3)
+        first.drain(close=True)
+        second.drain(close=True)
+        hour = timedelta(hours=1)
+        wanted = [(START, "/", 2, 7, 4), (START + hour, "/", 1, 1, 1)]
+        for app, view in (first, "by_view"), *((second, f"by_{name}") for name in ("topic", "spark", "final", "copy")):
+            assert rows(app, view) == wanted, view
+        assert second.view("by_page").to_arrow()["views"].to_pylist() == [8]
+        assert first.audit().ok and second.audit().ok
+        for refused in (
+            lambda: second.stream("every", start="latest"),
+            lambda: second.stream("every").union(second.stream("clicks")),
+            lambda: second.stream("every").dedup("page", within="1 hour"),
+            lambda: second.stream("every").window(hr.session("1 hour")),
+            lambda: second.stream("every").window(hr.tumbling("1 hour"), grace="1 hour"),
+            lambda: second.stream("every").agg(v=hr.merge("views")),
+            lambda: second.stream("every").agg(v=hr.approx_quantile("views", 0.5)),
+            lambda: second.topic("no_op", "v int", changes=True),
+            lambda: clicks.alter(changes=True),
+        ):
+            with pytest.raises(hr.InvalidArgument):
+                refused()
+        assert before.settings.event_time is None

@@ -59,7 +59,9 @@ class Cleaning:
         made = {"key": "id", "event_time": "at", "durability": "os", "exist_ok": True}
         self.topics = [self.log.create_topic(name, schema, partitions=2, **made) for name in ("one", "two")]
         self.log.own_topic("__clean", parse_ddl(schema), event_time="at", max_ahead="36500 days", partitions=4)
-        self.log.create_topic("too_late", f"{schema}, window_start timestamp, window_end timestamp", exist_ok=True)
+        windows = "window_start timestamp, window_end timestamp, windows_missed bigint, windows_counted bigint"
+        dropped = f"{schema}, {windows}"
+        self.log.create_topic("too_late", dropped, exist_ok=True)
         flow = Flow("clean", tuple(map(Source, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
         spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP))
         self._compiled = Compiled(flow, flow, spec, {}, None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JNetworkError
 
 import headrace as hr
 from headrace import failpoints
-from headrace.flows import supervise
+from headrace.flows import session, supervise
 from headrace.flows.supervise import Supervisor
 from tests.flows.sparkless import Sparkless
 
@@ -77,6 +78,37 @@ def test_a_poison_record_becomes_a_dead_letter_and_the_rest_goes_on(spark: Any, 
         assert app.audit().ok
 
 
+@pytest.mark.parametrize("kind", ["spark", "python"])
+def test_a_drain_gets_past_many_poison_records_with_few_jobs(
+    spark: Any, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counting(tmp_path, spark) as app:
+        words = app.log.topic("words")
+        words.append([{"word": "w", "n": n % 150} for n in range(600)])  # four are 0
+        if kind == "python":
+
+            def divided(df: Any) -> Any:
+                from pyspark.sql import functions as F
+
+                return df.withColumn("m", F.udf(lambda n: 100 // n, "int")("n"))
+
+            app.flows["per_word"] = replace(app.flows["per_word"], transforms=(divided,))
+        jobs: list[int] = []
+        run = session.failed_tasks
+        monkeypatch.setattr(session, "failed_tasks", lambda *given: jobs.append(given[2]) or run(*given))
+        assert app.drain() == 600
+        assert len(jobs) == 3, "one for the batch of 64, two for the next: not some for each record"
+        letters = list(app.log.dead_letters())
+        assert [letter.origin.offset for letter in letters] == [0, 150, 300, 450]
+        reason = "ZERO" if kind == "spark" else "ZeroDivisionError: integer division or modulo by zero"
+        assert all(reason in letter.error.splitlines()[0] for letter in letters)
+        warnings = [each.getMessage() for each in caplog.records if "dead letter" in each.getMessage()]
+        assert len(warnings) == 4
+        assert warnings[1].startswith(f"flow per_word: words/0 offset 150 became dead letter {letters[1].id}: ")
+        assert rows(app) == {"w": 596}
+        assert app.audit().ok
+
+
 def test_a_program_that_fails_on_everything_is_stopped(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,10 +116,10 @@ def test_a_program_that_fails_on_everything_is_stopped(
     with counting(tmp_path, spark) as app:
         app.log.topic("words").append([{"word": "x", "n": 0}] * 40)
         app.start()
-        with pytest.raises(hr.TooManyDeadLetters, match="4 of 4"):
+        with pytest.raises(hr.TooManyDeadLetters, match="40 of 40"):
             app.wait("3 minutes")
         assert app.status()[0].state == "failed"
-        assert len(list(app.log.dead_letters())) == 4
+        assert not list(app.log.dead_letters()), "the program is mended, and reads them again"
 
 
 def test_an_error_of_the_surroundings_is_tried_again(spark: Any, tmp_path: Path) -> None:
@@ -114,6 +146,35 @@ def test_a_batch_that_a_stop_gives_up_makes_no_dead_letter(tmp_path: Path, monke
         monkeypatch.setattr(flow.loop._query, "rows", cancelled)
         supervisor.work_off()
         assert not list(flow.log.dead_letters()) and flow.started().drain() == 1
+
+
+@pytest.mark.parametrize(("seconds", "then"), [(0.0, 5), (1e9, 1_600)])
+def test_batches_follow_how_long_commits_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int
+) -> None:
+    monkeypatch.setattr(supervise, "COMMIT_SECONDS", seconds)
+    monkeypatch.setattr(supervise, "PACE_FIRST", 100)
+    monkeypatch.setattr(supervise, "PACE_MIN", 5)
+    with Sparkless(tmp_path, None, names=("records",)) as flow:
+        for _ in range(80):
+            flow.topic.append([{"word": "a"}] * 50)
+        sizes: list[int] = []
+        commit = flow.loop.commit
+
+        def noting(batch: Any) -> None:
+            sizes.append(batch.rows)
+            commit(batch)
+
+        monkeypatch.setattr(flow.loop, "commit", noting)
+        assert Supervisor(flow.loop, lambda _: flow.started()).work_off() == 4_000
+        assert sizes[0] == 100 and then in sizes[2:6]  # the next is planned while the last is committed
+
+
+def test_a_commit_that_takes_long_is_seen() -> None:
+    pulse = supervise.Pulse("f")
+    assert pulse.committing_seconds == 0
+    pulse.committing_since = time.monotonic() - 5
+    assert pulse.committing_seconds >= 5
 
 
 @pytest.mark.parametrize("what", ["rows", "plan"])

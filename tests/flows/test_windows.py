@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.testing import CRASH_POINTS, add, advance, assert_cut_invariant, crash_points, expect, run_steps
+from headrace.windows import Sliding
 from tests.flows.shop import app_of, check, some_rows
 
 SEED = 20261116
@@ -119,4 +120,6 @@ def test_dropped_records_go_to_a_topic_with_the_window_that_was_theirs(
         found = [record.value for record in app.log.topic("too_late").records()]
         bounds = [[(row[name] - START).total_seconds() for name in ("window_start", "window_end")] for row in found]
         assert [(row["who"], *each) for row, each in zip(found, bounds, strict=True)] == wanted
+        counted = None if isinstance(window, Sliding) else 0
+        assert {(row["windows_missed"], row["windows_counted"]) for row in found} <= {(1, counted)}
         assert app.audit().ok

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import DoesNotFit
 from headrace.testing.view_contract import (
     FUNCTIONS,
     INSTANT,
@@ -36,6 +35,7 @@ from headrace.views.contract import (
     COUNTS_FROM,
     MARK,
     ON_TIME_FROM,
+    WIDE,
     Column,
     FlowSpec,
     FlowState,
@@ -246,11 +246,12 @@ def test_what_no_window_can_hold_any_more_is_dropped(tmp_path: Path) -> None:
 def test_numbers_of_a_new_sliding_window_are_merged_before_they_are_stored(
     tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the store would: nulls are passed over, and what does not fit is told."""
+    """As the store would: nulls are passed over, and sums are as wide as they have to be."""
     monkeypatch.setattr(sliding, "PAIRS_MAX", together)
-    plain, rules = spec_of("sliding"), {"n": "add", "least": "least", "most": "greatest"}
+    plain, rules = spec_of("sliding"), {"n": "whole", "least": "least", "most": "greatest"}
     assert plain.view is not None
-    slots = tuple(SlotColumn(name, "bigint", rule) for name, rule in rules.items())  # type: ignore[arg-type]
+    types = {"n": WIDE, "least": "bigint", "most": "bigint"}
+    slots = tuple(SlotColumn(name, types[name], rule) for name, rule in rules.items())  # type: ignore[arg-type]
     view = replace(plain.view, slots=slots, results=tuple(Result(name, "bigint", (name,)) for name in rules))
     store = Store(tmp_path, replace(plain, view=view))
     run: list[str] = []
@@ -272,9 +273,8 @@ def test_numbers_of_a_new_sliding_window_are_merged_before_they_are_stored(
     assert rows()[-1] == (10, -2, 7)
     put((20, 2**62), (21, -(2**62)), (22, 2**62 - 1))
     assert rows()[-3:] == [(2**62, 2**62, 2**62), (0, -(2**62), 2**62), (2**62 - 1, -(2**62), 2**62)]
-    with pytest.raises(DoesNotFit):
-        put((30, 2**62), (31, 2**62))
-    assert len(rows()) == 8
+    put((30, 2**62), (31, 2**62), (32, 2**62))
+    assert [row[0] for row in rows()[-3:]] == [2**62, 2**63, 3 * 2**62]
 
 
 @pytest.mark.parametrize("windows", ["calendar", "session", "sliding"])

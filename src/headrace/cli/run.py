@@ -170,6 +170,8 @@ def line(statuses: list[FlowStatus], pace: Pace) -> str:
             said += f", complete to {status.frontier:%H:%M:%S}"
         if status.dead:
             said += f", {counted(status.dead, 'dead letter')}"
+        if status.committing_seconds > 1:
+            said += f", committing for {status.committing_seconds:.0f} s"
         if status.state in ("retrying", "failed"):
             said += f", {status.state}: {status.error}"
         parts.append(said)

@@ -225,7 +225,8 @@ def _possible(partial: Partial, known: Mapping[str, pa.DataType]) -> bool:
         case "sum" | "avg" if partial.exact:
             return partial.retracts
         case "sum" | "avg":
-            fits = types.is_decimal(kind) and kind.precision <= 28  # of wider ones Spark keeps fewer digits
+            # Of wider decimals Spark keeps fewer digits.
+            fits = types.is_decimal(kind) and (kind.precision <= 28 or kind.scale == 0)
             return bool(types.is_integer(kind) or types.is_floating(kind) or fits)
         case "count_distinct" | "top_k":
             return _same_in_arrow(kind)

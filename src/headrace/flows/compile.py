@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import Aggregate, Slot, written
 from headrace.bloom import Dedup
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
@@ -49,7 +49,10 @@ from headrace.views.contract import (
     RECORD,
     ROWS,
     TAIL,
+    WIDE,
     WINDOW,
+    WINDOWS_COUNTED,
+    WINDOWS_MISSED,
     Column,
     FlowSpec,
     Result,
@@ -58,6 +61,8 @@ from headrace.views.contract import (
     WindowKind,
     change_columns,
     feed_columns,
+    whole_of,
+    wholes_in,
 )
 from headrace.views.values import arrow_type, check_column
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
@@ -92,7 +97,7 @@ class Compiled:
         were added are nobody's business."""
         changes = []
         for columns in self.columns.values():
-            now = columns.topic.schema
+            now = ranges.columns_of(columns.topic)
             changes += [
                 f"column {name!r} of topic {columns.topic.name!r}: {type_ddl(was.type)} became {type_ddl(new.type)}"
                 for name, was, new in ((field.name, field, now.field(field.name)) for field in columns.known)
@@ -108,7 +113,8 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     checks = _Checks(flow, spark)
     sieves = checks.of_records()
     df = empty(flow, spark)
-    spec = _spec(flow, app, df)
+    said = {name: str(each) for name, each in (given.aggregates or {}).items()}
+    spec = replace(_spec(flow, app, df), aggregates=said)
     if spec.view is not None:
         checks.notes += check_own(flow, spec.view, spark)
         if flow.after:
@@ -160,25 +166,28 @@ def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
 
 
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
-    """Sums of doubles that can be taken back do not round: or something would stay of what is gone. And whole numbers
-    can all be taken back."""
-    if not flow.retracts or flow.aggregates is None:
+    """Sums of whole numbers are as wide as they have to be. Sums of doubles that can be taken back do not round: or
+    something would stay of what is gone."""
+    sums = {name: each for name, each in (flow.aggregates or {}).items() if each.kind in ("sum", "avg")}
+    if flow.aggregates is None or not sums:
         return flow
     df = empty(flow, spark)
-    aggregates = dict(flow.aggregates)
-    for name, each in aggregates.items():
-        if each.kind not in ("sum", "avg"):
-            continue
-        try:
-            kind = df.select(column_of(each.partial.argument)).schema[0].dataType
-        except PySparkException:
-            continue  # said where aggregates are checked
-        if isinstance(kind, (DoubleType, FloatType)):
-            aggregates[name] = replace(each, partial=replace(each.partial, exact=True))
-        elif isinstance(kind, IntegralType):
-            wide = "decimal(20,0)" if isinstance(kind, LongType) else "bigint"
-            aggregates[name] = replace(each, partial=replace(each.partial, wide=wide))
-    return replace(flow, aggregates=aggregates)
+    made = {}
+    for name, each in sums.items():
+        partial = each.partial
+        if partial.merges and whole_of(partial.merges) in df.columns:
+            partial = replace(partial, argument=written(whole_of(partial.merges)), wide=WIDE)
+        else:
+            try:
+                kind = df.select(column_of(partial.argument)).schema[0].dataType
+            except PySparkException:
+                continue  # said where aggregates are checked
+            if isinstance(kind, IntegralType):
+                partial = replace(partial, wide="decimal(20,0)" if isinstance(kind, LongType) else "bigint")
+            elif flow.retracts and isinstance(kind, (DoubleType, FloatType)):
+                partial = replace(partial, exact=True)
+        made[name] = replace(each, partial=partial)
+    return replace(flow, aggregates={**flow.aggregates, **made})
 
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
@@ -274,7 +283,7 @@ def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
     needed = columns_needed(spark, query, schema)
     placeless = source.changes and flow.aggregates is not None
     return ranges.Columns(
-        source.topic, source.topic.schema, schema, needed, changes=source.changes, placeless=placeless
+        source.topic, ranges.columns_of(source.topic), schema, needed, changes=source.changes, placeless=placeless
     )
 
 
@@ -402,14 +411,14 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         slots += made
         if aggregate.kind == "sum" and aggregate.partial.retracts:
             total = next(slot for slot in made if slot.name == f"{name}__sum")
-            results.append(Result(name, total.type, (total.name,), unless=f"{name}__count"))
+            results.append(Result(name, _shown(total), (total.name,), unless=f"{name}__count"))
         elif aggregate.kind == "avg" and aggregate.partial.retracts:
             results.append(Result(name, "double", (f"{name}__sum", f"{name}__count")))
         elif aggregate.kind == "avg":
             results.append(Result(name, "double", tuple(slot.name for slot in made)))
         else:
             own = next(slot for slot in made if slot.name == name)
-            results.append(Result(name, "bigint" if own.rule == "distinct" else own.type, (name,)))
+            results.append(Result(name, _shown(own), (name,)))
     kind, length = kept_windows(flow.window)
     return ViewSpec(
         flow.name,
@@ -423,6 +432,11 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         retracts=flow.retracts,
         records=flow.records,
     )
+
+
+def _shown(slot: SlotColumn) -> str:
+    """The type of a result that is what the slot has."""
+    return "bigint" if slot.rule in ("distinct", "whole") else slot.type
 
 
 def _check_time(flow: Flow, time: str, df: DataFrame) -> None:
@@ -519,9 +533,18 @@ def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColu
             types = {name: _ddl(array.elementType, name)}
         case "sum" if aggregate.partial.exact:
             types = {name: "double", f"{name}__exact": "string"}
+        case "sum" | "avg" if aggregate.partial.wide:
+            return [_slot_of_whole(slot) for slot in aggregate.slots(name)]
         case _:
             types = {slot.name: _ddl(schema[slot.name].dataType, name) for slot in aggregate.slots(name)}
     return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
+
+
+def _slot_of_whole(slot: Slot) -> SlotColumn:
+    """A slot of a sum, or an average, of whole numbers."""
+    if slot.name.endswith("__count"):
+        return SlotColumn(slot.name, "bigint", slot.rule)
+    return SlotColumn(slot.name, WIDE, "whole")
 
 
 def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
@@ -539,6 +562,8 @@ def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> l
                 assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
                 value = array.elementType["value"].dataType
                 out.append(SlotColumn(slot.name, _made_of(aggregate, name, value), "kept", _state_ddl(value, name)))
+            case "add" if aggregate.partial.wide:
+                out.append(_slot_of_whole(slot))
             case _:
                 out.append(SlotColumn(slot.name, _ddl(schema[slot.name].dataType, name), slot.rule))
     return out
@@ -573,7 +598,7 @@ def _state_ddl(kind: DataType, name: str) -> str:
 def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema, dict[str, Any]]:
     """The columns of the topic a flow writes to, and the settings that follow from the flow: results are keyed by their
     group and have their window's start as event time; records keep the key and the event time they had."""
-    spec = _spec(flow, app, empty(flow, spark))
+    spec = _spec(_exactly(flow, spark), app, empty(flow, spark))
     if flow.records:
         return _records_schema(flow, spark)
     if spec.view is None:
@@ -584,6 +609,7 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
             return schema, settled
         settings = flow.sources[0].topic.settings
         implied: dict[str, Any] = {"event_time": time_column(flow), "key": settings.key}
+        changes = flow.retracts
     else:
         schema = parse_ddl(
             ", ".join(f"{quoted_name(column.name)} {column.type}" for column in change_columns(spec.view))
@@ -593,17 +619,19 @@ def target_schema(flow: Flow, app: str, spark: SparkSession) -> tuple[pa.Schema,
                 through(flow.after, spark.createDataFrame([], _shape_type(spec.view))).drop("_progress").schema
             )
         implied = {"event_time": "window_start" if flow.window else None, "key": flow.groups or None}
+        changes = "op" in schema.names
     implied = {
         name: value
         for name, value in implied.items()
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
-    return schema, implied
+    return schema, {**implied, **({"changes": True} if changes else {})}
 
 
 def _plain(flow: Flow, spark: SparkSession) -> DataFrame:
     """No records, as topics have them: of headrace's own columns only that which says whether they came or went."""
-    plain = empty(flow, spark).drop(*META, SOURCE, *CHANGE[1:], *MARK)
+    df = empty(flow, spark)
+    plain = df.drop(*META, SOURCE, *CHANGE[1:], *MARK, *(wholes_in(df.columns) if flow.retracts else ()))
     if (flow.retracts or flow.records) and "op" in plain.columns:
         why = "says whether a record came or went: give yours another name, in .transform(…)"
         raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
@@ -637,13 +665,15 @@ def feed_of(view: ViewSpec) -> tuple[pa.Schema, dict[str, Any]]:
 
 
 def dropped_schema(flow: Flow, spark: SparkSession) -> pa.Schema:
-    """The columns of the topic that takes dropped records: theirs, and the window they were too late for; and where
+    """The columns of the topic that takes dropped records: theirs, and which windows they were too late for; and where
     records can go again, `op`."""
     schema = schema_from(_plain(flow, spark).schema)
     if flow.records:
         schema = schema.append(pa.field("op", pa.string()))
     for name in WINDOW:
         schema = schema.append(pa.field(name, arrow_type("timestamp")))
+    for name in (WINDOWS_MISSED, WINDOWS_COUNTED):
+        schema = schema.append(pa.field(name, pa.int64()))
     return schema
 
 

@@ -43,6 +43,11 @@ class Source:
     """What its author calls it."""
 
     @property
+    def marked(self) -> bool:
+        """Whether marks among its changes say how far they are: headrace's own topics have them."""
+        return self.changes and self.topic.name.startswith("__")
+
+    @property
     def called(self) -> str:
         return self.name or self.topic.name
 
@@ -80,6 +85,11 @@ class Flow:
     def retracts(self) -> bool:
         """Whether what it reads can take back what it has read."""
         return any(source.changes for source in self.sources)
+
+    @property
+    def marked(self) -> bool:
+        """Whether marks say how far what it reads is; otherwise the log does."""
+        return any(source.marked for source in self.sources)
 
     @property
     def judged(self) -> bool:

@@ -15,7 +15,16 @@ from headrace.aggregates import Aggregate
 from headrace.flows import hops
 from headrace.flows.packing import from_lists
 from headrace.flows.partials import CARRIED, DROPPED, FIRST, LAST, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
-from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, ROWS, WINDOW, LedgerRow, ViewSpec
+from headrace.views.contract import (
+    COUNTS_FROM,
+    ON_TIME_FROM,
+    ROWS,
+    WINDOW,
+    WINDOWS_COUNTED,
+    WINDOWS_MISSED,
+    LedgerRow,
+    ViewSpec,
+)
 from headrace.views.exact import exact_sum, rounded
 from headrace.windows import Calendar, Fixed, Session, Sliding, Window
 
@@ -132,20 +141,26 @@ def _within(rows: pa.Table, start: _I64, end: _I64) -> pa.Table:
     return rows
 
 
-def spread(dropped: pa.Table, window: Window) -> pa.Table:
-    """Dropped records, one row for each window they were too late for; of a session or a sliding window their own."""
-    pane, count = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
+def dropped_records(dropped: pa.Table, window: Window) -> pa.Table:
+    """Dropped records, each with the stretch of the windows that it was too late for, with how many they are, and of
+    how many others it is part. Of a session or a sliding window that is the record's own; how many sliding windows it
+    is part of depends on what is to come."""
+    pane, missed = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
     plain = dropped.drop_columns([PANE, DROPPED])
+    one, none = np.ones_like(missed), np.zeros_like(missed)
     match window:
         case Session():
-            return _within(plain, pane, pane)
+            return _missing(_within(plain, pane, pane), one, pa.array(none))
         case Sliding():
-            return _within(plain, pane - window.size_us, pane)
-    pieces = []
-    for number, held in enumerate(window.windows(pane)):
-        late = number < count
-        pieces.append(_within(plain.filter(pa.array(late)), held.start[late], held.end[late]))
-    return pa.concat_tables(pieces)
+            return _missing(_within(plain, pane - window.size_us, pane), one, pa.nulls(len(pane), pa.int64()))
+    held = list(window.windows(pane))
+    ends = np.stack([each.end for each in held])[missed - 1, np.arange(len(pane))]
+    counted = np.sum([each.inside for each in held], axis=0) - missed
+    return _missing(_within(plain, held[0].start, ends), missed, pa.array(counted))
+
+
+def _missing(rows: pa.Table, missed: _I64, counted: pa.Array) -> pa.Table:
+    return rows.append_column(WINDOWS_MISSED, pa.array(missed)).append_column(WINDOWS_COUNTED, counted)
 
 
 def reached(partials: pa.Table) -> dict[tuple[int, int], int]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges, session
-from headrace.flows.fold import folded, needed, spread
+from headrace.flows.fold import dropped_records, folded, needed
 from headrace.flows.fold import reached as reached_by
 from headrace.flows.partials import DROPPED, SOURCE
 from headrace.flows.query import FlowQuery, Planned
@@ -45,6 +45,7 @@ from headrace.views.contract import (
     Outgoing,
     Place,
     ViewStore,
+    wholes_in,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ Clock = Callable[[], int]
 REPORT_SECONDS = 1.0
 """The log is told this often how far a flow is."""
 Ends = dict[str, dict[int, Offsets]]
+Culprits = Mapping[tuple[str, int, int], str]
+"""Topic, partition and offset of records that cannot be processed, each with its error."""
 
 
 def wall_clock_us() -> int:
@@ -124,12 +127,14 @@ class FlowLoop:
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
-        self._asked_us: int | None = None
+        self.asked_us: int | None = None
         self._at_end_since: dict[tuple[str, int], int] = {}
         self._settled = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
+        self.computing = False
+        """Whether it failed while it computed something of them: then records may be to blame."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, Look({}), 0))
 
     # -- where it is -------------------------------------------------------------------------------
@@ -166,7 +171,7 @@ class FlowLoop:
 
     def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
-        if self.flow.own_progress or self.flow.retracts:
+        if self.flow.own_progress or self.flow.marked:
             return Place(offset, None)
         return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
 
@@ -189,13 +194,13 @@ class FlowLoop:
 
     def _look(self, *, marks: bool = False) -> Look:
         """`marks`: asks the store for them, first, so that what they speak of is before the ends."""
-        now_us = self._clock_us() if self._asked_us is None else self._asked_us
+        now_us = self._clock_us() if self.asked_us is None else self.asked_us
         told = self._marks() if marks else None
         ends = self._ends()
-        return Look(ends, {} if self._until is not None or self.flow.retracts else self._quiet(ends, now_us), told)
+        return Look(ends, {} if self._until is not None or self.flow.marked else self._quiet(ends, now_us), told)
 
     def _marks(self) -> dict[str, int | None]:
-        return {} if self.flow.retracts else self._store.marks([topic.name for topic in self.flow.topics])
+        return {} if self.flow.marked else self._store.marks([topic.name for topic in self.flow.topics])
 
     def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
         """For how long nothing has come, of the partitions where that counts."""
@@ -234,7 +239,7 @@ class FlowLoop:
 
     def prepare(self, batch_rows: int | None = None) -> Batch | None:
         """The next batch, computed but not committed: may run while the last one is being committed."""
-        self.planned_rows = 0
+        self.planned_rows, self.computing = 0, False
         self._query.compiled.check_topics()
         look = self._look()
         ends, places = look.ends, {topic: dict(known) for topic, known in self._places.items()}
@@ -254,7 +259,7 @@ class FlowLoop:
             for each in chosen:
                 place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 carried = self.flow.own_progress
-                if self.flow.retracts:
+                if self.flow.marked:
                     closed, reachable = ranges.marks(topic, each)
                     before = known[each.partition].progress_us
                     place = replace(place, progress_us=before if closed is None else closed)
@@ -268,7 +273,9 @@ class FlowLoop:
             return None
         reach("flow.planned")
         read = planned if self._until is None else self._not_buried(planned)
+        self.computing = True
         batch = self._planned[1] if not any(read.values()) else self._computed(read, self._planned[1])
+        self.computing = False
         reach("flow.computed")
         self._places = places
         return batch
@@ -279,29 +286,49 @@ class FlowLoop:
         buried = self._until.buried
         return {name: ranges.without(chosen, buried.get(name, ())) for name, chosen in planned.items()}
 
-    def bury(self, error: str, trace: str) -> None:
-        """The planned batch, one record that cannot be processed, becomes a dead letter, and is done with."""
+    def culprits(self) -> Culprits:
+        """The records of the planned batch that cannot be processed; none if that cannot be told."""
+        return self._query.culprits(self._planned[0])
+
+    def only_record(self) -> tuple[str, int, int]:
+        """Of a planned batch of one record: where it is."""
+        ((name, (one,)),) = [(name, chosen) for name, chosen in self._planned[0].items() if chosen]
+        return name, one.partition, one.start
+
+    def prepare_without(self, culprits: Culprits) -> Batch:
+        """The planned batch without some records, which become dead letters."""
         planned, batch = self._planned
-        ((name, (one,)),) = [(name, chosen) for name, chosen in planned.items() if chosen]
-        topic = next(topic for topic in self.flow.topics if topic.name == name)
-        letters = [
-            {
-                "reason": "poison",
-                "error": f"{error}\n{trace}",
-                "topic": name,
-                "topic_id": topic.topic_id,
-                "partition": one.partition,
-                "offset": record.offset,
-                "source": f"flow {self.flow.name}",
-                "died_at": from_us(self._clock_us()),
-                "row": encode_row(record.value).decode(),
-            }
-            for record in topic.records({one.partition: one.start}, partition=one.partition)
-            if record.offset < one.stop
-        ]
+        read = {
+            name: ranges.without(chosen, [place[1:] for place in culprits if place[0] == name])
+            for name, chosen in planned.items()
+        }
+        made = self._computed(read, batch) if any(read.values()) else batch
         self._places = batch.places
-        outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(letters))] if letters else []
-        self.commit(replace(batch, outgoing=outgoing, buried=[(name, one.partition, one.start)]))
+        letters = [self._letters(topic, culprits) for topic in self.flow.topics]
+        outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
+        return replace(made, outgoing=[*made.outgoing, *outgoing], buried=[*culprits])
+
+    def _letters(self, topic: EmbeddedTopic, culprits: Culprits) -> list[dict[str, Any]]:
+        out = []
+        for (name, partition, offset), error in culprits.items():
+            if name != topic.name:
+                continue
+            record = next(iter(topic.records({partition: offset}, partition=partition)), None)
+            if record is not None and record.offset == offset:  # it was not erased since
+                out.append(
+                    {
+                        "reason": "poison",
+                        "error": error,
+                        "topic": name,
+                        "topic_id": topic.topic_id,
+                        "partition": partition,
+                        "offset": offset,
+                        "source": f"flow {self.flow.name}",
+                        "died_at": from_us(self._clock_us()),
+                        "row": encode_row(record.value).decode(),
+                    }
+                )
+        return out
 
     def refuse_fenced(self) -> None:
         """FlowFenced if the flow was taken: who has nothing to commit would not find out."""
@@ -331,7 +358,8 @@ class FlowLoop:
             if self._repeats is not None:
                 found = self._repeats.taken_out(table, self._places, batch.places)
                 return replace(batch, outgoing=found.outgoing, ledger=found.ledger, filters=found.filters)
-            out = _in_order(table)
+            table = table.drop_columns(wholes_in(table.column_names)) if flow.retracts else table
+            out = self._that_fit(_in_order(table), flow.target)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.own_progress:
             self._reach(batch.places, reached_by(table))
@@ -343,6 +371,13 @@ class FlowLoop:
             ledger=ledger,
             outgoing=self._dropped(planned) if flow.window and pc.max(table[DROPPED]).as_py() else [],
         )
+
+    def _that_fit(self, rows: pa.Table, target: str) -> pa.Table:
+        """The rows without columns that the topic does not take: their source has got these since the flow began."""
+        topic = self._log.topic(target)
+        if topic.settings.extra != "forbid":
+            return rows
+        return rows.select([name for name in rows.column_names if name in (*topic.schema.names, "_progress")])
 
     def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
         """The progress of a time that the transforms made is the flow's own: the log does not know it."""
@@ -359,7 +394,7 @@ class FlowLoop:
         rows = self._query.dropped(planned)
         if self.flow.records:  # those behind it may go again
             rows = rows.append_column(OP, pa.array(["+"] * rows.num_rows, pa.string()))
-        return [Outgoing(self.flow.late.dropped_to, _in_order(spread(rows, self.flow.window)))]
+        return [Outgoing(self.flow.late.dropped_to, _in_order(dropped_records(rows, self.flow.window)))]
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -477,7 +512,7 @@ class FlowLoop:
         newest_us = max(map(_arrived_us, known.values()), default=0)
         furthest = max((end.progress for end in known.values() if end.progress is not None), default=None)
         floor_us = None
-        if furthest is not None and self.flow.time is None and not self.flow.retracts:
+        if furthest is not None and self.flow.time is None and not self.flow.marked:
             floor_us = instant_us(furthest, argument="progress") - topic.settings.forget_us
         out = []
         for partition, place in places.items():
@@ -491,7 +526,7 @@ class FlowLoop:
     def drain(self, batch_rows: int | None = None, asked_us: int | None = None) -> int:
         """Everything there is, the next batch computed while the last is committed. Silence counts up to `asked_us`:
         that Spark takes long to start makes nobody quiet."""
-        total, self._asked_us = 0, asked_us
+        total, self.asked_us = 0, asked_us
         with ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{self.flow.name}") as committer:
             waiting: Future[None] | None = None
             try:

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from headrace.aggregates import ORDER, Aggregate
+from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import ARRIVED, Flow
 from headrace.schema import quoted_name
@@ -176,9 +176,9 @@ def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Col
         case "sum" if partial.exact:
             return [F.collect_list(column.cast("double")).alias(f"{name}__exact")]
         case "sum":
-            return [F.sum(column).alias(name)]
+            return [F.sum(_wide(column, partial)).alias(name)]
         case "avg":
-            return [F.sum(column).alias(f"{name}__sum"), F.count(column).alias(f"{name}__count")]
+            return [F.sum(_wide(column, partial)).alias(f"{name}__sum"), F.count(column).alias(f"{name}__count")]
         case "min":
             return [F.min(column).alias(name)]
         case "max":
@@ -231,13 +231,13 @@ def _weighed(name: str, aggregate: Aggregate, time: Column | None) -> list[Colum
     if partial.kind not in ("sum", "avg"):
         return [times.alias(slot)]
     of = signed(column_of(partial.count)) if partial.count else F.when(column.isNotNull(), _once()).otherwise(F.lit(0))
-    if partial.exact:
-        total = times
-    elif partial.wide:
-        total = F.sum(signed(column.cast(partial.wide))).cast("bigint")
-    else:
-        total = F.sum(signed(column))
+    total = times if partial.exact else F.sum(signed(_wide(column, partial)))
     return [total.alias(slot), F.sum(of).alias(f"{name}__count")]
+
+
+def _wide(column: Column, partial: Partial) -> Column:
+    """What is summed: the least whole number of 64 bits, for one, has no other that is as far above zero."""
+    return column.cast(partial.wide) if partial.wide else column
 
 
 def _in_order(column: Column, time: Column | None) -> Column:

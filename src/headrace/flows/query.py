@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from headrace.flows import ranges
+from headrace.flows import ranges, session
 from headrace.flows.compile import Compiled, moved, time_column
 from headrace.flows.flow import Flow, through
-from headrace.flows.partials import SOURCE, dropped_rows, partial_rows
+from headrace.flows.partials import SOURCE, column_of, dropped_rows, partial_rows
 from headrace.flows.plan_check import has_exchange
+from headrace.flows.poison import culprits
 from headrace.flows.repeats import HASH
 from headrace.flows.session import cores, workers_are_here
 from headrace.schema import quoted_name
@@ -100,6 +101,29 @@ class FlowQuery:
         time = self._time()
         assert time is not None
         return dropped_rows(self._flow, self._transformed(_each(planned, ranges.read_whole), planned), time).toArrow()
+
+    def culprits(self, planned: Planned) -> dict[tuple[str, int, int], str]:
+        """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
+        where the session does not tell."""
+        return {
+            (name, *place): error
+            for name, chosen in planned.items()
+            for place, error in culprits(chosen, functools.partial(self._failing, name)).items()
+        }
+
+    def _failing(self, topic: str, parts: Sequence[ranges.Range]) -> Mapping[int, str]:
+        df = self._transformed({topic: ranges.read_parts}, {topic: parts})
+        if self._flow.aggregates is not None:  # what nobody asks for is not computed
+            df = df.select([column.alias(f"/{number}") for number, column in enumerate(self._asked())])
+        return session.failed_tasks(self.spark, lambda: df.write.format("noop").mode("overwrite").save(), len(parts))
+
+    def _asked(self) -> list[Column]:
+        """What is aggregated, and by what, without aggregating it."""
+        flow, time = self._flow, self._time()
+        partials = [each.partial for each in (flow.aggregates or {}).values() if each.kind != "own"]
+        given = [one for each in partials for one in (each.argument, each.where) if one is not None]
+        named = [F.col(quoted_name(name)) for name in flow.groups]
+        return [F.lit(0), *named, *([] if time is None else [time]), *map(column_of, given)]
 
     def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
         return self._small.slate.read(spark, columns)

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
@@ -25,8 +26,9 @@ from headrace.errors import InvalidArgument, OffsetOutOfRange
 from headrace.flows.scratch import scratch_file
 from headrace.flows.session import cores
 from headrace.log.contract import META
+from headrace.schema import parse_ddl
 from headrace.time import UNSET
-from headrace.views.contract import MARK, OP, UPDATED_AT, Place
+from headrace.views.contract import AT, CHANGE, CORRECTIONS, MARK, OP, UPDATED_AT, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,10 +61,24 @@ class Range:
         return self.stop - self.start
 
 
+CHANGE_DDL = ", ".join(map(" ".join, zip(CHANGE, ("string", "timestamp", "bigint", "timestamp"), strict=True)))
+
+
 def spark_schema(topic: EmbeddedTopic) -> StructType:
-    """The topic's columns and the metadata, as Spark has them."""
-    schema = struct(f"{topic.describe().schema}, {META_DDL}")
-    return StructType([StructField(field.name, field.dataType, True) for field in schema])
+    """The topic's columns and the metadata, as Spark has them. Where the records are changes, what says so is called as
+    in the changes of a view."""
+    change = f", {CHANGE_DDL}" if topic.settings.changes else ""
+    schema = struct(f"{topic.describe().schema}{change}, {META_DDL}")
+    hidden = "op" if topic.settings.changes else None
+    return StructType([StructField(field.name, field.dataType, True) for field in schema if field.name != hidden])
+
+
+def columns_of(topic: EmbeddedTopic) -> pa.Schema:
+    """The topic's columns, without the metadata, as flows read them."""
+    if not topic.settings.changes:
+        return topic.schema
+    plain = [field for field in topic.schema if field.name != "op"]
+    return pa.schema([*plain, *parse_ddl(CHANGE_DDL)])
 
 
 def struct(ddl: str) -> StructType:
@@ -228,6 +244,21 @@ def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> Data
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.comes)
 
 
+def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) -> DataFrame:
+    """The records, each range in a task of its own. A task that is run again reads nothing: so a range that fails is
+    a task that failed once, and no end of the job."""
+    reader, where = _reading(replace(columns, then=None)), _where(columns.topic)
+
+    def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        for numbered in numbers:
+            if task is not None and task.attemptNumber() == 0:
+                for number in numbered.column(0).to_pylist():
+                    yield from reader(worker_topic(*where), [parts[number]])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
+
+
 class Slate:
     """A file that says what to read, and of which log: so that one plan, made once, serves every small batch. Spark's
     analysis, planning and half of a small batch's time are spared. Only where the workers are on this machine, and for
@@ -264,6 +295,8 @@ class _Reading:
     steps: tuple[Step, ...] | None
     changes: bool = False
     placeless: bool = False
+    plain_changes: bool = False
+    """Whether the changes are in a topic of the user's, where `op` says what they are."""
 
     def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
@@ -275,12 +308,32 @@ class _Reading:
 
     def _records(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
-            for batch in topic.batches(each.partition, each.start, each.stop, self.wanted):
+            for batch in self._stored(topic, each):
                 carries = each.carry_us != UNSET and "_progress" in self.wanted
                 if self.changes:
                     batch = batch.filter(pc.not_equal(batch.column(OP), "."))
                     batch = _of_rows(batch, ("_partition", "_offset") if self.placeless else ())
                 yield _carrying(batch, each.carry_us) if carries else batch
+
+    def _stored(self, topic: EmbeddedTopic, each: Range) -> Iterator[pa.RecordBatch]:
+        if not self.plain_changes:
+            return topic.batches(each.partition, each.start, each.stop, self.wanted)
+        stored = {OP: "op", UPDATED_AT: "_arrived_at"}
+        names = dict.fromkeys(stored.get(name, name) for name in self.wanted if name not in (AT, CORRECTIONS))
+        batches = topic.batches(each.partition, each.start, each.stop, list(names))
+        return (_with_change(batch, self.wanted, stored) for batch in batches)
+
+
+def _with_change(batch: pa.RecordBatch, wanted: Sequence[str], stored: Mapping[str, str]) -> pa.RecordBatch:
+    """Records of a topic of changes with the columns that the changes of a view have. One without `op` came."""
+    made = {
+        OP: lambda: pc.fill_null(batch.column("op"), "+"),
+        AT: lambda: pa.nulls(batch.num_rows, pa.timestamp("us", tz="UTC")),
+        CORRECTIONS: lambda: pa.array(np.zeros(batch.num_rows, np.int64)),
+    }
+    return pa.RecordBatch.from_arrays(
+        [made[name]() if name in made else batch.column(stored.get(name, name)) for name in wanted], names=list(wanted)
+    )
 
 
 def _reading(columns: Columns) -> _Reading:
@@ -288,7 +341,8 @@ def _reading(columns: Columns) -> _Reading:
     needed = {*columns.needed, *((OP, UPDATED_AT) if columns.changes else ())}
     wanted = [column for column in whole.names if column in needed] or ["_offset"]
     steps = None if columns.then is None else columns.then.steps
-    return _Reading(wanted, whole, steps, columns.changes, columns.placeless)
+    plain_changes = columns.topic.settings.changes
+    return _Reading(wanted, whole, steps, columns.changes, columns.placeless, plain_changes)
 
 
 def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.durations import from_us
 from headrace.errors import CannotRebuild, UnknownTopic, UnknownView
 from headrace.failpoints import reach
@@ -33,8 +35,6 @@ from headrace.views.reading import Diff, open_views
 from headrace.views.versions import beside
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.flows.flow import Flow
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.views.sqlite import SqliteViews
@@ -275,12 +275,17 @@ class _Beside(FlowLoop):
         return max((us for us in known if us is not None), default=None)
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
-        super()._commit(replace(batch, outgoing=[each for each in batch.outgoing if self._is_new(each, batch)]), close)
+        new = [self._that_is_new(each) for each in batch.outgoing]
+        super()._commit(replace(batch, outgoing=[each for each in new if each.rows.num_rows]), close)
 
-    def _is_new(self, outgoing: Outgoing, batch: Batch) -> bool:
+    def _that_is_new(self, outgoing: Outgoing) -> Outgoing:
+        rows = outgoing.rows
         if not self.repeats:
-            return True
-        return outgoing.target == DEAD_LETTERS and not self._given_up.issuperset(batch.buried)
+            return outgoing
+        if outgoing.target != DEAD_LETTERS:
+            return replace(outgoing, rows=rows.slice(0, 0))
+        places = zip(*(rows[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        return replace(outgoing, rows=rows.filter(pa.array([place not in self._given_up for place in places])))
 
 
 class _Waiting(Relay):

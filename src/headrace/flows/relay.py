@@ -6,6 +6,7 @@ repetition. So a relay that was killed after an append and before the outbox kne
 from __future__ import annotations
 
 import itertools
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from headrace.views.contract import ViewStore, Waiting
 
 if TYPE_CHECKING:
     from headrace.log.embedded.log import EmbeddedLog
+
+logger = logging.getLogger("headrace.flows")
 
 
 class Relay:
@@ -63,6 +66,10 @@ class Relay:
         topic = self._log.topic(letters[0]["topic"])
         stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(self._producer)
         self._stamps[DEAD_LETTERS] = stamp
-        topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
+        numbers = topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
         reach("relay.appended")
+        for number, letter in zip(numbers, letters, strict=True):
+            place = f"{letter['topic']}/{letter['partition']} offset {letter['offset']}"
+            said = letter["error"].partition("\n")[0]
+            logger.warning("flow %s: %s became dead letter %d: %s", self._flow, place, number, said)
         return len(letters)

@@ -17,7 +17,16 @@ from headrace.bloom import Filters
 from headrace.flows.partials import SOURCE
 from headrace.log.contract import META
 from headrace.time import UNSET
-from headrace.views.contract import WINDOW, Filtered, LedgerRow, Outgoing, Places, ViewStore
+from headrace.views.contract import (
+    WINDOW,
+    WINDOWS_COUNTED,
+    WINDOWS_MISSED,
+    Filtered,
+    LedgerRow,
+    Outgoing,
+    Places,
+    ViewStore,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -89,6 +98,8 @@ class Repeats:
         if target is not None and rows.num_rows:
             for name in WINDOW:
                 rows = rows.append_column(name, rows[self._time])
+            for name, count in (WINDOWS_MISSED, 1), (WINDOWS_COUNTED, 0):
+                rows = rows.append_column(name, pa.array(np.full(rows.num_rows, count)))
             out.outgoing.append(Outgoing(target, _plain(rows)))
 
     def _load(self) -> None:

@@ -15,7 +15,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import CannotRebuild, FlowChanged, IncompatibleSchema, InvalidArgument, UnknownTopic, ViewInUse
+from headrace.errors import (
+    CannotRebuild,
+    FlowChanged,
+    IncompatibleSchema,
+    InvalidArgument,
+    UnknownTopic,
+    UnknownView,
+    ViewInUse,
+)
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
@@ -47,7 +55,7 @@ STOP_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """How a flow does. `lag`: records it has not read. `rate`: records a second, lately. `read`: offsets it has read,
-    whoever ran it."""
+    whoever ran it. `committing_seconds`: how long the commit that is being made has taken."""
 
     flow: str
     state: str
@@ -61,6 +69,7 @@ class FlowStatus:
     restarts: int
     error: str
     read: int = 0
+    committing_seconds: float = 0.0
 
 
 class AppStatus(list[FlowStatus]):
@@ -153,7 +162,7 @@ class Running:
                 found = None if known is None else known.over(flow, self.spark)
                 if found is None:
                     made = compiled(flow, self._app, self.spark)
-                    self._refuse_target(flow)
+                    self._fit_target(flow)
                     found = self._checked[flow.name] = FlowQuery(made, self.spark)
                     for note in found.compiled.notes:
                         logger.warning("%s", note)
@@ -273,28 +282,54 @@ class Running:
         own = flow.records or flow.dedup is not None
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(flow.target)
-            if not own or _has_columns_of(flow, topic):
+            if not own:
+                return self._marked_as_changes(flow, topic)
+            if _has_columns_of(flow, topic):
                 return topic
         self.query(flow)  # what is wrong with its functions is said in our words
         schema, implied = target_schema(flow, self._app, self.spark)
         if own:
             return self._log.own_topic(flow.target, schema, **implied)
-        return self._log.create_topic(flow.target, schema, exist_ok=True, **{**implied, **settings})
+        return self._log.flow_topic(flow.target, schema, flow=flow.name, **{**implied, **settings})
 
-    def _refuse_target(self, flow: Flow) -> None:
-        """A topic that was there before may not have all that is written to it."""
+    def _marked_as_changes(self, flow: Flow, topic: EmbeddedTopic) -> EmbeddedTopic:
+        """A topic that was there before the flow may not know that it gets changes."""
+        writes_changes = flow.aggregates is not None or flow.retracts
+        if topic.settings.made_by or topic.settings.changes or not writes_changes or "op" not in topic.schema.names:
+            return topic
+        topic.alter(changes=True)
+        return self._log.topic(topic.name)
+
+    def _fit_target(self, flow: Flow) -> None:
+        """The topic a flow writes to may have fewer columns than its records: the flow's own gets them. Of any other,
+        InvalidArgument before the flow's first start; later, when the flow's topics have got columns more, those are
+        not written."""
         from headrace.flows.compile import target_schema
 
         if flow.target is None or flow.records or flow.dedup:
             return
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(flow.target)
-            written = target_schema(flow, self._app, self.spark)[0].names
-            for name in written if topic.settings.extra == "forbid" else ():
-                if name not in topic.schema.names:
-                    why = f"flow {flow.name!r} writes column {name!r}, and topic {topic.name!r} has none. Add it with "
-                    why += "topic.alter(schema=…), leave it out in .transform(…), or write to a topic of another name"
-                    raise InvalidArgument("name", flow.target, why)
+            schema, _ = target_schema(flow, self._app, self.spark)
+            if topic.settings.made_by == flow.name:
+                self._log.flow_topic(flow.target, schema, flow=flow.name)
+                return
+            missing = [name for name in schema.names if name not in topic.schema.names]
+            if not missing or topic.settings.extra != "forbid":
+                return
+            there = f"writes column {missing[0]!r}, and topic {topic.name!r} has none"
+            if flow.aggregates is None and self._has_begun(flow):
+                logger.warning("flow %s %s: it is left out. Add it with topic.alter(schema=…)", flow.name, there)
+                return
+            why = f"flow {flow.name!r} {there}. Add it with topic.alter(schema=…), leave it out in .transform(…), or "
+            why += "write to a topic of another name"
+            raise InvalidArgument("name", flow.target, why)
+
+    def _has_begun(self, flow: Flow) -> bool:
+        with contextlib.suppress(UnknownView):
+            open_views(self._log.home).state(flow.name, topics=True)
+            return True
+        return False
 
     def feed(self, flow: Flow, emit: Emit) -> EmbeddedTopic:
         """The topic with the changes of a flow's view, for flows over it."""
@@ -339,15 +374,17 @@ class Running:
         if self._supervisors:
             raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
         from headrace.flows.loop import wall_clock_us
+        from headrace.flows.supervise import Supervisor
 
         total, asked_us = 0, (self._clock_us or wall_clock_us)()
         loops = [self.loop(flow) for flow in self.flows]
+        work = [Supervisor(loop, self.begun, batch_rows) for loop in loops]
         try:
-            while (done := sum(loop.drain(batch_rows, asked_us) for loop in loops)) > 0:
+            while (done := sum(each.work_off(asked_us) for each in work)) > 0:
                 total += done
             if close:
-                for loop in loops:  # what is closed may go on to the next
-                    total += loop.drain(batch_rows, asked_us)
+                for loop, each in zip(loops, work, strict=True):  # what is closed may go on to the next
+                    total += each.work_off(asked_us)
                     loop.close_windows(all_of_them=True)
         except BaseException:
             self._loops.clear()  # a loop that failed is not where its last commit is
@@ -424,7 +461,7 @@ class Running:
         return [] if flow is None else [self._status(flow, beside(view, "next"))]
 
     def _status(self, flow: Flow, name: str | None = None) -> FlowStatus:
-        from headrace.errors import TopicReplaced, UnknownView
+        from headrace.errors import TopicReplaced
         from headrace.flows.supervise import Pulse
 
         supervisor = self._supervisors.get(name or flow.name)
@@ -452,6 +489,7 @@ class Running:
             pulse.restarts,
             pulse.error,
             read,
+            pulse.committing_seconds,
         )
 
     def close(self, *, keep_session: bool = False) -> None:

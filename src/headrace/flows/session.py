@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -229,6 +230,42 @@ def cancel(spark: SparkSession) -> None:
         context.cancelAllJobs()
     else:
         spark.interruptAll()
+
+
+def failed_tasks(spark: SparkSession, run: Callable[[], object], tasks: int) -> dict[int, str]:
+    """Runs a job of so many tasks: number -> error of each that failed at first. None, if it is not known: over Spark
+    Connect, and where a task that fails is not run again."""
+    context = _context(spark)
+    if context is None:
+        return {}
+    group = uuid.uuid4().hex
+    context.setJobGroup(group, "headrace looks for records that break the program")
+    try:
+        run()
+        return _errors_of_tasks(context, group, tasks)
+    except Exception:  # Spark's own records of its tasks are not for everybody: they may look otherwise tomorrow
+        return {}
+    finally:
+        context._jsc.clearJobGroup()
+
+
+def _errors_of_tasks(context: SparkContext, group: str, tasks: int) -> dict[int, str]:
+    scala = context._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    status, states = scala.statusStore(), context._jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr]
+    failed = context._jvm.java.util.ArrayList()  # type: ignore[union-attr]
+    failed.add(states.TaskStatus.FAILED)
+    tracker, out = context.statusTracker(), {}
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    for stage in (stage for job in jobs if job is not None for stage in job.stageIds):
+        known = tracker.getStageInfo(stage)
+        if known is None or known.numTasks != tasks:
+            continue  # of a table that is joined
+        found = status.taskList(stage, 0, 0, 2**31 - 1, states.TaskSorting.ID, failed)
+        for number in range(found.size()):
+            task = found.apply(number)
+            out[task.index()] = task.errorMessage().get()
+    return out
 
 
 @contextlib.contextmanager

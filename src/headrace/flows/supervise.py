@@ -1,9 +1,10 @@
 """A flow that is kept running: waiting for records, working through them, starting again after errors, and getting
 past records that break its program. Owns one thread per flow, and what is known of how it does.
 
-An error of a batch is met with smaller batches, down to the one record that causes it: that becomes a dead letter, and
-the rest goes on. If too many do, the program is wrong, not the data: the flow stops. Errors of the surroundings (a full
-disk, say) are tried again with growing pauses. Fenced, changed, without its home or session, a flow stops at once."""
+After an error of a batch the next ones are small and grow again. In the one that fails, the records that cause it are
+looked for, all at once: they become dead letters, and the rest of the batch goes on. If too many do, the program is
+wrong, not the data: the flow stops, and these are no letters. Errors of the surroundings (a full disk, say) are tried
+again with growing pauses. Fenced, changed, without its home or session, a flow stops at once."""
 
 from __future__ import annotations
 
@@ -63,6 +64,12 @@ LOOK_SECONDS = 1.0
 """A quiet flow looks so often whether time alone has closed a window."""
 DEAD_MIN, DEAD_SHARE = 20, 0.1
 """More dead letters than both, among the records since the first, and the flow stops."""
+COMMIT_SECONDS = 2.0
+"""Commits are not to take longer: meanwhile no other flow of the home commits."""
+PACE_FIRST, PACE_MIN = 50_000, 1_000
+"""So many records the first batch has at most, and any other whatever commits take."""
+ROWS_FIRST, GROWTH = 64, 8
+"""So many records the batch after an error has, and so many times as many the next one."""
 
 
 @dataclass(slots=True)
@@ -77,6 +84,7 @@ class Pulse:
     restarts: int = 0
     batch_seconds: float = 0.0
     error: str = ""
+    committing_since: float | None = None
     recent: list[tuple[float, int]] = field(default_factory=list)
 
     def count(self, rows: int, seconds: float) -> None:
@@ -85,6 +93,12 @@ class Pulse:
         self.batches += 1
         self.batch_seconds = seconds
         self.recent = [*[(at, some) for at, some in self.recent if at > now - 5][-1000:], (now, rows)]
+
+    @property
+    def committing_seconds(self) -> float:
+        """How long the commit that is being made has taken."""
+        since = self.committing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def rate(self) -> float:
@@ -97,14 +111,17 @@ class Pulse:
 class Supervisor:
     """One flow's thread. `again` makes a new loop, begun, after each error."""
 
-    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop]) -> None:
+    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop], batch_rows: int | None = None) -> None:
         self._flow, self._again = loop.flow, again
         self._loop: FlowLoop | None = loop
         self.pulse = Pulse(loop.flow.name)
         self.error: BaseException | None = None
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
-        self._limit: int | None = None
+        self._limit = self._rows_max = batch_rows or loop.batch_rows
+        self._pace = PACE_FIRST
+        self._trouble = False
+        self._suspect: tuple[str, int, int] | None = None
         self._since_first_dead = 0
 
     def start(self) -> None:
@@ -117,11 +134,13 @@ class Supervisor:
         """Whether it has ended. Not by the thread's own join: one that Ctrl-C interrupts takes the thread for ended."""
         return self._ended.wait(timeout)
 
-    def work_off(self) -> None:
-        """All there is, here and now, in place of `start`. Errors are raised; a record that breaks the program becomes
-        a dead letter."""
+    def work_off(self, asked_us: int | None = None) -> int:
+        """All there is, here and now, in place of `start`: how many records. Errors are raised; a record that breaks
+        the program becomes a dead letter. Silence counts up to `asked_us`."""
         assert self._loop is not None
+        before, self._loop.asked_us = self.pulse.rows, asked_us
         self._live(self._loop, to_end=True)
+        return self.pulse.rows - before
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -181,18 +200,27 @@ class Supervisor:
                     loop.wait(seen, LOOK_SECONDS)
                     continue
                 self.pulse.count(batch.rows, time.monotonic() - began)
-                waiting = committer.submit(loop.commit, batch)
+                waiting = committer.submit(self._commit, loop, batch)
             if waiting is not None:
                 waiting.result()
             loop.report(now=True)
+
+    def _commit(self, loop: FlowLoop, batch: Batch) -> None:
+        """No flow's commit holds up those of others for long: after a long one, batches are smaller."""
+        self.pulse.committing_since = time.monotonic()
+        try:
+            loop.commit(batch)
+        finally:
+            self.pulse.committing_since = None
+        self._pace = paced(self._pace, batch.rows, loop.position.held_seconds)
 
     def _next(self, loop: FlowLoop, waiting: Future[None] | None) -> Batch | None:
         """The next batch; smaller ones after an error, down to the record that is to blame."""
         while True:
             try:
-                batch = loop.prepare(self._limit)
+                batch = loop.prepare(min(self._limit, self._pace))
             except Exception as error:
-                if isinstance(error, FATAL):
+                if isinstance(error, FATAL) or not loop.computing:
                     raise
                 loop.refuse_lost()
                 if isinstance(error, StorageError | OSError) or _of_the_connection(error):
@@ -202,31 +230,67 @@ class Supervisor:
                 if waiting is not None:
                     waiting.result()  # what comes now is slow, and must be in order
                     waiting = None
-                self._divide(loop, error)
+                batch = self._divide(loop, error)
                 if self._stop.is_set():
                     return None
-                continue
-            if batch is not None and self._limit is not None:
+                if batch is None:
+                    continue
+            if batch is not None and self._trouble:
                 self._since_first_dead += batch.rows
-                self._limit = None if batch.rows * 2 >= loop.batch_rows else batch.rows * 2
+                self._limit = min(batch.rows * GROWTH, self._rows_max)
+                self._trouble = self._limit < self._rows_max
             return batch
 
-    def _divide(self, loop: FlowLoop, error: Exception) -> None:
+    def _divide(self, loop: FlowLoop, error: Exception) -> Batch | None:
+        """What can be done of the planned batch, without the records that are to blame; None: a smaller one comes
+        next."""
         rows = loop.planned_rows
-        if rows > 1:
+        if rows > ROWS_FIRST and not self._trouble:
+            self._limit, self._trouble = ROWS_FIRST, True
+            return None
+        self._trouble = True
+        found = dict(loop.culprits())
+        loop.refuse_lost()
+        if self._stop.is_set():  # what runs is given up: it has told nothing
+            return None
+        if not found and rows > 1:  # nobody can tell, or it is not one record alone
             self._limit = rows // 2
-            return
-        if rows == 0:
-            raise error
-        letter = "".join(traceback.format_exception(error))
-        logger.warning("flow %s: a record became a dead letter: %s", self.pulse.flow, first_line(error))
-        loop.bury(first_line(error), letter)
-        self.pulse.dead += 1
-        self._since_first_dead += 1
-        if self.pulse.dead > DEAD_MIN and self.pulse.dead > DEAD_SHARE * self._since_first_dead:
-            raise TooManyDeadLetters(
-                flow=self.pulse.flow, dead=self.pulse.dead, records=self._since_first_dead, last=first_line(error)
-            ) from error
+            return None
+        told = {place: f"{said(text)}\n{text}" for place, text in found.items()}
+        if not told:
+            place = loop.only_record()
+            if self._suspect != place:  # it may have been something else: once more
+                self._suspect = place
+                return None
+            told = {place: f"{first_line(error)}\n{''.join(traceback.format_exception(error))}"}
+        dead, records = self.pulse.dead + len(told), self._since_first_dead + rows
+        if dead > DEAD_MIN and dead > DEAD_SHARE * records:
+            last = next(reversed(told.values())).partition("\n")[0]
+            raise TooManyDeadLetters(flow=self.pulse.flow, dead=dead, records=records, last=last) from error
+        try:
+            batch = loop.prepare_without(told)
+        except Exception as other:
+            if rows == 1 or isinstance(other, (*FATAL, StorageError, OSError)):
+                raise
+            self._limit = rows // 2  # others are to blame, too
+            return None
+        self.pulse.dead = dead
+        return batch
+
+
+def paced(pace: int, rows: int, seconds: float) -> int:
+    """How many records a batch has at most, after one of `rows` took so long to commit."""
+    if seconds > COMMIT_SECONDS:
+        return max(int(min(rows, pace) * COMMIT_SECONDS / seconds), PACE_MIN)
+    return pace * 4 if rows >= pace and seconds < COMMIT_SECONDS / 4 else pace
+
+
+def said(text: str) -> str:
+    """The one line of a task's error that a person reads first: what the user's function raised, or Spark."""
+    _, raised, trace = text.partition("Traceback (most recent call last):")
+    lines = (trace if raised else text).partition("\n\tat ")[0].splitlines()
+    known = [line.strip() for line in lines if line.strip() and not (raised and line[0].isspace())]
+    return known[-1 if raised else 0] if known else text.partition("\n")[0]
 
 
 def _of_the_connection(error: Exception) -> bool:

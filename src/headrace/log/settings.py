@@ -31,6 +31,10 @@ class TopicSettings:
     """Whether unknown fields ever were kept: then old records have some, whatever `extra` is now."""
     partitions_added: bool = False
     """Whether there once were fewer: then a key's records may lie in several partitions."""
+    changes: bool = False
+    """Whether its records are changes of rows: `op` says of each whether the row came, '+', or went, '-'."""
+    made_by: str = ""
+    """The flow that made the topic, and gives it the columns that its records get."""
 
 
 @dataclass(frozen=True, slots=True)

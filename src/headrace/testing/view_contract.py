@@ -821,7 +821,7 @@ class MergeContract(Setting):
         cents = st.integers(-(10**30), 10**30).map(lambda n: Decimal(n).scaleb(-2, _WIDE))
         batches = data.draw(
             st.lists(
-                st.lists(st.tuples(st.none() | st.integers(-(2**50), 2**50), st.none() | cents), max_size=4), max_size=4
+                st.lists(st.tuples(st.none() | st.integers(-(2**64), 2**64), st.none() | cents), max_size=4), max_size=4
             )
         )
         spec = _sums("v")
@@ -834,18 +834,48 @@ class MergeContract(Setting):
             assert row[name] == (sum(map(Fraction, values)) if values else None)
 
     @pytest.mark.parametrize("first", [2**63 - 1, -(2**63)])
-    def test_a_sum_beyond_64_bits_is_refused_and_nothing_changed(self, store: Any, views: Any, first: int) -> None:
+    def test_a_sum_beyond_64_bits_makes_its_column_wider(self, store: Any, views: Any, first: int) -> None:
         spec = _sums("v")
         state = store.begin(spec)
         state = store.commit(state, commit(state, _summed(spec, [(first, None)])))
+        assert views.to_arrow("v").schema.field("whole").type == pa.int64()
         one = 1 if first > 0 else -1
-        with pytest.raises(DoesNotFit, match="bigint") as error:
-            store.commit(state, commit(state, _summed(spec, [(-one, Decimal(1)), (one, None), (one, None)])))
-        assert str(first) in error.value.sum
-        assert store.state("v") == state and rows(views, "v")[0]["whole"] == first
-        assert rows(views, "v")[0]["money"] is None
-        state = store.commit(state, commit(state, _summed(spec, [(-one, None)])))
-        assert rows(views, "v")[0]["whole"] == first - one
+        for added, total in (one, first + one), (first, 2 * first + one), (-one, 2 * first), (-first, first):
+            state = store.commit(state, commit(state, _summed(spec, [(added, None)])))
+            table = views.to_arrow("v")
+            assert table["whole"].to_pylist() == [total]
+            assert table.schema.field("whole").type == pa.decimal128(38, 0), "from then on"
+        state = store.begin(spec)  # by a program that is started again
+        assert views.to_arrow("v").schema.field("whole").type == pa.decimal128(38, 0)
+        assert views.query("SELECT whole FROM v")["whole"].to_pylist() == [first]
+        state = store.commit(state, commit(state, _summed(spec, [(first, None)])))
+        found = views.query("SELECT whole FROM v")["whole"]
+        assert found.to_pylist() == [2 * first] and found.type == pa.decimal128(38, 0)
+
+    def test_partial_sums_beyond_64_bits_add_up_to_one_that_fits(self, store: Any, views: Any) -> None:
+        spec = _sums("v")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, _summed(spec, [(2**64, None), (-(2**64), None), (7, None)])))
+        assert rows(views, "v")[0]["whole"] == 7
+
+    def test_a_sum_that_becomes_wider_is_watched_on(self, store: Any, views: Any) -> None:
+        spec = _sums("v")
+        state = store.begin(spec)
+        with views.watch("v", timeout="5 seconds") as watch:
+            state = store.commit(state, commit(state, _summed(spec, [(2**62, None)])))
+            store.commit(state, commit(state, _summed(spec, [(2**62, None)])))
+            seen = [next(watch) for _ in range(3)]
+        assert [(each["op"], each["whole"]) for each in seen] == [("+", 2**62), ("-", 2**62), ("+", 2**63)]
+
+    def test_a_commit_that_is_rolled_back_makes_no_column_wider(self, store: Any, views: Any) -> None:
+        a, b = _sums("a"), _sums("b")
+        state, other = store.begin(a), store.begin(b)
+        store.commit(state, commit(state, _summed(a, [(1, Decimal("9" * 36))])))
+        state = store.state("a")
+        with pytest.raises(DoesNotFit):
+            store.commit(state, commit(state, _summed(a, [(2**64, Decimal("9" * 36))])))
+        store.commit(other, commit(other, _summed(b, [(1, None)])))
+        assert views.to_arrow("b").schema.field("whole").type == pa.int64()
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -1772,7 +1802,7 @@ def _tailed(columns: dict[str, pa.Array], count: int) -> pa.Table:
 
 
 def _sums(name: str) -> FlowSpec:
-    slots = (SlotColumn("whole", "bigint", "add"), SlotColumn("money", "decimal(38,2)", "add"))
+    slots = (SlotColumn("whole", "decimal(38,0)", "whole"), SlotColumn("money", "decimal(38,2)", "add"))
     results = (Result("whole", "bigint", ("whole",)), Result("money", "decimal(38,2)", ("money",)))
     return FlowSpec(name, "shop", ("clicks",), ViewSpec(name, (), slots, results))
 
@@ -1780,7 +1810,7 @@ def _sums(name: str) -> FlowSpec:
 def _summed(spec: FlowSpec, records: Sequence[tuple[int | None, Decimal | None]]) -> pa.Table:
     assert spec.view is not None
     columns = {
-        "whole": pa.array([record[0] for record in records], pa.int64()),
+        "whole": pa.array([record[0] for record in records], pa.decimal128(38, 0)),
         "money": pa.array([record[1] for record in records], pa.decimal128(38, 2)),
     }
     return _tailed(columns, len(records))

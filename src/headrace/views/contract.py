@@ -11,7 +11,7 @@ After a crash the store is as some commit left it. A commit whose outcome is unk
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.aggregates import Aggregate, Rule
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WINDOW = ("window_start", "window_end")
+WINDOWS_MISSED, WINDOWS_COUNTED = "windows_missed", "windows_counted"
+"""Of a dropped record: of how many windows it is no part, because it came too late, and of how many it is."""
 COUNTS_FROM, ON_TIME_FROM = "/counts_from", "/on_time_from"
 TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
 
+WIDE = "decimal(38,0)"
+"""What holds every sum of whole numbers."""
 OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change__corrections", "change__updated_at")
 """What says what became of a row of a view, and when: columns of a stream of its changes. `change__at` is the last
 instant of the row's window: what is made of changes has no other time."""
@@ -75,6 +79,8 @@ class Result:
     slots: tuple[str, ...]
     unless: str = ""
     """Null, when that slot is 0: what was summed has all gone again."""
+    widened: bool = False
+    """Of a sum of whole numbers: one did not fit `type`, so readers see the column as `WIDE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +133,27 @@ class ViewSpec:
 
     @property
     def result_columns(self) -> list[Column]:
-        """What a result has, in order."""
+        """What a result has, in order, on its way to a topic or a transform: there a sum that does not fit is null."""
         return [*self.places, *(Column(result.name, result.type) for result in self.results)]
 
     @property
     def columns(self) -> list[Column]:
         """What readers see, in order."""
         tail = [Column("_status", "string"), Column("_corrections", "bigint"), Column("_updated_at", "timestamp")]
-        seen = self.result_columns if self.shaped is None else [*self.places, *self.shaped]
-        return [*seen, *tail]
+        results = [Column(result.name, WIDE if result.widened else result.type) for result in self.results]
+        return [*self.places, *(results if self.shaped is None else self.shaped), *tail]
+
+    @property
+    def whole_sums(self) -> list[Result]:
+        """The results that are sums of whole numbers."""
+        rules = {slot.name: slot.rule for slot in self.slots}
+        return [each for each in self.results if len(each.slots) == 1 and rules[each.slots[0]] == "whole"]
+
+
+def widened(view: ViewSpec, results: Collection[str]) -> ViewSpec:
+    """The view, of which these sums have not fit their type."""
+    made = tuple(replace(each, widened=True) if each.name in results else each for each in view.results)
+    return replace(view, results=made)
 
 
 def change_columns(view: ViewSpec) -> list[Column]:
@@ -150,7 +168,19 @@ def feed_topic(view: str, emit: Emit) -> str:
 
 def feed_columns(view: ViewSpec) -> list[Column]:
     """What such a change has, besides what marks one: the result, and what other views can merge."""
-    return [*view.result_columns, *(Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name))]
+    sums = [Column(whole_of(result.name), WIDE) for result in view.whole_sums]
+    kept = [Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name)]
+    return [*view.result_columns, *sums, *kept]
+
+
+def whole_of(result: str) -> str:
+    """The column with a sum of whole numbers of any size."""
+    return f"{result}__whole"
+
+
+def wholes_in(columns: Collection[str]) -> list[str]:
+    """Those of the columns of a view's changes that are there for sums alone."""
+    return [name for name in map(whole_of, columns) if name in columns]
 
 
 def is_fed(slot: str) -> bool:
@@ -255,6 +285,7 @@ class FlowSpec:
         late = f"correct(within={format_duration(self.within_us)!r})" if self.within_us else "drop()"
         return {
             "source": ", ".join(sorted(self.sources)),
+            "read as": "changes" if self.view is not None and self.view.retracts else "records",
             "window": self.window or "none",
             "grace": repr(format_duration(self.grace_us)),
             "late": late,
@@ -301,6 +332,8 @@ class FlowState:
     """Another text each time those who watch must begin anew: of one line, changes follow each other by sequence."""
     buried: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
     """Topic -> (partition, offset) of records that were given up; only for who asks (`Views.buried`)."""
+    held_seconds: float = field(default=0.0, compare=False)
+    """How long the commit that made this state kept others from committing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ were not finite. Also what SQLite lacks to add decimals, so that a merge is one 
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 
 from headrace.errors import DoesNotFit
-from headrace.views.values import arrow_type
+from headrace.views.values import arrow_type, as_whole
 
 __all__ = ["exact_sum", "register", "rounded"]
 
@@ -84,7 +85,8 @@ def rounded(text: str | None) -> float | str | None:
 
 
 def register(db: sqlite3.Connection, problems: list[DoesNotFit]) -> None:
-    """Makes the functions known to a connection. An error cannot pass through SQLite: it is left in `problems`."""
+    """Makes the functions known to a connection. An error cannot pass through SQLite: it is left in `problems`.
+    `hr_widened()`: the slots with a sum that did not fit 64 bits, since it was last asked, as JSON."""
 
     def add_decimals(old: str, new: str, ddl: str) -> str:
         total = _WIDE.add(Decimal(old), Decimal(new))
@@ -93,11 +95,21 @@ def register(db: sqlite3.Connection, problems: list[DoesNotFit]) -> None:
             raise OverflowError
         return format(total, "f")
 
-    def no_fit(old: int, new: int) -> None:
-        problems.append(DoesNotFit(sum=f"{old} + {new}", type="bigint"))
-        raise OverflowError
+    wide: set[str] = set()
+
+    def add_whole(old: int | str, new: int | str, slot: str) -> int | str:
+        total = as_whole(int(old) + int(new))
+        if isinstance(total, str):
+            wide.add(slot)
+        return total
+
+    def widened() -> str:
+        found = json.dumps(sorted(wide))
+        wide.clear()
+        return found
 
     db.create_function("hr_add_decimal", 3, add_decimals, deterministic=True)
-    db.create_function("hr_no_fit", 2, no_fit, deterministic=True)
+    db.create_function("hr_add_whole", 3, add_whole)
+    db.create_function("hr_widened", 0, widened)
     db.create_function("hr_add_exact", 2, add, deterministic=True)
     db.create_function("hr_round_exact", 1, rounded, deterministic=True)

@@ -29,6 +29,7 @@ from headrace.views.contract import (
     ViewSpec,
     feed_columns,
     feed_topic,
+    whole_of,
 )
 from headrace.views.merging import Changes, ending_after
 from headrace.views.tables import ViewTables, quoted
@@ -46,7 +47,8 @@ def fed(tables: ViewTables) -> tuple[str, list[Column]]:
         kind = next(slot.type for slot in spec.slots if slot.name == RECORD)
         return f"s.{quoted(RECORD)}", [Column(OP, "string"), Column(RECORD, kind)]
     seen, columns = {column.name for column in spec.result_columns}, feed_columns(spec)
-    kept = [f"s.{quoted(column.name)}" for column in columns if column.name not in seen]
+    sums = {whole_of(name): sql for name, sql in tables.whole_sums().items()}
+    kept = [sums.get(column.name, f"s.{quoted(column.name)}") for column in columns if column.name not in seen]
     tail = [Column(CORRECTIONS, "bigint"), Column(UPDATED_AT, "timestamp")]
     sql = ", ".join([tables.results(), *kept, "s._corrections", "s._updated_at"])
     return sql, [Column(OP, "string"), *columns, *tail]

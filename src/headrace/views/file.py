@@ -168,6 +168,7 @@ class ViewsFile:
                 with contextlib.suppress(sqlite3.Error):
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
+                    self._db.execute("SELECT hr_widened()")  # forgets sums of rows that are not there
                 if self._problems:
                     problem = self._problems[0]
                     self._problems.clear()

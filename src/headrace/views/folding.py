@@ -17,7 +17,9 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
         return []
     tables = tables_of(spec.view)
     was_closed, was_reachable = db.execute("SELECT closed, reachable FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    partials = None if commit.partials is None else merging.in_order(spec.view, commit.partials)
+    partials = None
+    if commit.partials is not None:
+        partials = merging.in_order(spec.view, merging.with_whole(spec.view, commit.partials))
     if partials is not None and spec.view.retracts and (gone := flow_rows.not_kept(db, spec)) is not None:
         partials = merging.ending_after(partials, gone)  # such rows have gone, and would begin anew
     if partials is not None and partials.num_rows and spec.view.windows == "sliding":

@@ -24,7 +24,17 @@ from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.contract import WINDOW, Column, Emit, SlotColumn, ViewSpec, change_columns
 from headrace.views.tables import ViewTables, quoted, value_type
-from headrace.views.values import NAN, arrow_type, as_column, decode, encode, text_of_us, us_column, us_of
+from headrace.views.values import (
+    NAN,
+    arrow_type,
+    as_column,
+    decode,
+    encode,
+    encode_whole,
+    text_of_us,
+    us_column,
+    us_of,
+)
 
 __all__ = [
     "Changes",
@@ -47,6 +57,7 @@ __all__ = [
     "staged",
     "staged_rows",
     "take_out",
+    "with_whole",
 ]
 
 Row = tuple[Any, ...]
@@ -87,6 +98,15 @@ def numbered(rows: pa.Table, names: Iterable[str]) -> npt.NDArray[np.int64]:
     return number
 
 
+def with_whole(spec: ViewSpec, partials: pa.Table) -> pa.Table:
+    """The rows with sums of whole numbers in a type that holds all of them: Arrow may add them, too."""
+    for slot in spec.slots:
+        if slot.rule == "whole":
+            at = partials.column_names.index(slot.name)
+            partials = partials.set_column(at, slot.name, partials[slot.name].cast(arrow_type(slot.type)))
+    return partials
+
+
 def merge(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
     """Merges rows of key columns and slots; a `distinct` slot comes as a list of values, a `counted` one as a list of
     values with their counts. Not `kept` ones: see `retracting`."""
@@ -105,15 +125,25 @@ def _upsert(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> N
         if partials[name].null_count:
             whole = pc.and_(whole, partials[name].is_valid().combine_chunks())
     keyed = partials if whole.true_count == len(whole) else partials.filter(whole)
-    _many(db, tables.upsert, _columns(tables, keyed))
+    _many(db, tables.upsert, _columns(db, tables, keyed))
     if keyed is not partials:
-        for row in zip(*_columns(tables, partials.filter(pc.invert(whole))), strict=True):
+        for row in zip(*_columns(db, tables, partials.filter(pc.invert(whole))), strict=True):
             _put(db, tables, row)
 
 
-def _columns(tables: ViewTables, partials: pa.Table) -> list[list[Any]]:
+def _columns(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> list[list[Any]]:
     begin, rows = tables.begins, partials.num_rows
-    return [[begin[name]] * rows if name in begin else encode(partials[name]) for name in tables.names]
+    out = []
+    for name in tables.names:
+        if name in begin:
+            out.append([begin[name]] * rows)
+        elif name in tables.whole:
+            out.append(encode_whole(partials[name]))
+            if str in set(map(type, out[-1])):
+                db.execute("SELECT hr_add_whole(?, 0, ?)", (str(2**63), name))  # which notes that there is one
+        else:
+            out.append(encode(partials[name]))
+    return out
 
 
 def _many(db: sqlite3.Connection, statement: Any, columns: list[list[Any]]) -> None:

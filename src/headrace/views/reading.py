@@ -40,13 +40,14 @@ from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
 from headrace.views import versions
-from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
+from headrace.views.contract import WIDE, Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.file import FILE, refuse_inherited, translate
 from headrace.views.flow_rows import spec_of, state_of, whole
 from headrace.views.tables import NUMBER, quoted, tables_of
 from headrace.views.values import (
     NAN,
     arrow_type,
+    as_whole,
     bound,
     declared_type,
     decode,
@@ -855,6 +856,8 @@ def _column(values: list[Any], doubles: Callable[[], bool]) -> pa.Array:
         return pa.array([None if value is None else encode_value(value) for value in values])
     if len(kinds) > 1:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
+    if kinds == {int} and any(value is not None and isinstance(as_whole(value), str) for value in values):
+        return pa.array(values, arrow_type(WIDE))
     if kinds == {datetime}:
         zone = next(value for value in values if value is not None).tzinfo
         return pa.array(values, pa.timestamp("us", tz="UTC" if zone else None))

@@ -25,12 +25,10 @@ from headrace.views.values import I64, INSTANT, decode, encode, time_column, us_
 
 __all__ = ["spread"]
 
-ADDED = {"add": "sum", "least": "min", "greatest": "max"}
+ADDED = {"add": "sum", "whole": "sum", "least": "min", "greatest": "max"}
 """Rule -> how Arrow merges numbers by it."""
 PAIRS_MAX = 1_000_000
 """So many records, each in a window, are looked at together; of one window all."""
-SUM_MAX = 2.0**62
-"""Numbers that may come to more are left to the store, which says so when they do not fit."""
 
 
 def spread(
@@ -147,9 +145,7 @@ def _merged(tables: ViewTables, rows: pa.Table, window: I64) -> pa.Table:
     functions = {slot.name: ADDED.get(slot.rule, "") for slot in tables.spec.slots}
     for name, function in functions.items():
         kind = rows.schema.field(name).type if function else pa.null()
-        if not types.is_integer(kind):
-            return rows
-        if function == "sum" and np.abs(rows[name].fill_null(0).to_numpy().astype(np.float64)).sum() > SUM_MAX:
+        if not types.is_integer(kind) and name not in tables.whole:
             return rows
     functions |= {"_corrections": "sum", "_updated_at": "max"}
     asked = rows.select(list(functions)).append_column("/window", pa.array(window))

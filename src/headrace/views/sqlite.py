@@ -22,7 +22,17 @@ import pyarrow as pa
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.views import feeding, merging, versions, watchers
-from headrace.views.contract import Commit, Emit, Filtered, FlowSpec, FlowState, Outgoing, Waiting, feed_topic
+from headrace.views.contract import (
+    Commit,
+    Emit,
+    Filtered,
+    FlowSpec,
+    FlowState,
+    Outgoing,
+    Waiting,
+    feed_topic,
+    widened,
+)
 from headrace.views.file import TIME_SHARE, ViewsFile
 from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, spec_of, state_of, text
 from headrace.views.folding import fold
@@ -47,6 +57,9 @@ class SqliteViews(ViewsFile):
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
             taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
             spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
+            if known is not None and known.view is not None and spec.view is not None and not replace:
+                wide = [each.name for each in known.view.results if each.widened]
+                spec = replace_spec(spec, view=widened(spec.view, wide))
             text = json.dumps(spec.as_json())
             if known is not None and replace:
                 self._drop(db, known)
@@ -325,26 +338,41 @@ class SqliteViews(ViewsFile):
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
         """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
-        began = time.monotonic()
         with self._writing() as db:
+            began = time.monotonic()
             reach("view.begun")
             self._check(db, flow, commit.sequence)
             closed = text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
-            outgoing = [*commit.outgoing, *fold(db, self._known(db, flow.name), commit, closed)]
+            spec = self._known(db, flow.name)
+            outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
+            spec = self._widen(db, spec)
             if watched is not None:
                 watched.merged()
             reach("view.merged")
             note(db, flow.name, commit, closed)
             put_out(db, flow.name, commit.sequence, outgoing)
             if watched is not None:
-                watched.keep(commit.sequence + 1)
+                assert spec.view is not None
+                watched.keep(commit.sequence + 1, spec.view)
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
-        self._give_back_for(TIME_SHARE * (time.monotonic() - began))
+        state = replace_spec(state, held_seconds=time.monotonic() - began)
+        self._give_back_for(TIME_SHARE * state.held_seconds)
         self._checkpoint_if_due()
         return state
+
+    def _widen(self, db: sqlite3.Connection, spec: FlowSpec) -> FlowSpec:
+        """Notes which columns have a sum, for the first time, that does not fit their type."""
+        if spec.view is None or not tables_of(spec.view).whole:
+            return spec
+        wide = set(json.loads(*db.execute("SELECT hr_widened()").fetchone()))
+        new = [each.name for each in spec.view.whole_sums if not each.widened and each.slots[0] in wide]
+        if new:
+            spec = replace_spec(spec, view=widened(spec.view, new))
+            db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(spec.as_json()), spec.name))
+        return spec
 
     def _check(self, db: sqlite3.Connection, flow: FlowState, sequence: int | None) -> None:
         found = db.execute("SELECT epoch, sequence FROM _flows WHERE flow = ?", (flow.name,)).fetchone()

@@ -29,7 +29,7 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.values import arrow_type, declared
+from headrace.views.values import BY_VALUE, WHOLE, arrow_type, declared
 
 __all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
 
@@ -43,6 +43,9 @@ ROW = "/row"
 NUMBER = "/number"
 """Of a row that a transform made, among those of its result."""
 
+
+INTEGER = "'integer'"
+"""As SQLite's typeof() says it."""
 
 VERSIONS = ("next", "previous")
 """`views/next`: a version of the view `views` beside it; see `versions`."""
@@ -68,6 +71,7 @@ class ViewTables:
         self.counted = [slot for slot in spec.slots if slot.rule == "counted"]
         self.kept = [slot for slot in spec.slots if slot.rule == "kept"]
         self.merged = [slot for slot in spec.slots if slot.rule == "merged"]
+        self.whole = {slot.name for slot in spec.slots if slot.rule == "whole"}
         window = [f"{quoted(name)} UTC_TIMESTAMP" for name in WINDOW] if spec.window_us else []
         groups = [f"{quoted(each.name)} {declared(arrow_type(each.type), column=each.name)}" for each in spec.groups]
         finished = [slot.of for slot in spec.slots if slot.rule == "finished"]
@@ -188,26 +192,37 @@ class ViewTables:
         return quoted(f"{self.spec.name}/values/{slot.name}")
 
     def results(self) -> str:
-        """The columns of results, for a SELECT from the state's table as `s`."""
-        return ", ".join([*self._places(), *self._results()])
+        """The columns of results, for a SELECT from the state's table as `s`; a sum that does not fit is null."""
+        sums = {result.name for result in self.spec.whole_sums}
+        results = [
+            f"{f'CASE typeof({sql}) WHEN {INTEGER} THEN {sql} END' if name in sums else sql} AS {quoted(name)}"
+            for name, sql in self._results().items()
+        ]
+        return ", ".join([*self._places(), *results])
+
+    def whole_sums(self) -> dict[str, str]:
+        """Result -> the SQL of a sum of whole numbers, of any size."""
+        results = self._results()
+        return {result.name: results[result.name] for result in self.spec.whole_sums}
 
     def _places(self) -> list[str]:
         return [f"s.{quoted(column.name)} AS {quoted(column.name)}" for column in self.spec.places]
 
-    def _results(self) -> list[str]:
+    def _results(self) -> dict[str, str]:
         types = {slot.name: slot.type for slot in self.spec.slots}
-        out = []
+        out = {}
         for result in self.spec.results:
             slots = [f"s.{quoted(slot)}" for slot in result.slots]
             value = slots[0] if len(slots) == 1 else _ratio(*slots, type_above=types[result.slots[0]])
             value = f"CASE s.{quoted(result.unless)} WHEN 0 THEN NULL ELSE {value} END" if result.unless else value
-            out.append(f"{value} AS {quoted(result.name)}")
+            out[result.name] = value
         return out
 
     def seen(self) -> str:
         """The columns readers see, for a SELECT from the state's table as `s` and the shaped one, if any, as `f`."""
         made = [f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made]
-        values = self._results() if self.shaped is None else made
+        results = [f"{sql} AS {quoted(name)}" for name, sql in self._results().items()]
+        values = results if self.shaped is None else made
         tail = [f"{self.status()} AS _status", "s._corrections AS _corrections", "s._updated_at AS _updated_at"]
         return ", ".join([*self._places(), *values, *tail])
 
@@ -275,11 +290,17 @@ def _kind(ddl: str) -> str:
 
 
 def _slot_type(slot: SlotColumn) -> str:
+    if slot.rule == "whole":
+        return f"{WHOLE} COLLATE {BY_VALUE}"
     return "INTEGER" if slot.rule == "distinct" else declared(arrow_type(slot.type), column=slot.name)
 
 
 def _better(old: str, new: str, sign: str) -> str:
     return f"CASE WHEN {old} IS NULL OR {new} {sign} {old} THEN {new} ELSE {old} END"
+
+
+def _added(old: str, new: str, total: str) -> str:
+    return f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {total} END"
 
 
 def _merge(slot: SlotColumn, old: str, incoming: Callable[[str], str]) -> str:
@@ -289,11 +310,12 @@ def _merge(slot: SlotColumn, old: str, incoming: Callable[[str], str]) -> str:
             total = {
                 "DECIMAL_TEXT": f"hr_add_decimal({old}, {new}, '{slot.type}')",
                 "DOUBLE": f"CASE WHEN 'NaN' IN ({old}, {new}) THEN 'NaN' ELSE coalesce({old} + {new}, 'NaN') END",
-            }.get(
-                _kind(slot.type),
-                f"CASE typeof({old} + {new}) WHEN 'integer' THEN {old} + {new} ELSE hr_no_fit({old}, {new}) END",
-            )
-            return f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {total} END"
+            }.get(_kind(slot.type), f"{old} + {new}")
+            return _added(old, new, total)
+        case "whole":
+            name = slot.name.replace("'", "''")
+            wide = f"hr_add_whole({old}, {new}, '{name}')"
+            return _added(old, new, f"CASE typeof({old} + {new}) WHEN {INTEGER} THEN {old} + {new} ELSE {wide} END")
         case "least" | "greatest":
             return _better(old, new, "<" if slot.rule == "least" else ">")
         case "earliest" | "latest":

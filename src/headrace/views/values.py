@@ -28,12 +28,14 @@ from headrace.schema import parse_ddl, type_ddl
 __all__ = [
     "arrow_type",
     "as_column",
+    "as_whole",
     "bound",
     "check_column",
     "declared",
     "declared_type",
     "decode",
     "encode",
+    "encode_whole",
     "nested",
     "order_decimals",
     "register_converters",
@@ -46,6 +48,9 @@ __all__ = [
 I64 = npt.NDArray[np.int64]
 NAN = "NaN"
 BY_VALUE = "hr_decimal"
+WHOLE = "WHOLE_BLOB"
+"""The declared type of sums of whole numbers: with `BLOB` in its name SQLite stores an integer, or a text of more
+digits, as it is given."""
 JSON = "JSON_VALUE"
 _EPOCH = datetime(1970, 1, 1)
 
@@ -101,6 +106,7 @@ def declared_type(kind: str) -> pa.DataType | None:
 _RESULTS = {
     "BOOL": pa.bool_(),
     "INTEGER": pa.int64(),
+    WHOLE: pa.int64(),
     "DOUBLE": pa.float64(),
     "TEXT": pa.string(),
     "BLOB": pa.binary(),
@@ -129,6 +135,19 @@ def encode(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     if pa.types.is_floating(arrow) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value is not None and math.isnan(value) else value for value in values]
     return values
+
+
+def encode_whole(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Whole numbers as SQLite takes them: what does not fit 64 bits as text."""
+    try:
+        return list(column.cast(pa.int64()).to_pylist())
+    except pa.ArrowInvalid:
+        values = column.to_pylist()
+    return [None if value is None else as_whole(int(value)) for value in values]
+
+
+def as_whole(value: int) -> int | str:
+    return value if -(2**63) <= value < 2**63 else str(value)
 
 
 def _times_as_text(column: pa.ChunkedArray | pa.Array) -> list[Any]:
@@ -255,6 +274,7 @@ def register_converters() -> None:
     sqlite3.register_converter("LOCAL_TIMESTAMP", lambda raw: datetime.fromisoformat(raw.decode()))
     sqlite3.register_converter("ISO_DATE", lambda raw: date.fromisoformat(raw.decode()))
     sqlite3.register_converter("DECIMAL_TEXT", lambda raw: Decimal(raw.decode()))
+    sqlite3.register_converter(WHOLE, int)
     sqlite3.register_converter("BOOL", lambda raw: raw != b"0")
     sqlite3.register_converter(JSON, orjson.loads)
     # None for DOUBLE: a converter is given 15 digits of it.

@@ -206,8 +206,9 @@ class Record:
             for number, *values in self._db.execute(f"SELECT s._hr_number, {seen} FROM {source}"):
                 self._old.setdefault(number, []).append(tuple(values))
 
-    def keep(self, sequence: int) -> None:
-        """After all was changed, the frontier too: keeps what is different under the commit's sequence."""
+    def keep(self, sequence: int, view: ViewSpec) -> None:
+        """After all was changed, the frontier too: keeps what is different under the commit's sequence. `view`: as the
+        commit has left it."""
         tables = self._tables
         order = ", ".join(f"s.{name}" for name in tables.key) or "1"
         now = f"SELECT s.{tables.row}, {tables.seen()} FROM {tables.seen_from} WHERE s.{tables.row} IN"
@@ -219,7 +220,7 @@ class Record:
         gone = [("-", *row) for number, rows in self._old.items() if number not in new for row in rows]
         changed = gone + [change for number, rows in new.items() for change in _diff(self._old.get(number, []), rows)]
         if changed:
-            _keep(self._db, self._flow, sequence, _table(changed, watched_columns(tables.spec)))
+            _keep(self._db, self._flow, sequence, _table(changed, watched_columns(view)))
 
     def _end(self) -> None:
         for trigger in "UPDATE", "DELETE", "INSERT", "make", "unmake":

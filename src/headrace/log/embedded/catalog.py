@@ -191,12 +191,14 @@ class Catalog:
                     settings.cleanup,
                     "partitions were added, so a key's records lie in several: create a new topic and copy",
                 )
-            version = row.schema
-            if wanted is not None:
-                newest = SCHEMAS.get(tx.db, state.id, version)
-                assert newest is not None
-                from headrace.schema import schema_from_bytes
+            from headrace.schema import schema_from_bytes
 
+            version = row.schema
+            newest = SCHEMAS.get(tx.db, state.id, version)
+            assert newest is not None
+            if settings.changes and not old.changes:
+                _check_columns(schema_from_bytes(newest.arrow), settings)
+            if wanted is not None:
                 frozen = [*old.key, *([old.event_time] if old.event_time else [])]
                 evolved = evolve(schema_from_bytes(newest.arrow), wanted, frozen=frozen)
                 if schema_bytes(evolved) != newest.arrow:
@@ -282,7 +284,7 @@ def settings_of(
     fixed: tuple[str, ...] = (),
 ) -> TopicSettings:
     """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
-    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned"}
+    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned", "changes"}
     out: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
@@ -305,7 +307,7 @@ def settings_of(
             out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
         elif name == "retention_bytes":
             out[name] = None if value is None else _whole_number(value, name, 1, 2**62)
-        elif name == "versioned":
+        elif name in ("versioned", "changes"):
             out[name] = bool(value)
         else:
             out[name] = value
@@ -340,6 +342,8 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
 
     if settings.key:
         check_key_columns(schema, settings.key)
+    if settings.changes and ("op" not in schema.names or schema.field("op").type != pa.string()):
+        raise InvalidArgument("changes", True, "needs a column 'op string', which says whether a row came or went")
     column = settings.event_time
     if column is not None:
         if not isinstance(column, str):

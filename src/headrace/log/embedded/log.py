@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -82,6 +83,7 @@ class EmbeddedLog:
         max_ahead: Duration = "1 hour",
         forget: Duration = "7 days",
         extra: str = "forbid",
+        changes: bool = False,
         exist_ok: bool = False,
     ) -> EmbeddedTopic:
         """A new topic. `schema` is DDL text ("user string, at timestamp"), a `pa.Schema` or a Spark StructType.
@@ -104,6 +106,7 @@ class EmbeddedLog:
                 "max_ahead": max_ahead,
                 "forget": forget,
                 "extra": extra,
+                "changes": changes,
             }
         )
         return self._handle(self._catalog.create(name, schema, settings, exist_ok=exist_ok))
@@ -121,10 +124,23 @@ class EmbeddedLog:
         it has not, and made wider where these are. IncompatibleSchema if they are of another kind."""
         self._check()
         settings = settings_of({"event_time": event_time, "max_ahead": max_ahead, "partitions": partitions})
-        topic = self._handle(self._catalog.create(name, schema, settings, exist_ok=True, system=True))
+        self._catalog.create(name, schema, settings, exist_ok=True, system=True)
+        return self._grown_topic(name, schema)
+
+    def flow_topic(self, name: str, schema: pa.Schema, *, flow: str, **settings: Any) -> EmbeddedTopic:
+        """The topic a flow writes to: made if there is none. The one that this flow has made gets columns added that it
+        has not, and made wider where these are; any other stays as it is."""
+        self._check()
+        made = replace(settings_of(settings), made_by=flow)
+        state = self._catalog.create(name, schema, made, exist_ok=True)
+        return self._grown_topic(name, schema) if state.settings.made_by == flow else self._handle(state)
+
+    def _grown_topic(self, name: str, schema: pa.Schema) -> EmbeddedTopic:
+        topic = self.topic(name)
         grown = _grown(topic.schema, schema)
-        if grown != topic.schema:
-            self._catalog.alter(self._catalog.named(name), {"schema": grown})
+        if grown == topic.schema:
+            return topic
+        self._catalog.alter(self._catalog.named(name), {"schema": grown})
         return self.topic(name)
 
     def widen_own_topic(self, name: str, partitions: int) -> None:

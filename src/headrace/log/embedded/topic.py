@@ -222,15 +222,16 @@ class EmbeddedTopic:
             quarantine=lambda topic, batch: dead_letters.quarantined(self._catalog, topic, batch),
         )
 
-    def bury(self, letters: Sequence[Mapping[str, Any]], *, stamp: Stamp | None = None) -> None:
+    def bury(self, letters: Sequence[Mapping[str, Any]], *, stamp: Stamp | None = None) -> range:
         """Keeps as dead letters what could not be appended here, or not be processed: each has a `reason` (a word), an
         `error` (a sentence), a `source`, and the `raw` bytes as they came or the `row` as JSON. With a `stamp` (of the
-        dead letters' own topic) a repetition is recognised."""
+        dead letters' own topic) a repetition is recognised. Returns the letters' numbers."""
         from headrace.log.embedded import dead_letters
 
         prepared = dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])
         prepared.stamp = stamp
-        self._engine.submit(prepared).result()
+        done: Appended = self._engine.submit(prepared).result()
+        return done.ranges[0]
 
     def letter_stamps(self, producer: str) -> Stamp:
         """As `stamps`, for dead letters."""
