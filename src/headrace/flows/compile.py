@@ -293,6 +293,7 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         emit=flow.emit,
         feeds=flow.feeds,
         dedup=str(flow.dedup or ""),
+        dropped_to=flow.late.dropped_to,
     )
     if flow.dedup is not None:
         _check_dedup(flow, flow.dedup, df)

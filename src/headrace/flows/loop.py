@@ -97,6 +97,7 @@ class FlowLoop:
         self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
+        self._noted = -1
         self._repeats = Repeats(self.flow, store) if self.flow.dedup else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
@@ -122,6 +123,7 @@ class FlowLoop:
             self._commit(Batch(first, self._ends(), self._begun_us, 0, begins=first))
         self.report(now=True)
         self._relay.run()
+        self.note_relayed()
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
@@ -178,6 +180,7 @@ class FlowLoop:
         """Reads, computes and commits one batch; how many offsets it covered, 0 when there is nothing to read."""
         batch = self.prepare(batch_rows)
         if batch is None:
+            self.note_relayed()
             return 0
         self.commit(batch)
         return batch.rows
@@ -194,7 +197,8 @@ class FlowLoop:
                 places[topic.name].setdefault(partition, Place(0, None))
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
-        planned = ranges.plan(behind, batch_rows or self.batch_rows)
+        whole = self.flow.retracts and batch_rows is None  # what a view took back is not missing without its successor
+        planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=whole)
         unchanging: list[int | None] = []
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
@@ -319,8 +323,15 @@ class FlowLoop:
         if self._reporting is not None:
             self._reporting.tell(self.position, now=now)
 
+    def note_relayed(self) -> None:
+        """Tells the store that what it had to send has arrived. The next commit says so, too; but whoever waits for
+        what is on its way is not to wait for that one."""
+        if self._relay.done > self._noted:
+            self._store.note_relayed(self.position, self._relay.done, self._relay.written)
+            self._noted = self._relay.done
+
     def _commit(self, batch: Batch, close: bool = False) -> None:
-        state = self.position
+        state, relayed = self.position, self._relay.done
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier = self.frontier(batch.places, batch.ends, batch.looked_us)
@@ -344,11 +355,13 @@ class FlowLoop:
                 outgoing=batch.outgoing if self._until is None else (),
                 buried=batch.buried,
                 filters=batch.filters,
-                relayed=self._relay.done,
+                relayed=relayed,
+                written=self._relay.written,
                 shape=self._shape,
                 aggregates=self.flow.aggregates or {},
             ),
         )
+        self._noted = relayed
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
@@ -361,6 +374,7 @@ class FlowLoop:
             return False
         self._commit(Batch(self._places, ends, looked_us, 0), close=all_of_them)
         self._relay.run()
+        self.note_relayed()
         return True
 
     def _closed(self, frontier_us: int) -> int:
@@ -420,6 +434,7 @@ class FlowLoop:
                 if waiting is not None:
                     waiting.result()
         self.close_windows()
+        self.note_relayed()
         self.report(now=True)
         return total
 

@@ -14,14 +14,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import CannotRebuild, FlowChanged, IncompatibleSchema, InvalidArgument, UnknownTopic, ViewInUse
+from headrace.errors import (
+    CannotRebuild,
+    FlowChanged,
+    IncompatibleSchema,
+    InvalidArgument,
+    UnknownTopic,
+    UnknownView,
+    ViewInUse,
+)
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
 from headrace.views.contract import Emit, feed_topic, is_fed
 from headrace.views.file import FILE
+from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
+from headrace.views.standing import lag_of, read_of, sources_of
 from headrace.views.versions import beside
 
 if TYPE_CHECKING:
@@ -45,8 +55,8 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """How a flow does. `lag`: records it has not read. `rate`: records a second, lately. `read`: offsets it has read,
-    whoever ran it."""
+    """How a flow does. `lag`: records of its topics that it does not have yet, through the flows before it. `rate`:
+    records a second, lately. `read`: offsets of these topics that it has, whoever ran it."""
 
     flow: str
     state: str
@@ -406,29 +416,26 @@ class Running:
             next(each for each in supervisors if not each.join(0)).join(left)
 
     def status(self) -> AppStatus:
-        return AppStatus(map(self._status, self.flows))
+        readers = open_views(self._log.home).readers()
+        return AppStatus(self._status(flow, flow.name, readers) for flow in self.flows)
 
     def making(self, view: str) -> list[FlowStatus]:
         """How far the version is that is made beside the view."""
-        flow = self._flows.get(view)
-        return [] if flow is None else [self._status(flow, beside(view, "next"))]
+        flow, name = self._flows.get(view), beside(view, "next")
+        readers = open_views(self._log.home).readers(name)
+        return [] if flow is None else [self._status(flow, name, readers)]
 
-    def _status(self, flow: Flow, name: str | None = None) -> FlowStatus:
-        from headrace.errors import TopicReplaced, UnknownView
+    def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
         from headrace.flows.supervise import Pulse
 
-        supervisor = self._supervisors.get(name or flow.name)
+        supervisor = self._supervisors.get(name)
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
-        with contextlib.suppress(UnknownView, TopicReplaced):  # not run yet; or its topic is gone, as its error says
-            state = open_views(self._log.home).state(name or flow.name, topics=True)  # the store may be busy
+        with contextlib.suppress(UnknownView, KeyError):  # not run yet
+            state = open_views(self._log.home).state(name, topics=True)  # the store may be busy
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
-            read = sum(place.offset for places in state.places.values() for place in places.values())
-            for topic in flow.topics:
-                places = state.places.get(topic.name, {})
-                for partition, end in topic.offsets().items():
-                    place = places.get(partition)
-                    lag += end.next - (place.offset if place else end.earliest)
+            sources = sources_of(self._log, branches(name, readers), state)
+            lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so
         return FlowStatus(
             flow.name,
             pulse.state,

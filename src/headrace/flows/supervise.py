@@ -168,6 +168,7 @@ class Supervisor:
                     waiting = None
                 if batch is None:
                     loop.close_windows()
+                    loop.note_relayed()
                     if to_end:
                         break
                     loop.refuse_fenced()

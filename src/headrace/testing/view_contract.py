@@ -43,6 +43,7 @@ from headrace.errors import (
     UnknownView,
     ViewTaken,
 )
+from headrace.position import Position
 from headrace.views.contract import (
     ROWS,
     Column,
@@ -410,6 +411,18 @@ class FlowContract(Setting):
         assert [(each.sequence, each.base) for each in store.outbox("clicks")] == [(3, 6)]
         store.commit(state, commit(state, relayed=-1))
         assert len(store.outbox("clicks")) == 1, "nothing comes back"
+
+    def test_what_was_relayed_leaves_the_outbox_without_a_commit(self, store: Any) -> None:
+        state = store.begin(counting())
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", pa.table({"a": [1, 2, 3]}))]))
+        store.note_relayed(state, 0, Position.of("x", "1d", {0: 3}))
+        assert store.outbox("clicks") == [] and store.state("clicks").sequence == state.sequence
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", pa.table({"a": [4]}))]))
+        assert [each.base for each in store.outbox("clicks")] == [3]
+        stale, state = state, store.begin(counting())
+        with pytest.raises(FlowFenced):
+            store.note_relayed(stale, 1, Position.of("x", "1d", {0: 4}))
+        assert len(store.outbox("clicks")) == 1
 
     def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
         state = store.begin(counting())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
+from headrace.position import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,6 +176,13 @@ class FlowSpec:
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes flows of this home read: `feed_topic`."""
     dedup: str = ""
+    dropped_to: str | None = None
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The topics it writes to."""
+        given = (self.target, self.dropped_to, *(feed_topic(self.name, emit) for emit in self.feeds))
+        return frozenset(topic for topic in given if topic is not None)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -359,7 +367,9 @@ class Commit:
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
-    """What is in the outbox up to this sequence has arrived where it goes."""
+    """What is in the outbox up to this sequence has arrived where it goes …"""
+    written: Position = field(default_factory=Position)
+    """… and lies below these offsets there."""
     shape: Callable[[pa.Table], pa.Table] | None = None
     """What makes of the view's changes what goes out; of a view with `shaped`: of its results, `result_columns`, what
     readers see, `places` and `shaped`. Called in the transaction, with the rows that changed."""
@@ -391,6 +401,8 @@ class ViewStore(Protocol):
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 
     def outbox(self, flow: str) -> list[Waiting]: ...
+
+    def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
     def goes_back(self, topics: Sequence[str]) -> bool: ...
 

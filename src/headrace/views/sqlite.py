@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView, ViewTaken
 from headrace.failpoints import reach
+from headrace.position import Position
 from headrace.views import feeding, merging, versions, watchers
 from headrace.views.contract import Commit, Emit, Filtered, FlowSpec, FlowState, Outgoing, Waiting, feed_topic
 from headrace.views.file import ViewsFile
-from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, spec_of, state_of, text
+from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, settle, spec_of, state_of, text
 from headrace.views.folding import fold
 from headrace.views.tables import tables_of
 from headrace.views.values import us_of
@@ -86,6 +87,7 @@ class SqliteViews(ViewsFile):
         if emits:
             (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
             put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
+            db.execute("DELETE FROM _steps WHERE flow = ?", (spec.name,))  # these know nothing of the new topic
             db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
     def _told(
@@ -117,7 +119,7 @@ class SqliteViews(ViewsFile):
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
-        for table in versions.FLOW_TABLES:
+        for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
         db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
@@ -234,6 +236,12 @@ class SqliteViews(ViewsFile):
             ).fetchall()
         return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
 
+    def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None:
+        """As a commit does that says so: for a flow that has nothing to commit."""
+        with self._writing() as db:
+            self._check(db, flow, flow.sequence)
+            settle(db, self._known(db, flow.name), relayed, written)
+
     def filters(self, flow: str) -> list[Filtered]:
         """What the flow has seen."""
         with self._reading() as db:
@@ -317,7 +325,9 @@ class SqliteViews(ViewsFile):
             self._check(db, flow, commit.sequence)
             closed = text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
-            outgoing = [*commit.outgoing, *fold(db, self._known(db, flow.name), commit, closed)]
+            spec = self._known(db, flow.name)
+            settle(db, spec, commit.relayed, commit.written)
+            outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
             if watched is not None:
                 watched.merged()
             reach("view.merged")
