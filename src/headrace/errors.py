@@ -28,6 +28,7 @@
     ├── Overloaded                               the producer's buffer is full
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
+    ├── LogDiverged                              a flow has read what this log does not have
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
@@ -79,6 +80,7 @@ __all__ = [
     "InvalidSchema",
     "JavaMissing",
     "LeaseExpired",
+    "LogDiverged",
     "LogMissing",
     "MemberFenced",
     "NotALog",
@@ -561,6 +563,27 @@ class ForkedProcess(Closed):
 
 
 # -- flows and views -------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class LogDiverged(HeadraceError):
+    """The flow has read up to `offset`, and the log does not have what it read: an older copy of the log was restored,
+    or another one put in its place. `next` is where the partition ends."""
+
+    flow: str
+    topic: str
+    partition: int
+    offset: int
+    next: int
+
+    def __str__(self) -> str:
+        view, at = self.flow.removesuffix(".dedup"), f"{self.topic}/{self.partition}"
+        why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
+        return (
+            f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
+            f"restored. Restore the views (views.db) of the same copy, or drop what was made of records that are lost "
+            f"(headrace views drop {view}; app.view({view!r}).drop()), and run again: it is made anew from the log."
+        )
 
 
 @dataclass(eq=False, repr=False)

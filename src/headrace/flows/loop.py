@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import from_us, instant_us
-from headrace.errors import Closed, StorageError, TopicReplaced
+from headrace.errors import Closed, LogDiverged, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges, session
 from headrace.flows.fold import folded, needed, spread
@@ -115,6 +115,7 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
+            self._refuse_diverged(topic, state.places.get(topic.name, {}))
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin(state.born)
         self._begun_us = self._clock_us()
@@ -124,6 +125,16 @@ class FlowLoop:
         self.report(now=True)
         self._relay.run()
         self.note_relayed()
+
+    def _refuse_diverged(self, topic: EmbeddedTopic, places: Mapping[int, Place]) -> None:
+        """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
+        since. Upkeep keeps when a record arrived; of one that it took away nothing can be said."""
+        ends = topic.offsets()
+        for partition, place in places.items():
+            found = topic.arrived_us(partition, place.offset - 1)
+            another = None not in (found, place.arrived_us) and found != place.arrived_us
+            if another or place.offset > ends[partition].next:
+                raise LogDiverged(self.flow.name, topic.name, partition, place.offset, ends[partition].next)
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
@@ -141,9 +152,10 @@ class FlowLoop:
 
     def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
-        if self.flow.own_progress or self.flow.retracts:
-            return Place(offset, None)
-        return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
+        place = Place(offset, None)
+        if not self.flow.own_progress and not self.flow.retracts:
+            place = ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
+        return replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
 
     def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
         """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""

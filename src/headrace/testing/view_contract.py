@@ -424,6 +424,15 @@ class FlowContract(Setting):
             store.note_relayed(stale, 1, Position.of("x", "1d", {0: 4}))
         assert len(store.outbox("clicks")) == 1
 
+    def test_a_place_keeps_when_the_record_before_it_arrived(self, store: Any) -> None:
+        state = store.begin(counting())
+        for arrived_us in (T0, T0 + 1, None):
+            at = {"places": {"clicks": {0: Place(5, None, arrived_us)}}, "topic_ids": {"clicks": "1d"}}
+            state = store.commit(state, commit(state, **at))
+            assert state.places["clicks"][0].arrived_us == arrived_us
+            assert store.begin(counting()).places["clicks"][0].arrived_us == arrived_us
+            state = store.begin(counting())
+
     def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
         state = store.begin(counting())
         told = [Filtered("t", 0, T0, 7, [(7, 0, b"a"), (8, 1, b"b")]), Filtered("t", 3, -(2**63), -9, [(-9, 0, b"c")])]

@@ -269,10 +269,12 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a flow has read one partition: the next offset, and event-time progress there (None: none yet)."""
+    """How far a flow has read one partition: the next offset, and event-time progress there (None: none yet).
+    `arrived_us`: when the record before the offset arrived, by which its log is known again; None if that is gone."""
 
     offset: int
     progress_us: int | None
+    arrived_us: int | None = field(default=None, compare=False)
 
 
 Places = Mapping[str, Mapping[int, Place]]

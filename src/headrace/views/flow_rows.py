@@ -9,6 +9,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from itertools import islice
 from typing import Any
 
@@ -48,7 +49,7 @@ SCHEMA = (
     "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
     "WITHOUT ROWID",
     "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
-    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, "
+    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, "
     "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
     # '' as window_start: what belongs to no window.
     "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
@@ -75,8 +76,9 @@ _EMPTY = (
     "AND untimed = 0"
 )
 _POSITION = (
-    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
-    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress"
+    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
+    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress, "
+    "arrived = excluded.arrived"
 )
 
 
@@ -103,9 +105,9 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     with whole(db):
         places: dict[str, dict[int, Place]] = {}
         ids: dict[str, str] = {}
-        rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
-        for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
-            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+        rows = "SELECT topic, topic_id, partition, offset_next, progress, arrived FROM _positions WHERE flow = ?"
+        for topic, topic_id, partition, offset, progress, arrived in db.execute(rows, (flow,)):
+            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress), us_of(arrived))
             ids[topic] = topic_id
         begins: dict[str, dict[int, Place]] = {}
         rows = "SELECT topic, partition, offset_first, progress FROM _begins WHERE flow = ?"
@@ -145,7 +147,7 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
     db.executemany(
         _POSITION,
         [
-            (flow, topic, commit.topic_ids[topic], partition, place.offset, text(place.progress_us))
+            (flow, topic, commit.topic_ids[topic], partition, place.offset, *map(text, astuple(place)[1:]))
             for topic, places in commit.places.items()
             for partition, place in places.items()
         ],
