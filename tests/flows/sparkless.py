@@ -4,6 +4,7 @@ the real thing, from the log to the store. For flows that are folded by Arrow.""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace.flows.compile import Compiled, kept_windows
 from headrace.flows.flow import Flow, Source
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery, Planned
+from headrace.flows.running import Running
 from headrace.log.contract import META
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.reading import Views, open_views
@@ -67,6 +69,9 @@ class _Here(FlowQuery):
         columns = self.compiled.columns
         found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
         return pa.Table.from_batches(found, self.compiled.arrow)
+
+    def named(self, name: str, start: Any) -> _Here:
+        return _Here(super().named(name, start).compiled, None)  # type: ignore[arg-type]
 
 
 class Sparkless:
@@ -157,6 +162,19 @@ class Sparkless:
         self.loop = FlowLoop(_Here(self.compiled, None), log=self.log, store=self.store)  # type: ignore[arg-type]
         self.loop.begin()
         return self.loop
+
+    def running(self, *names: str, **changes: Any) -> Running:
+        """An app that runs the flow under these names, with a store of its own, as another process has; `changes`: its
+        program is another one."""
+        flows, queries = {}, {}
+        for name in names:
+            made = _Here(self.compiled, None).named(name, "earliest").compiled  # type: ignore[arg-type]
+            flow = replace(made.flow, name=name, **changes)
+            flows[name] = flow
+            queries[name] = _Here(replace(made, given=flow, flow=flow), None)  # type: ignore[arg-type]
+        running = Running("tests", flows, self.log, None, 1_000_000, {})
+        running._queries.update(queries)
+        return running
 
     @property
     def views(self) -> Views:

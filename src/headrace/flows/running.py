@@ -17,6 +17,7 @@ from headrace.durations import from_us
 from headrace.errors import (
     CannotRebuild,
     FlowChanged,
+    FlowFenced,
     IncompatibleSchema,
     InvalidArgument,
     UnknownTopic,
@@ -45,10 +46,13 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.views.contract import FlowState
     from headrace.views.sqlite import SqliteViews
 
 logger = logging.getLogger("headrace.flows")
 
+LOOK_SECONDS = 0.1
+"""So often is looked whether a switch to another version is over."""
 STOP_SECONDS = 10.0
 """A batch that runs may finish for so long; then Spark is told to give it up."""
 
@@ -104,6 +108,8 @@ class Running:
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
         self._queries: dict[str, FlowQuery] = {}
+        self._begun: dict[str, FlowState] = {}
+        """Each flow as it was when it was begun."""
         self._lock = threading.RLock()
 
     @property
@@ -192,7 +198,32 @@ class Running:
                 raise
             self._grow_feeds(flow)
             loop.begin(replace=True)
+        self._begun[flow.name] = loop.position
         return loop
+
+    def _again(self, flow: Flow) -> FlowLoop | None:
+        """A new loop of a flow that runs, after an error; None if it is stopped meanwhile. While another version takes
+        its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
+        from headrace.flows.rebuild import refuse_other
+
+        lock, supervisor = FlowLock(self._log.home, beside(flow.name, "next")), self._supervisors.get(flow.name)
+        while self.store.is_fenced(flow.name) and lock.is_held():
+            if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
+                return None
+        try:
+            state = self.store.state(flow.name)
+        except UnknownView:  # dropped
+            return self.begun(flow)
+        before = self._begun[flow.name]
+        if state.born == before.born:
+            return self.begun(flow)
+        try:
+            refuse_other(self.store, self.query(flow).compiled.flow)
+            return self.begun(flow)
+        except FlowChanged as error:
+            why = "another version of the view takes its place, made by another program "
+            why += f"({'; '.join(error.changes)}): run that one in place of this"
+            raise FlowFenced(flow.name, before.epoch, state.epoch, why) from error
 
     def _make_dropped(self, flow: Flow) -> None:
         """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
@@ -372,7 +403,7 @@ class Running:
                 self.query(flow)
             begun = [self.begun(flow) for flow in idle]  # what cannot begin is said here, not by a thread
             for loop in begun:
-                supervisor = Supervisor(loop, self.begun)
+                supervisor = Supervisor(loop, self._again)
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 
@@ -401,14 +432,16 @@ class Running:
                 supervisor.join(STOP_SECONDS)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended."""
+        """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended. One
+        whose view another program has rebuilt ends alone: the others go on."""
         limit = None if timeout is None else time.monotonic() + timeout
         while True:
             supervisors = list(self._supervisors.values())
+            ended = all(supervisor.join(0) for supervisor in supervisors)
             for supervisor in supervisors:
-                if supervisor.error is not None:
+                if supervisor.error is not None and (ended or not supervisor.superseded):
                     raise supervisor.error
-            if all(supervisor.join(0) for supervisor in supervisors):
+            if ended:
                 return True
             left = 0.1 if limit is None else min(0.1, limit - time.monotonic())
             if left <= 0:

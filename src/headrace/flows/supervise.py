@@ -3,7 +3,8 @@ past records that break its program. Owns one thread per flow, and what is known
 
 An error of a batch is met with smaller batches, down to the one record that causes it: that becomes a dead letter, and
 the rest goes on. If too many do, the program is wrong, not the data: the flow stops. Errors of the surroundings (a full
-disk, say) are tried again with growing pauses. Fenced, changed, or without its session, a flow stops at once."""
+disk, say) are tried again with growing pauses. Fenced, changed, or without its session, a flow stops at once; fenced by
+another version of its view it goes on with that one, if it can."""
 
 from __future__ import annotations
 
@@ -93,13 +94,15 @@ class Pulse:
 
 
 class Supervisor:
-    """One flow's thread. `again` makes a new loop, begun, after each error."""
+    """One flow's thread. `again` makes a new loop, begun, after each error; None if it was stopped meanwhile."""
 
-    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop]) -> None:
+    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop | None]) -> None:
         self._flow, self._again = loop.flow, again
         self._loop: FlowLoop | None = loop
         self.pulse = Pulse(loop.flow.name)
         self.error: BaseException | None = None
+        self.superseded = False
+        """Whether it ended because another version has taken its place, made by another program."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit: int | None = None
@@ -110,6 +113,10 @@ class Supervisor:
 
     def ask_to_stop(self) -> None:
         self._stop.set()
+
+    def is_stopping(self, timeout: float) -> bool:
+        """Whether it was asked to stop, or is within so many seconds."""
+        return self._stop.wait(timeout)
 
     def join(self, timeout: float | None = None) -> bool:
         """Whether it has ended. Not by the thread's own join: one that Ctrl-C interrupts takes the thread for ended."""
@@ -135,7 +142,14 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._loop = self._loop or self._again(self._flow)
-                self._live(self._loop)
+                if self._loop is not None:
+                    self._live(self._loop)
+            except FlowFenced as error:
+                self.superseded = self._loop is None
+                if self.superseded or not error.why:
+                    return self._fail(error)
+                logger.info("flow %s: %s; it goes on with that one", self.pulse.flow, error.why)
+                self._loop = None
             except FATAL as error:
                 return self._fail(error)
             except TooManyDeadLetters as error:

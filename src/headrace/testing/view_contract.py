@@ -433,6 +433,22 @@ class FlowContract(Setting):
             assert store.begin(counting()).places["clicks"][0].arrived_us == arrived_us
             state = store.begin(counting())
 
+    def test_a_fence_ends_with_a_switch_or_when_it_is_let_go(self, store: Any) -> None:
+        spec = counting()
+        assert spec.view is not None
+        store.begin(spec)
+        assert not store.is_fenced("clicks") and store.program("clicks") is None
+        store.unfence(store.fence("clicks"))
+        assert not store.is_fenced("clicks")
+        beside = replace(spec, name="clicks/next", view=replace(spec.view, name="clicks/next"))
+        store.begin_beside(beside, "made so")
+        made, fenced = store.begin(beside), store.fence("clicks")
+        assert store.is_fenced("clicks")
+        store.switch(fenced, made)
+        assert not store.is_fenced("clicks") and store.program("clicks") == "made so"
+        store.unfence(fenced)
+        assert store.state("clicks").epoch > fenced.epoch, "there is nothing to let go of"
+
     def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
         state = store.begin(counting())
         told = [Filtered("t", 0, T0, 7, [(7, 0, b"a"), (8, 1, b"b")]), Filtered("t", 3, -(2**63), -9, [(-9, 0, b"c")])]

@@ -157,6 +157,23 @@ class SqliteViews(ViewsFile):
             db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"fenced/{flow}", str(epoch)))
             return state_of(db, flow)
 
+    def is_fenced(self, flow: str) -> bool:
+        """Whether the flow was fenced, and neither switched nor let go since."""
+        with self._reading() as db:
+            sql = "SELECT 1 FROM _flows JOIN _meta ON name = 'fenced/' || flow AND value = epoch WHERE flow = ?"
+            return db.execute(sql, (flow,)).fetchone() is not None
+
+    def unfence(self, fenced: FlowState) -> None:
+        """Lets a flow go that was fenced for nothing: whoever ran it may begin again."""
+        with self._writing() as db:
+            sql = "UPDATE _flows SET epoch = ? WHERE flow = ? AND epoch = ?"
+            db.execute(sql, (next_epoch(db), fenced.name, fenced.epoch))
+
+    def program(self, flow: str) -> str | None:
+        """What made the flow's version, as who made it wrote it; None of one that was never rebuilt."""
+        with self._reading() as db:
+            return versions.program(db, flow)
+
     def switch(self, served: FlowState, beside: FlowState) -> FlowState:
         """`beside`, a version of the view, takes its place with all it has, and `served` is kept in its stead: what was
         `next` makes the other `previous`, and the other way round. FlowFenced, and nothing is changed, if somebody has
