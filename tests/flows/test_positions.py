@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace import failpoints
 from headrace.views.origins import reached
 from headrace.views.standing import lag_of, sources_of
 from tests.flows.shop import START
+from tests.flows.sparkless import Sparkless
 
 COUNTS = {
     "exact": "select n from exact",
@@ -91,6 +93,31 @@ def test_positions_and_lag_hold_at_every_step(spark: Any, tmp_path: Path, seed: 
         assert app.views.are_at(done[-1][1])
         assert all(status.lag == 0 for status in app.status())
         assert any(seen.values()), "positions were reached on the way"
+
+
+@pytest.mark.parametrize("point", ["view.committed", "relay.appended"])
+def test_a_step_is_made_once_all_has_arrived(tmp_path: Path, point: str) -> None:
+    """A flow that dies between its commit and the note that its rows have arrived leaves no step; the next start sends
+    what is missing, and knows where the rest lies. Without a JVM."""
+    with Sparkless(tmp_path, hr.tumbling("4 seconds"), names=("records",), emit="updates") as flow:
+
+        def last_step() -> tuple[str, str]:
+            read, written = flow.views.readers()["view"].steps[0]
+            return read, written
+
+        flow.topic.append({"word": "a", "n": 1, "at": START})
+        flow.loop.drain()
+        before = last_step()
+        done = flow.topic.append({"word": "b", "n": 1, "at": START})
+        failpoints.arm(point, "raise")
+        with pytest.raises(failpoints.InjectedFault):
+            flow.loop.drain()
+        failpoints.disarm()
+        assert last_step() == before
+        flow.started()
+        topic = flow.log.topic("view")
+        assert last_step() == (str(done.position), str(hr.Position.of("view", topic.topic_id, {0: 2})))
+        assert topic.offsets()[0].next == 2
 
 
 def test_a_running_view_behind_dedup_and_chains_is_read_as_it_was_written(spark: Any, tmp_path: Path) -> None:
