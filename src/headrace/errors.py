@@ -581,8 +581,9 @@ class LogDiverged(HeadraceError):
         why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
         return (
             f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
-            f"restored. Restore the views (views.db) of the same copy, or drop what was made of records that are lost "
-            f"(headrace views drop {view}; app.view({view!r}).drop()), and run again: it is made anew from the log."
+            f"restored. Restore the views (views.db) of the same copy, or drop this view, which has rows of records "
+            f"that are lost (headrace views drop {view}; app.view({view!r}).drop()), and run again: it is rebuilt from "
+            f"the log."
         )
 
 

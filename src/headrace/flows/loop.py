@@ -336,8 +336,8 @@ class FlowLoop:
             self._reporting.tell(self.position, now=now)
 
     def note_relayed(self) -> None:
-        """Tells the store that what it had to send has arrived. The next commit says so, too; but whoever waits for
-        what is on its way is not to wait for that one."""
+        """Tells the store that all rows of the outbox have arrived. The next commit would do that, too; but a reader
+        that waits for these rows must not wait for another commit."""
         if self._relay.done > self._noted:
             self._store.note_relayed(self.position, self._relay.done, self._relay.written)
             self._noted = self._relay.done

@@ -223,8 +223,7 @@ def roll_back(log: EmbeddedLog, store: SqliteViews, view: str) -> None:
 
 @contextlib.contextmanager
 def _fenced(log: EmbeddedLog, store: SqliteViews, view: str) -> Iterator[FlowState]:
-    """The served version takes no more commits, and all it had to send is sent. If nothing comes of it, whoever ran it
-    goes on."""
+    """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
     state = store.fence(view)
     try:
         reach("switch.fenced")
@@ -234,7 +233,7 @@ def _fenced(log: EmbeddedLog, store: SqliteViews, view: str) -> Iterator[FlowSta
         store.note_relayed(state, relay.done, relay.written)
         yield state
     except BaseException:
-        with contextlib.suppress(HeadraceError):  # what went wrong is told, not that it still does
+        with contextlib.suppress(HeadraceError):  # the first error is the one to raise
             store.unfence(state)
         raise
 

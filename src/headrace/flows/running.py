@@ -60,7 +60,7 @@ STOP_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """How a flow does. `lag`: records of its topics that it does not have yet, through the flows before it. `rate`:
-    records a second, lately. `read`: offsets of these topics that it has, whoever ran it."""
+    records a second, lately. `read`: offsets of these topics that it has, by any runner."""
 
     flow: str
     state: str

@@ -2,9 +2,9 @@
 
     clicks ─→ flow "visits.dedup" ─→ topic "__changes.visits.dedup" ─→ flow "visits"
 
-A flow that writes a topic leaves steps: by the commit that had read `read`, all it had to write was in the log, up to
-`written`. Whoever has read the topic up to `written` has what was made of `read`, and of no less: a commit that wrote
-nothing moves `read` on and leaves `written` as it is. So a position is followed from the view upwards, step by step."""
+A flow that writes a topic leaves steps: when it had read up to `read`, it had written the topic up to `written`. A
+reader of the topic that is at `written`, or beyond, has all results of `read`. A commit that writes nothing moves
+`read` on and leaves `written` as it is. So a position is followed from the view upwards, step by step."""
 
 from __future__ import annotations
 

@@ -370,9 +370,9 @@ class Views:
         """Whether every flow that reads the position's topics, itself or by way of others, has what is in them up to
         there; at least one must. A flow that has committed nothing yet has read nothing."""
         flows = self.readers()
-        told = [reached(branches(flow, flows), position) for flow in flows]
-        found = [each for each in told if each is not None]
-        return all(found) and (bool(found) or not position.topics)
+        answers = [reached(branches(flow, flows), position) for flow in flows]
+        asked = [answer for answer in answers if answer is not None]
+        return all(asked) and (bool(asked) or not position.topics)
 
     def branches(self, flow: str) -> list[Branch]:
         """Every way from a topic to the flow, and how far the flow has its records."""

@@ -164,7 +164,7 @@ class SqliteViews(ViewsFile):
             return db.execute(sql, (flow,)).fetchone() is not None
 
     def unfence(self, fenced: FlowState) -> None:
-        """Lets a flow go that was fenced for nothing: whoever ran it may begin again."""
+        """Ends a fence without a switch: the flow's runner may begin again."""
         with self._writing() as db:
             sql = "UPDATE _flows SET epoch = ? WHERE flow = ? AND epoch = ?"
             db.execute(sql, (next_epoch(db), fenced.name, fenced.epoch))
