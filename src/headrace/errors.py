@@ -29,6 +29,7 @@
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
     ├── ClockAhead                               the clock is further on than can be believed
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
+    ├── LogDiverged                              a flow has read what this log does not have
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
@@ -82,6 +83,7 @@ __all__ = [
     "InvalidSchema",
     "JavaMissing",
     "LeaseExpired",
+    "LogDiverged",
     "LogMissing",
     "MemberFenced",
     "NotALog",
@@ -594,6 +596,28 @@ class ForkedProcess(Closed):
 
 
 # -- flows and views -------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class LogDiverged(HeadraceError):
+    """The flow has read up to `offset`, and the log does not have what it read: an older copy of the log was restored,
+    or another one put in its place. `next` is where the partition ends."""
+
+    flow: str
+    topic: str
+    partition: int
+    offset: int
+    next: int
+
+    def __str__(self) -> str:
+        view, at = self.flow.removesuffix(".dedup"), f"{self.topic}/{self.partition}"
+        why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
+        return (
+            f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
+            f"restored. Restore the views (views.db) of the same copy, or drop this view, which has rows of records "
+            f"that are lost (headrace views drop {view}; app.view({view!r}).drop()), and run again: it is rebuilt from "
+            f"the log."
+        )
 
 
 @dataclass(eq=False, repr=False)

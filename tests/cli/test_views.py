@@ -21,7 +21,8 @@ import pytest
 import headrace as hr
 from headrace.cli.query import value_of
 from headrace.durations import from_us, instant_us
-from headrace.views.contract import LedgerRow
+from headrace.position import Position
+from headrace.views.contract import LedgerRow, Place
 from tests.cli.conftest import COMMAND, SECONDS_MAX, Shell, Spawner, environment
 from tests.cli.test_process import completed, on_terminal
 from tests.views.committing import MINUTE_US, SPEC, START, VIEW, Committing
@@ -190,6 +191,26 @@ def test_ctrl_c_ends_a_query_that_prints_nothing(shell: Shell, committing: Commi
 
 
 # -- views ---------------------------------------------------------------------------------------------
+
+
+def test_a_view_behind_another_flow_is_as_far_as_both(shell: Shell, committing: Committing) -> None:
+    """Of the five records the flow before it has read four, and the view has what was made of them but for one."""
+    assert SPEC.view is not None
+    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup")
+    behind = replace(SPEC, name="behind", sources=(str(before.target),), view=replace(SPEC.view, name="behind"))
+    committing.commit([(1, "/", 1), (1, "/", 1)])  # the other view has all
+    with Committing(shell.home, before, committing.topic_id) as one, Committing(shell.home, behind, "ee") as two:
+        for records, written in (3, 3), (1, 4):
+            one.commit([(0, "/", 1)] * records, partials=None)
+            one.store.note_relayed(one.flow, -1, Position.of(str(before.target), "ee", {0: written}))
+        two.commit(places={str(before.target): {0: Place(3, None)}}, topic_ids={str(before.target): "ee"})
+        listed = {row["view"]: row["lag_records"] for row in shell.ok("views", "list").rows}
+        assert listed == {VIEW: 0, "behind": 2}
+        (shown,) = shell.ok("views", "show", "behind").rows
+        assert [(each["topic"], each["offset"], each["lag_records"]) for each in shown["sources"]] == [("clicks", 3, 2)]
+        assert shell.ok("query", "behind", "--wait-for", shown["position"]).rows == []
+        for wait in ("latest", f"clicks~{committing.topic_id}:0=4"):
+            assert shell("query", "behind", "--wait-for", wait, "--timeout", "1 ms").code == 1
 
 
 def test_list(shell: Shell, committing: Committing) -> None:

@@ -4,6 +4,7 @@ the real thing, from the log to the store. For flows that are folded by Arrow.""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headrace.flows.flow import Flow, Source
 from headrace.flows.loop import Clock, FlowLoop
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.rebuild import Rebuild
+from headrace.flows.running import Running
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.views.contract import WIDE, Column, FlowSpec, Result, SlotColumn, ViewSpec
@@ -69,6 +71,9 @@ class _Here(FlowQuery):
         columns = self.compiled.columns
         found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
         return pa.Table.from_batches(found, self.compiled.arrow)
+
+    def named(self, name: str, start: Any) -> _Here:
+        return _Here(super().named(name, start).compiled, None)  # type: ignore[arg-type]
 
 
 class Sparkless:
@@ -179,6 +184,19 @@ class Sparkless:
         made = Rebuild(query, log=self.log, store=self.store, loop_settings=self._clock, let_go=lambda: None)
         made.make()
         return made
+
+    def running(self, *names: str, **changes: Any) -> Running:
+        """An app that runs the flow under these names, with a store of its own, as another process has; `changes`: its
+        program is another one."""
+        flows, queries = {}, {}
+        for name in names:
+            made = _Here(self.compiled, None).named(name, "earliest").compiled  # type: ignore[arg-type]
+            flow = replace(made.flow, name=name, **changes)
+            flows[name] = flow
+            queries[name] = _Here(replace(made, given=flow, flow=flow), None)  # type: ignore[arg-type]
+        running = Running("tests", flows, self.log, None, 1_000_000, {})
+        running._queries.update(queries)
+        return running
 
     @property
     def views(self) -> Views:

@@ -26,6 +26,17 @@ def test_no_topic_is_held_up_by_another(tmp_path: Path) -> None:
         assert sum(each.rows for chosen in ranges.plan(sources, 37).values() for each in chosen) == 37
 
 
+def test_what_was_appended_together_is_read_together(tmp_path: Path) -> None:
+    """As the changes of a commit are: between '-' and '+' a row would be missing."""
+    with hr.open_log(tmp_path) as log:
+        topic = log.create_topic("changes", "n int")
+        for count in (3, 4, 10):
+            topic.append([{"n": n} for n in range(count)])
+        for rows, start, stop in (1, 0, 3), (4, 0, 7), (5, 3, 17), (1, 5, 7):
+            (planned,) = ranges.plan([ranges.Behind(topic, {0: start}, topic.offsets())], rows, whole=True).values()
+            assert [(each.start, each.stop) for each in planned] == [(start, stop)]
+
+
 @pytest.mark.parametrize(
     ("offsets", "left"),
     [

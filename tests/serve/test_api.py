@@ -284,6 +284,19 @@ def test_a_query_reads_what_was_written(served: Served) -> None:
     header = {"Headrace-Position": done["position"]}
     assert len(served.get(f"/api/views/{VIEW}/rows", headers=header)["rows"]) == 1
     served.post("/api/query", 400, json={**ask, "wait_for": "not a position"})
+    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup")
+    with SqliteViews(served.home) as store:
+        store.begin(before)  # a flow that has read nothing, and a view behind it
+        assert SPEC.view is not None
+        view = replace(SPEC.view, name="behind")
+        store.begin(replace(SPEC, name="behind", sources=(str(before.target),), view=view))
+    assert served.post("/api/query", 504, json=ask)["error"]["type"] == "WaitTimeout"
+    assert served.get("/api/views/behind")["lag_records"] == 1
+    assert {flow["name"]: flow["lag"] for flow in served.get("/api/overview")["flows"]} == {
+        VIEW: 0,
+        "behind": 1,
+        "behind.dedup": 1,
+    }
 
 
 # -- everything ----------------------------------------------------------------------------------------

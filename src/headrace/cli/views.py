@@ -63,7 +63,9 @@ def list_(format_: str | None) -> None:
         return
     log = opened_if_any()
     try:
-        rows = [_listed(found, name, lag_of(sources_of(log, found.flow(name), found.state(name)))) for name in names]
+        rows = [
+            _listed(found, name, lag_of(sources_of(log, found.branches(name), found.state(name)))) for name in names
+        ]
     finally:
         if log is not None:
             log.close()
@@ -100,7 +102,7 @@ def show(view: str, format_: str | None) -> None:
     assert flow.view is not None
     log = opened_if_any()
     try:
-        sources = sources_of(log, flow, found.state(view))
+        sources = sources_of(log, found.branches(view), found.state(view))
     finally:
         if log is not None:
             log.close()

@@ -304,6 +304,7 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         dedup=str(flow.dedup or ""),
         idle_us=flow.idle_us,
         absent_us=flow.absent_us,
+        dropped_to=flow.late.dropped_to,
     )
     if flow.dedup is not None:
         _check_dedup(flow, flow.dedup, df)

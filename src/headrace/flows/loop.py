@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headrace import horizon
 from headrace.durations import from_us, instant_us
-from headrace.errors import LogMissing, StorageError, TopicReplaced
+from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows import ranges, session
 from headrace.flows.fold import dropped_records, folded, needed
@@ -123,14 +123,15 @@ class FlowLoop:
         self._shape = Shaping(query) if self.flow.after else None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
+        self._noted = -1
+        """The store knows that all of the outbox up to this sequence has arrived."""
         self._repeats = Repeats(self.flow, store) if self.flow.dedup else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
         self.asked_us: int | None = None
+        """Silence counts up to then; by default up to now."""
         self._at_end_since: dict[tuple[str, int], int] = {}
-        self._settled = -1
-        """The store knows that all of the outbox up to this sequence has arrived."""
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
         self.computing = False
@@ -146,6 +147,7 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
+            self._refuse_diverged(topic, state.places.get(topic.name, {}))
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._relay.begin(state.born)
         self._at_end_since.clear()
@@ -154,6 +156,17 @@ class FlowLoop:
             self._commit(Batch(first, self._look(), 0, begins=first))
         self.report(now=True)
         self._relay.run()
+        self.note_relayed()
+
+    def _refuse_diverged(self, topic: EmbeddedTopic, places: Mapping[int, Place]) -> None:
+        """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
+        since. Upkeep keeps when a record arrived; of one that it took away nothing can be said."""
+        ends = topic.offsets()
+        for partition, place in places.items():
+            found = topic.arrived_us(partition, place.offset - 1)
+            another = None not in (found, place.arrived_us) and found != place.arrived_us
+            if another or place.offset > ends[partition].next:
+                raise LogDiverged(self.flow.name, topic.name, partition, place.offset, ends[partition].next)
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
@@ -171,9 +184,10 @@ class FlowLoop:
 
     def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
-        if self.flow.own_progress or self.flow.marked:
-            return Place(offset, None)
-        return ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
+        place = Place(offset, None)
+        if not self.flow.own_progress and not self.flow.marked:
+            place = ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
+        return replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
 
     def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
         """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""
@@ -233,6 +247,7 @@ class FlowLoop:
         """Reads, computes and commits one batch; how many offsets it covered, 0 when there is nothing to read."""
         batch = self.prepare(batch_rows)
         if batch is None:
+            self.note_relayed()
             return 0
         self.commit(batch)
         return batch.rows
@@ -249,7 +264,8 @@ class FlowLoop:
                 places[topic.name].setdefault(partition, Place(0, None))
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
-        planned = ranges.plan(behind, batch_rows or self.batch_rows)
+        whole = self.flow.retracts and batch_rows is None  # what a view took back is not missing without its successor
+        planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=whole)
         unchanging: list[int | None] = []
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
@@ -409,8 +425,15 @@ class FlowLoop:
         if self._reporting is not None:
             self._reporting.tell(self.position, now=now)
 
+    def note_relayed(self) -> None:
+        """Tells the store that all rows of the outbox have arrived. The next commit would do that, too; but a reader
+        that waits for these rows must not wait for another commit."""
+        if self._relay.done > self._noted:
+            self._store.note_relayed(self.position, self._relay.done, self._relay.written)
+            self._noted = self._relay.done
+
     def _commit(self, batch: Batch, close: bool = False) -> None:
-        state = self.position
+        state, relayed = self.position, self._relay.done
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier = self.frontier(batch.places, batch.look)
@@ -438,11 +461,12 @@ class FlowLoop:
                 buried=batch.buried,
                 filters=batch.filters,
                 relayed=relayed,
+                written=self._relay.written,
                 shape=self._shape,
                 aggregates=self.flow.aggregates or {},
             ),
         )
-        self._settled = relayed
+        self._noted = relayed
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
@@ -451,6 +475,7 @@ class FlowLoop:
             return False
         self._commit(Batch(self._places, look, 0), close=all_of_them)
         self._relay.run()
+        self.note_relayed()
         return True
 
     def _closes_more(self, frontier_us: int | None) -> bool:
@@ -465,7 +490,7 @@ class FlowLoop:
 
     def _is_unsettled(self) -> bool:
         """Whether those who read the topic that it writes do not know that all of it has arrived."""
-        return self.flow.target is not None and not self.flow.feeds and self._relay.done > self._settled
+        return self.flow.target is not None and not self.flow.feeds and self._relay.done > self._noted
 
     def frontier(self, places: Mapping[str, Mapping[int, Place]], look: Look) -> int | None:
         """Up to where all inputs are complete; one without any progress holds nobody up."""
@@ -539,6 +564,7 @@ class FlowLoop:
                 if waiting is not None:
                     waiting.result()
         self.close_windows()
+        self.note_relayed()
         self.report(now=True)
         return total
 

@@ -17,7 +17,7 @@ METRICS: dict[str, tuple[str, str, Callable[[FlowStatus], float]]] = {
     "headrace_flow_batches_total": ("counter", "Batches computed since the start.", lambda s: s.batches),
     "headrace_flow_dead_letters_total": ("counter", "Records that became dead letters.", lambda s: s.dead),
     "headrace_flow_restarts_total": ("counter", "Starts after an error.", lambda s: s.restarts),
-    "headrace_flow_lag_records": ("gauge", "Records in the log that were not read.", lambda s: s.lag),
+    "headrace_flow_lag_records": ("gauge", "Records in the log that it does not have yet.", lambda s: s.lag),
     "headrace_flow_batch_seconds": ("gauge", "How long the last batch took to compute.", lambda s: s.batch_seconds),
     "headrace_flow_frontier_seconds": (
         "gauge",

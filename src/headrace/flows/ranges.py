@@ -114,9 +114,10 @@ class Behind:
     ends: Mapping[int, Offsets]
 
 
-def plan(sources: Sequence[Behind], rows_max: int) -> dict[str, list[Range]]:
+def plan(sources: Sequence[Behind], rows_max: int, *, whole: bool = False) -> dict[str, list[Range]]:
     """What to read next of each topic: at most `rows_max` offsets and BATCH_BYTES in all, the oldest event times first,
-    so that none is held up by another."""
+    so that none is held up by another. `whole`: stored batches are not cut, though that may be more: they hold what was
+    appended together, as the '-' and '+' of a commit."""
     starts: dict[tuple[str, int], int] = {}
     stops: dict[tuple[str, int], int] = {}
     for source in sources:
@@ -127,7 +128,7 @@ def plan(sources: Sequence[Behind], rows_max: int) -> dict[str, list[Range]]:
             if start < end.next:
                 starts[source.topic.name, partition], stops[source.topic.name, partition] = start, end.next
     if sum(stops[each] - start for each, start in starts.items()) > min(rows_max, TINY_ROWS):
-        stops = _oldest(sources, starts, stops, rows_max)
+        stops = _oldest(sources, starts, stops, rows_max, whole=whole)
     out: dict[str, list[Range]] = {source.topic.name: [] for source in sources}
     for (name, partition), start in starts.items():
         if stops[name, partition] > start:
@@ -140,6 +141,8 @@ def _oldest(
     starts: Mapping[tuple[str, int], int],
     ends: Mapping[tuple[str, int], int],
     rows_max: int,
+    *,
+    whole: bool,
 ) -> dict[tuple[str, int], int]:
     """Up to where each partition is read, when not all can be."""
     taken = dict(starts)
@@ -147,7 +150,8 @@ def _oldest(
     topics = {source.topic.name: source.topic for source in sources}
     spans = [_ordered(topics[name], partition, start) for (name, partition), start in starts.items()]
     for _, place, span in heapq.merge(*spans, key=lambda each: each[0]):
-        stop = min(span.stop, ends[place], span.start + rows_max - rows)
+        stop = min(span.stop, ends[place])
+        stop = stop if whole else min(stop, span.start + rows_max - rows)
         if stop <= span.start:
             break
         taken[place] = stop

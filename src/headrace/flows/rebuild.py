@@ -7,20 +7,21 @@ it; `views.versions` owns what a switch is.
 Until the switch nothing that the new version emits leaves the store, and of records that the served one has processed
 nothing ever does: it has sent that. After a crash the one or the other is served, whole; a version that is half made is
 gone on with by the next rebuild, if that is of the same program, and dropped otherwise. A served flow that was fenced
-by a switch that failed is run again like any other."""
+by a switch that failed is run again like any other. A runner waits for the end of a switch, and goes on with what is
+served then, if that was made by the functions it has."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.durations import from_us
-from headrace.errors import CannotRebuild, UnknownTopic, UnknownView
+from headrace.errors import CannotRebuild, FlowChanged, HeadraceError, UnknownTopic, UnknownView
 from headrace.failpoints import reach
 from headrace.flows import ranges
 from headrace.flows.audit import Gone, gone_of
@@ -31,6 +32,7 @@ from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.views.contract import FlowState, Outgoing, Place, Places
+from headrace.views.owner import FlowLock
 from headrace.views.reading import Diff, open_views
 from headrace.views.versions import beside
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.views.sqlite import SqliteViews
 
-__all__ = ["Rebuild", "refuse_topics", "roll_back"]
+__all__ = ["Rebuild", "refuse_other", "refuse_topics", "roll_back"]
 
 logger = logging.getLogger("headrace.flows")
 
@@ -97,8 +99,8 @@ class Rebuild:
     def _program(self) -> str:
         """What makes it: functions, start and topics. The store compares the rest."""
         flow = self._query.compiled.flow
-        sources = [(source.transforms, repr(source.start), source.topic.topic_id) for source in flow.sources]
-        return fingerprint(sources, flow.transforms, dict(flow.aggregates or {}), flow.after)
+        begins = fingerprint([(repr(source.start), source.topic.topic_id) for source in flow.sources])
+        return f"{functions_of(flow)}/{begins}"
 
     def _overtaken(self) -> bool:
         """Whether a version that was half made needs what retention has deleted since."""
@@ -164,17 +166,18 @@ class Rebuild:
         return self.compare().rows
 
     def switch(self) -> None:
-        """The new version becomes the view, read to the log's end; a runner of the old one is fenced, and stops. What
-        was served is kept, for `rollback`, until it is discarded or the next rebuild."""
+        """The new version becomes the view, read to the log's end; a runner of the old one is fenced, and goes on with
+        the new one if it runs the same program. What was served is kept, for `rollback`, until it is discarded or the
+        next rebuild."""
         if self._store.beside(self.view) != self.version:
             raise CannotRebuild(flow=self.view, why="has no new version to switch to: app.rebuild(…) makes one")
         self._catch_up()
-        fenced = _fenced(self._log, self._store, self.view)
-        self._begun().least_us = self._comparable_us(fenced)
-        self._read_to(fenced)
-        self._read_to(None)
-        self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
-        self._store.switch(fenced, self._begun().position)
+        with _fenced(self._log, self._store, self.view) as fenced:
+            self._begun().least_us = self._comparable_us(fenced)
+            self._read_to(fenced)
+            self._read_to(None)
+            self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
+            self._store.switch(fenced, self._begun().position)
         self._end()
 
     def rollback(self) -> None:
@@ -212,7 +215,13 @@ def roll_back(log: EmbeddedLog, store: SqliteViews, view: str) -> None:
             why="has no previous version to go back to: one is kept from a switch until it is discarded, or until the "
             "next rebuild",
         )
-    state = store.switch(_fenced(log, store, view), store.state(previous))
+    lock = FlowLock(log.home, beside(view, "next"))  # a runner waits for who has it
+    lock.take()
+    try:
+        with _fenced(log, store, view) as fenced:
+            state = store.switch(fenced, store.state(previous))
+    finally:
+        lock.release()
     told = []
     for name, places in state.places.items():
         with contextlib.suppress(UnknownTopic):
@@ -220,14 +229,34 @@ def roll_back(log: EmbeddedLog, store: SqliteViews, view: str) -> None:
     log.report(view, told).result()  # it needs again what it had read no further
 
 
-def _fenced(log: EmbeddedLog, store: SqliteViews, view: str) -> FlowState:
-    """The served version takes no more commits, and all it had to send is sent."""
+@contextlib.contextmanager
+def _fenced(log: EmbeddedLog, store: SqliteViews, view: str) -> Iterator[FlowState]:
+    """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
     state = store.fence(view)
-    reach("switch.fenced")
-    relay = Relay(log, store, view)
-    relay.begin(state.born)
-    relay.run()
-    return state
+    try:
+        reach("switch.fenced")
+        relay = Relay(log, store, view)
+        relay.begin(state.born)
+        relay.run()
+        store.note_relayed(state, relay.done, relay.written)
+        yield state
+    except BaseException:
+        with contextlib.suppress(HeadraceError):  # the first error is the one to raise
+            store.unfence(state)
+        raise
+
+
+def functions_of(flow: Flow) -> str:
+    """A text that is another one when the flow's functions are others."""
+    transforms = [source.transforms for source in flow.sources]
+    return fingerprint(transforms, flow.transforms, dict(flow.aggregates or {}), flow.after)
+
+
+def refuse_other(store: SqliteViews, flow: Flow) -> None:
+    """FlowChanged if what is served was made by other functions."""
+    program = store.program(flow.name)
+    if program is not None and program.partition("/")[0] != functions_of(flow):
+        raise FlowChanged(flow.name, ["its functions are others than those it was rebuilt with"])
 
 
 def _of_these_topics(flow: Flow, state: FlowState) -> FlowState:

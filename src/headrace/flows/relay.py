@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.failpoints import reach
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.position import Position
 from headrace.views.contract import ViewStore, Waiting
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class Relay:
         self._stamps: dict[str, Stamp] = {}
         self._producer = ""
         self.done = -1
-        """All of the outbox up to this sequence has arrived."""
+        """All of the outbox up to this sequence has arrived …"""
+        self.written = Position()
+        """… and lies below these offsets."""
 
     def begin(self, born: str) -> None:
         """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there. A flow that
@@ -56,7 +59,8 @@ class Relay:
             partition = rows["_partition"][0].as_py()
             self._log.widen_own_topic(waiting.target, partition + 1)  # its source may have got more
         rows = rows.drop_columns([name for name in ("_progress", "_partition") if name in rows.column_names])
-        topic.append(rows, partition=partition, progress=progress, stamp=replace(stamp, sequence=waiting.base))
+        stamp = replace(stamp, sequence=waiting.base)
+        self.written |= topic.append(rows, partition=partition, progress=progress, stamp=stamp).position
         reach("relay.appended")
         return int(rows.num_rows)
 

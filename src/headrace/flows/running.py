@@ -4,7 +4,6 @@ say who runs them, and the order in which they are drained."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ from headrace.durations import from_us
 from headrace.errors import (
     CannotRebuild,
     FlowChanged,
+    FlowFenced,
     IncompatibleSchema,
     InvalidArgument,
     UnknownTopic,
@@ -29,8 +29,10 @@ from headrace.flows.flow import Flow
 from headrace.rendering import html_table
 from headrace.views.contract import Emit, feed_topic, is_fed
 from headrace.views.file import FILE
+from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
 from headrace.views.reading import open_views
+from headrace.views.standing import lag_of, read_of, sources_of
 from headrace.views.versions import beside
 
 if TYPE_CHECKING:
@@ -44,18 +46,22 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.views.contract import FlowState
     from headrace.views.sqlite import SqliteViews
 
 logger = logging.getLogger("headrace.flows")
 
+LOOK_SECONDS = 0.1
+"""So often is looked whether a switch to another version is over."""
 STOP_SECONDS = 10.0
 """A batch that runs may finish for so long; then Spark is told to give it up."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """How a flow does. `lag`: records it has not read. `rate`: records a second, lately. `read`: offsets it has read,
-    whoever ran it. `committing_seconds`: how long the commit that is being made has taken."""
+    """How a flow does. `lag`: records of its topics that it does not have yet, through the flows before it. `rate`:
+    records a second, lately. `read`: offsets of these topics that it has, by any runner. `committing_seconds`: how long
+    the commit that is being made has taken."""
 
     flow: str
     state: str
@@ -104,6 +110,8 @@ class Running:
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
         self._queries: dict[str, FlowQuery] = {}
+        self._begun: dict[str, FlowState] = {}
+        """Each flow as it was when it was begun."""
         self._lock = threading.RLock()
 
     @property
@@ -198,7 +206,32 @@ class Running:
                 raise
             self._grow_feeds(flow)
             loop.begin(replace=True)
+        self._begun[flow.name] = loop.position
         return loop
+
+    def _again(self, flow: Flow) -> FlowLoop | None:
+        """A new loop of a flow that runs, after an error; None if it is stopped meanwhile. While another version takes
+        its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
+        from headrace.flows.rebuild import refuse_other
+
+        lock, supervisor = FlowLock(self._log.home, beside(flow.name, "next")), self._supervisors.get(flow.name)
+        while self.store.is_fenced(flow.name) and lock.is_held():
+            if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
+                return None
+        try:
+            state = self.store.state(flow.name)
+        except UnknownView:  # dropped
+            return self.begun(flow, at_once=False)
+        before = self._begun[flow.name]
+        if state.born == before.born:
+            return self.begun(flow, at_once=False)
+        try:
+            refuse_other(self.store, self.query(flow).compiled.flow)
+            return self.begun(flow, at_once=False)
+        except FlowChanged as error:
+            why = "another version of the view takes its place, made by another program "
+            why += f"({'; '.join(error.changes)}): run that one in place of this"
+            raise FlowFenced(flow.name, before.epoch, state.epoch, why) from error
 
     def _make_dropped(self, flow: Flow) -> None:
         """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
@@ -406,10 +439,10 @@ class Running:
                 self.take(flow, wait=wait, take_over=take_over)
             for flow in idle:
                 self.query(flow)
-            begin = functools.partial(self.begun, at_once=False)  # producers may be about to start, too
-            begun = [begin(flow) for flow in idle]  # what cannot begin is said here, not by a thread
+            # What cannot begin is said here, not by a thread. Producers may be about to start, too: silence must last.
+            begun = [self.begun(flow, at_once=False) for flow in idle]
             for loop in begun:
-                supervisor = Supervisor(loop, begin)
+                supervisor = Supervisor(loop, self._again)
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 
@@ -438,14 +471,16 @@ class Running:
                 supervisor.join(STOP_SECONDS)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended."""
+        """Until all flows have ended, or for `timeout` seconds; re-raises what stopped one. True: all have ended. One
+        whose view another program has rebuilt ends alone: the others go on."""
         limit = None if timeout is None else time.monotonic() + timeout
         while True:
             supervisors = list(self._supervisors.values())
+            ended = all(supervisor.join(0) for supervisor in supervisors)
             for supervisor in supervisors:
-                if supervisor.error is not None:
+                if supervisor.error is not None and (ended or not supervisor.superseded):
                     raise supervisor.error
-            if all(supervisor.join(0) for supervisor in supervisors):
+            if ended:
                 return True
             left = 0.1 if limit is None else min(0.1, limit - time.monotonic())
             if left <= 0:
@@ -453,29 +488,26 @@ class Running:
             next(each for each in supervisors if not each.join(0)).join(left)
 
     def status(self) -> AppStatus:
-        return AppStatus(map(self._status, self.flows))
+        readers = open_views(self._log.home).readers()
+        return AppStatus(self._status(flow, flow.name, readers) for flow in self.flows)
 
     def making(self, view: str) -> list[FlowStatus]:
         """How far the version is that is made beside the view."""
-        flow = self._flows.get(view)
-        return [] if flow is None else [self._status(flow, beside(view, "next"))]
+        flow, name = self._flows.get(view), beside(view, "next")
+        readers = open_views(self._log.home).readers(name)
+        return [] if flow is None else [self._status(flow, name, readers)]
 
-    def _status(self, flow: Flow, name: str | None = None) -> FlowStatus:
-        from headrace.errors import TopicReplaced
+    def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
         from headrace.flows.supervise import Pulse
 
-        supervisor = self._supervisors.get(name or flow.name)
+        supervisor = self._supervisors.get(name)
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
-        with contextlib.suppress(UnknownView, TopicReplaced):  # not run yet; or its topic is gone, as its error says
-            state = open_views(self._log.home).state(name or flow.name, topics=True)  # the store may be busy
+        with contextlib.suppress(UnknownView, KeyError):  # not run yet
+            state = open_views(self._log.home).state(name, topics=True)  # the store may be busy
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
-            read = sum(place.offset for places in state.places.values() for place in places.values())
-            for topic in flow.topics:
-                places = state.places.get(topic.name, {})
-                for partition, end in topic.offsets().items():
-                    place = places.get(partition)
-                    lag += end.next - (place.offset if place else end.earliest)
+            sources = sources_of(self._log, branches(name, readers), state)
+            lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so
         return FlowStatus(
             flow.name,
             pulse.state,

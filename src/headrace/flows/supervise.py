@@ -4,7 +4,8 @@ past records that break its program. Owns one thread per flow, and what is known
 After an error of a batch the next ones are small and grow again. In the one that fails, the records that cause it are
 looked for, all at once: they become dead letters, and the rest of the batch goes on. If too many do, the program is
 wrong, not the data: the flow stops, and these are no letters. Errors of the surroundings (a full disk, say) are tried
-again with growing pauses. Fenced, changed, without its home or session, a flow stops at once."""
+again with growing pauses. Fenced, changed, without its home or session, a flow stops at once; fenced
+by another version of its view it goes on with that one, if it can."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from headrace.errors import (
     FlowChanged,
     FlowFenced,
     InvalidArgument,
+    LogDiverged,
     LogMissing,
     OffsetOutOfRange,
     SparkLost,
@@ -48,6 +50,7 @@ FATAL = (
     ViewTaken,
     AlreadyRunning,
     TopicReplaced,
+    LogDiverged,
     LogMissing,
     OffsetOutOfRange,
     TransformFailed,
@@ -109,13 +112,15 @@ class Pulse:
 
 
 class Supervisor:
-    """One flow's thread. `again` makes a new loop, begun, after each error."""
+    """One flow's thread. `again` makes a new loop, begun, after each error; None if it was stopped meanwhile."""
 
-    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop], batch_rows: int | None = None) -> None:
+    def __init__(self, loop: FlowLoop, again: Callable[[Flow], FlowLoop | None], batch_rows: int | None = None) -> None:
         self._flow, self._again = loop.flow, again
         self._loop: FlowLoop | None = loop
         self.pulse = Pulse(loop.flow.name)
         self.error: BaseException | None = None
+        self.superseded = False
+        """Whether it ended because another version has taken its place, made by another program."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit = self._rows_max = batch_rows or loop.batch_rows
@@ -129,6 +134,10 @@ class Supervisor:
 
     def ask_to_stop(self) -> None:
         self._stop.set()
+
+    def is_stopping(self, timeout: float) -> bool:
+        """Whether it was asked to stop, or is within so many seconds."""
+        return self._stop.wait(timeout)
 
     def join(self, timeout: float | None = None) -> bool:
         """Whether it has ended. Not by the thread's own join: one that Ctrl-C interrupts takes the thread for ended."""
@@ -156,7 +165,14 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._loop = self._loop or self._again(self._flow)
-                self._live(self._loop)
+                if self._loop is not None:
+                    self._live(self._loop)
+            except FlowFenced as error:
+                self.superseded = self._loop is None
+                if self.superseded or not error.why:
+                    return self._fail(error)
+                logger.info("flow %s: %s; it goes on with that one", self.pulse.flow, error.why)
+                self._loop = None
             except FATAL as error:
                 return self._fail(error)
             except TooManyDeadLetters as error:
@@ -191,6 +207,7 @@ class Supervisor:
                     waiting = None
                 if batch is None:
                     loop.close_windows()
+                    loop.note_relayed()
                     if to_end:
                         break
                     loop.refuse_fenced()

@@ -387,7 +387,10 @@ class Routes:
     def _view(self, name: str) -> dict[str, Any]:
         views = self.home.views
         flow = views.flow(check_name(name, argument="view"))
-        status, sources = views.status(name), sources_of(self.home.log_if_any(), flow, views.state(name))
+        status, sources = (
+            views.status(name),
+            sources_of(self.home.log_if_any(), views.branches(name), views.state(name)),
+        )
         assert flow.view is not None
         return {
             "view": name,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from headrace.log.standing import duration, group_facts
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
-from headrace.views.standing import lag_of, sources_of
+from headrace.views.origins import Reader, branches
+from headrace.views.standing import lag_of, reads_of, sources_of
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
@@ -185,7 +186,8 @@ class _Gatherer:
         statuses = {} if home.flows is None else {status.flow: status for status in home.flows()}
         topics = [] if log is None else log.topics()
         glances = home.views.glances()
-        flows = [self._flow(log, glance, statuses.get(glance.spec.name)) for glance in glances]
+        readers = self._home.views.readers()
+        flows = [self._flow(log, glance, statuses.get(glance.spec.name), readers) for glance in glances]
         groups = [self._group(topic, group) for topic in topics for group in topic.groups()]
         letters = {"count": 0, "latest": []} if log is None else self._letters(log)
         names = flow_names([glance.spec for glance in glances])
@@ -242,9 +244,12 @@ class _Gatherer:
             "time_to_loss_seconds": facts["time_to_loss_seconds"],
         }
 
-    def _flow(self, log: EmbeddedLog | None, glance: FlowGlance, status: FlowStatus | None) -> Facts:
+    def _flow(
+        self, log: EmbeddedLog | None, glance: FlowGlance, status: FlowStatus | None, readers: Mapping[str, Reader]
+    ) -> Facts:
         spec, state = glance.spec, glance.state
-        sources = sources_of(log, spec, state)
+        found = branches(spec.name, readers) if spec.name in readers else []  # dropped a moment ago
+        reads, sources = reads_of(log, spec, state), sources_of(log, found, state)
         closes_us = None if glance.ends_us is None else glance.ends_us + spec.horizon.final_after_us
         totals = self._counted(
             ("ledger", spec.name), (state.born, state.sequence), lambda: self._home.views.totals(spec.name)
@@ -272,7 +277,7 @@ class _Gatherer:
             "dead": glance.buried,
             "restarts": 0 if status is None else status.restarts,
             "error": None if status is None else status.error or None,
-            "places": _places(sources, None if state.frontier_us is None else from_us(state.frontier_us)),
+            "places": _places(reads, None if state.frontier_us is None else from_us(state.frontier_us)),
             "ledger": {name: getattr(totals, name) for name in ("on_time", "corrected", "dropped", "untimed")},
         }
 

@@ -43,6 +43,7 @@ from headrace.errors import (
     UnknownView,
     ViewTaken,
 )
+from headrace.position import Position
 from headrace.views.contract import (
     ROWS,
     Column,
@@ -410,6 +411,43 @@ class FlowContract(Setting):
         assert [(each.sequence, each.base) for each in store.outbox("clicks")] == [(3, 6)]
         store.commit(state, commit(state, relayed=-1))
         assert len(store.outbox("clicks")) == 1, "nothing comes back"
+
+    def test_what_was_relayed_leaves_the_outbox_without_a_commit(self, store: Any) -> None:
+        state = store.begin(counting())
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", pa.table({"a": [1, 2, 3]}))]))
+        store.note_relayed(state, 0, Position.of("x", "1d", {0: 3}))
+        assert store.outbox("clicks") == [] and store.state("clicks").sequence == state.sequence
+        state = store.commit(state, commit(state, outgoing=[Outgoing("x", pa.table({"a": [4]}))]))
+        assert [each.base for each in store.outbox("clicks")] == [3]
+        stale, state = state, store.begin(counting())
+        with pytest.raises(FlowFenced):
+            store.note_relayed(stale, 1, Position.of("x", "1d", {0: 4}))
+        assert len(store.outbox("clicks")) == 1
+
+    def test_a_place_keeps_when_the_record_before_it_arrived(self, store: Any) -> None:
+        state = store.begin(counting())
+        for arrived_us in (T0, T0 + 1, None):
+            at = {"places": {"clicks": {0: Place(5, None, arrived_us)}}, "topic_ids": {"clicks": "1d"}}
+            state = store.commit(state, commit(state, **at))
+            assert state.places["clicks"][0].arrived_us == arrived_us
+            assert store.begin(counting()).places["clicks"][0].arrived_us == arrived_us
+            state = store.begin(counting())
+
+    def test_a_fence_ends_with_a_switch_or_when_it_is_let_go(self, store: Any) -> None:
+        spec = counting()
+        assert spec.view is not None
+        store.begin(spec)
+        assert not store.is_fenced("clicks") and store.program("clicks") is None
+        store.unfence(store.fence("clicks"))
+        assert not store.is_fenced("clicks")
+        beside = replace(spec, name="clicks/next", view=replace(spec.view, name="clicks/next"))
+        store.begin_beside(beside, "made so")
+        made, fenced = store.begin(beside), store.fence("clicks")
+        assert store.is_fenced("clicks")
+        store.switch(fenced, made)
+        assert not store.is_fenced("clicks") and store.program("clicks") == "made so"
+        store.unfence(fenced)
+        assert store.state("clicks").epoch > fenced.epoch, "there is nothing to let go of"
 
     def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
         state = store.begin(counting())

@@ -18,6 +18,7 @@ from headrace.aggregates import Aggregate, Rule
 from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
+from headrace.position import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,6 +210,7 @@ class FlowSpec:
     idle_us: int = 30_000_000
     absent_us: int = 3_600_000_000
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
+    dropped_to: str | None = None
 
     @property
     def horizon(self) -> Horizon:
@@ -217,6 +219,12 @@ class FlowSpec:
         if view is None or view.window_us is None:
             return Horizon(None, 0, self.grace_us, self.within_us)
         return Horizon(view.windows, view.window_us[0], self.grace_us, self.within_us)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The topics it writes to."""
+        given = (self.target, self.dropped_to, *(feed_topic(self.name, emit) for emit in self.feeds))
+        return frozenset(topic for topic in given if topic is not None)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -304,10 +312,12 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a flow has read one partition: the next offset, and event-time progress there (None: none yet)."""
+    """How far a flow has read one partition: the next offset, and event-time progress there (None: none yet).
+    `arrived_us`: when the record before the offset arrived, by which its log is known again; None if that is gone."""
 
     offset: int
     progress_us: int | None
+    arrived_us: int | None = field(default=None, compare=False)
 
 
 Places = Mapping[str, Mapping[int, Place]]
@@ -404,7 +414,9 @@ class Commit:
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
-    """What is in the outbox up to this sequence has arrived where it goes."""
+    """What is in the outbox up to this sequence has arrived where it goes …"""
+    written: Position = field(default_factory=Position)
+    """… and lies below these offsets there."""
     shape: Callable[[pa.Table], pa.Table] | None = None
     """What makes of the view's changes what goes out; of a view with `shaped`: of its results, `result_columns`, what
     readers see, `places` and `shaped`. Called in the transaction, with the rows that changed."""
@@ -427,6 +439,12 @@ class ViewStore(Protocol):
 
     def fence(self, flow: str) -> FlowState: ...
 
+    def is_fenced(self, flow: str) -> bool: ...
+
+    def unfence(self, fenced: FlowState) -> None: ...
+
+    def program(self, flow: str) -> str | None: ...
+
     def switch(self, served: FlowState, beside: FlowState) -> FlowState: ...
 
     def beside(self, view: str) -> str | None: ...
@@ -436,6 +454,8 @@ class ViewStore(Protocol):
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 
     def outbox(self, flow: str) -> list[Waiting]: ...
+
+    def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
     def goes_back(self, topics: Sequence[str]) -> bool: ...
 

@@ -34,7 +34,7 @@ from headrace.views import exact, flow_rows, watchers
 from headrace.views.values import order_decimals
 
 FILE = "views.db"
-FORMAT = "1"
+FORMAT = "2"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 FREE_SHARE, FREE_PAGES_MIN = 8, 1_024

@@ -4,18 +4,23 @@ to send. Owns those tables, whose names begin with `_`; a view's own tables are 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import UnknownView, ViewsDamaged
 from headrace.horizon import dropped_us
+from headrace.position import Position
 from headrace.views import versions
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
+from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.values import text_of_us, us_of
 
 BEGINS = (
@@ -48,7 +53,7 @@ SCHEMA = (
     "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
     "WITHOUT ROWID",
     "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
-    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, "
+    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, "
     "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
     # '' as window_start: what belongs to no window.
     "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
@@ -60,6 +65,9 @@ SCHEMA = (
     "WITHOUT ROWID",
     "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
     "PRIMARY KEY (flow, target)) WITHOUT ROWID",
+    # Positions: what a flow had read when it had written no more than that; see `origins`.
+    "CREATE TABLE _steps (flow TEXT NOT NULL, sequence INTEGER NOT NULL, read TEXT NOT NULL, written TEXT NOT NULL, "
+    "PRIMARY KEY (flow, sequence)) WITHOUT ROWID",
 )
 
 _LEDGER = (
@@ -72,8 +80,9 @@ _EMPTY = (
     "AND untimed = 0"
 )
 _POSITION = (
-    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
-    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress"
+    "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
+    "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress, "
+    "arrived = excluded.arrived"
 )
 
 
@@ -100,9 +109,9 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
     with whole(db):
         places: dict[str, dict[int, Place]] = {}
         ids: dict[str, str] = {}
-        rows = "SELECT topic, topic_id, partition, offset_next, progress FROM _positions WHERE flow = ?"
-        for topic, topic_id, partition, offset, progress in db.execute(rows, (flow,)):
-            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
+        rows = "SELECT topic, topic_id, partition, offset_next, progress, arrived FROM _positions WHERE flow = ?"
+        for topic, topic_id, partition, offset, progress, arrived in db.execute(rows, (flow,)):
+            places.setdefault(topic, {})[partition] = Place(offset, us_of(progress), us_of(arrived))
             ids[topic] = topic_id
         begins: dict[str, dict[int, Place]] = {}
         rows = "SELECT topic, partition, offset_first, progress FROM _begins WHERE flow = ?"
@@ -142,7 +151,7 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
     db.executemany(
         _POSITION,
         [
-            (flow, topic, commit.topic_ids[topic], partition, place.offset, text(place.progress_us))
+            (flow, topic, commit.topic_ids[topic], partition, place.offset, *map(text, astuple(place)[1:]))
             for topic, places in commit.places.items()
             for partition, place in places.items()
         ],
@@ -170,11 +179,77 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
         for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))
     )
     db.execute(
-        f"UPDATE _flows SET sequence = sequence + 1, {later}, relayed = max(relayed, ?5), committed_at = ?6 "
-        f"WHERE flow = ?1",
-        (flow, text(commit.frontier_us), closed, text(commit.reachable_us), commit.relayed, now()),
+        f"UPDATE _flows SET sequence = sequence + 1, {later}, committed_at = ?5 WHERE flow = ?1",
+        (flow, text(commit.frontier_us), closed, text(commit.reachable_us), now()),
     )
-    db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, commit.relayed))
+
+
+def settle(db: sqlite3.Connection, spec: FlowSpec, relayed: int, written: Position) -> None:
+    """What has arrived leaves the outbox. If that is all of it, the flow has come a step further: what it has read is
+    where it goes, below `written`. Before a commit changes what it has read."""
+    flow = spec.name
+    db.execute("UPDATE _flows SET relayed = max(relayed, ?) WHERE flow = ?", (relayed, flow))
+    db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, relayed))
+    waits = db.execute("SELECT EXISTS (SELECT 1 FROM _outbox WHERE flow = ?)", (flow,)).fetchone()[0]
+    if spec.writes and not waits and not versions.is_version(flow):
+        _step(db, spec, read_of(db, flow), written)
+
+
+def _step(db: sqlite3.Connection, spec: FlowSpec, read: Position, written: Position) -> None:
+    flow = spec.name
+    last = "SELECT sequence, written FROM _steps WHERE flow = ? ORDER BY sequence DESC LIMIT 1"
+    known, before = db.execute(last, (flow,)).fetchone() or (None, "")
+    after = str(latest(Position.parse(before), written))
+    if known is not None and after == before:
+        db.execute("UPDATE _steps SET read = ? WHERE flow = ? AND sequence = ?", (str(read), flow, known))
+        return
+    (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    db.execute("INSERT OR REPLACE INTO _steps VALUES (?, ?, ?, ?)", (flow, sequence, str(read), after))
+    if db.execute("SELECT count(*) FROM _steps WHERE flow = ?", (flow,)).fetchone()[0] > STEPS_MAX:
+        _thin(db, spec)
+
+
+def _thin(db: sqlite3.Connection, spec: FlowSpec) -> None:
+    steps = "SELECT sequence, written FROM _steps WHERE flow = ? ORDER BY sequence"
+    found = db.execute(steps, (spec.name,)).fetchall()
+    gone = thinned([sequence for sequence, _ in found], _held(db, spec, found))
+    db.executemany("DELETE FROM _steps WHERE flow = ? AND sequence = ?", [(spec.name, each) for each in gone])
+
+
+def _held(db: sqlite3.Connection, spec: FlowSpec, steps: Sequence[tuple[int, str]]) -> set[int]:
+    """The steps at which those are who read what the flow writes."""
+    held: set[int] = set()
+    for topic in spec.writes:
+        offsets: dict[tuple[str, str], dict[int, int]] = {}
+        rows = "SELECT flow, topic_id, partition, offset_next FROM _positions WHERE topic = ?"
+        for flow, topic_id, partition, offset in db.execute(rows, (topic,)):
+            offsets.setdefault((flow, topic_id), {})[partition] = offset
+        for (_, topic_id), at in offsets.items():
+            there = (known for known, written in reversed(steps) if has(written, topic, topic_id, at))
+            held |= {*islice(there, 1)}
+    return held
+
+
+def read_of(db: sqlite3.Connection, flow: str) -> Position:
+    """How far the flow has read the topics it reads."""
+    nexts: dict[tuple[str, str], dict[int, int]] = {}
+    rows = "SELECT topic, topic_id, partition, offset_next FROM _positions WHERE flow = ?"
+    for topic, topic_id, partition, offset in db.execute(rows, (flow,)):
+        nexts.setdefault((topic, topic_id), {})[partition] = offset
+    return functools.reduce(Position.__or__, (Position.of(*topic, at) for topic, at in nexts.items()), Position())
+
+
+def reader_of(db: sqlite3.Connection, spec: FlowSpec) -> Reader:
+    """The flow, for following positions. While nothing waits in its outbox, it is a step further than its last one."""
+    flow = spec.name
+    ids = dict(db.execute("SELECT topic, topic_id FROM _positions WHERE flow = ?", (flow,)))
+    read = read_of(db, flow)
+    if not spec.writes:
+        return Reader(flow, spec.sources, ids, read)
+    found = db.execute("SELECT read, written FROM _steps WHERE flow = ? ORDER BY sequence DESC", (flow,)).fetchall()
+    if not db.execute("SELECT EXISTS (SELECT 1 FROM _outbox WHERE flow = ?)", (flow,)).fetchone()[0]:
+        found.insert(0, (str(read), found[0][1] if found else ""))
+    return Reader(flow, spec.sources, ids, read, spec.writes, found)
 
 
 def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:

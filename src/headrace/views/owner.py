@@ -50,6 +50,15 @@ class FlowLock:
             os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
             return
 
+    def is_held(self) -> bool:
+        """Whether another holds it."""
+        try:
+            self.take()
+        except AlreadyRunning:
+            return True
+        self.release()
+        return False
+
     def release(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

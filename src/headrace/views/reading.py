@@ -42,7 +42,8 @@ from headrace.schema import type_ddl
 from headrace.views import versions
 from headrace.views.contract import WIDE, Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.file import FILE, refuse_inherited, translate
-from headrace.views.flow_rows import spec_of, state_of, whole
+from headrace.views.flow_rows import reader_of, spec_of, state_of, whole
+from headrace.views.origins import Branch, Reader, branches, position_of, reached
 from headrace.views.tables import NUMBER, quoted, tables_of
 from headrace.views.values import (
     NAN,
@@ -147,7 +148,8 @@ class FlowGlance:
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """Where a view is. `frontier`: event time up to which it is complete; `commits`: how many batches made it."""
+    """Where a view is. `frontier`: event time up to which it is complete; `commits`: how many batches made it;
+    `position`: up to where it has the records of topics, through the flows before it."""
 
     view: str
     app: str
@@ -226,7 +228,8 @@ class Views:
         timeout: Duration = "5 seconds",
     ) -> pa.Table:
         """Runs SQL that only reads, with bound parameters. `wait_for`: first waits until every flow that reads the
-        position's topics has folded them in up to there; WaitTimeout if that takes longer than `timeout`."""
+        position's topics, itself or by way of others, has folded them in up to there; WaitTimeout if that takes longer
+        than `timeout`."""
         if wait_for is not None:
             self.wait_for(wait_for, timeout=timeout)
         read: set[tuple[str, str]] = set()
@@ -353,7 +356,8 @@ class Views:
     # -- waiting -----------------------------------------------------------------------------------
 
     def wait_for(self, position: Position, *, timeout: Duration = "5 seconds") -> None:
-        """Until every flow that reads the position's topics has come to it; while there is none, it is waited for."""
+        """Until every flow that reads the position's topics, itself or by way of others, has come to it; while there is
+        none, it is waited for."""
         if not isinstance(position, Position):
             why = "must be a hr.Position, as append(…).position is; of one that is text, hr.Position.parse(text)"
             raise InvalidArgument("wait_for", position, why)
@@ -364,17 +368,28 @@ class Views:
         _until(lambda: bool(self.specs()), f"views in {self.path.parent}: does their app run?", timeout)
 
     def are_at(self, position: Position) -> bool:
-        """Whether every flow that reads the position's topics, at least one, has come to it. A flow that has committed
-        nothing yet has read nothing; one of an older topic of the name reads another."""
-        sources = {spec.name: spec.sources for spec in self.specs()}
-        read = [
-            (state.places.get(topic, {}), nexts)
-            for state in self.states()
-            for topic, topic_id, nexts in position.topics
-            if topic in sources.get(state.name, ()) and state.topic_ids.get(topic, topic_id) == topic_id
-        ]
-        reached = all(number in at and at[number].offset >= offset for at, nexts in read for number, offset in nexts)
-        return reached and (bool(read) or not position.topics)
+        """Whether every flow that reads the position's topics, itself or by way of others, has what is in them up to
+        there; at least one must. A flow that has committed nothing yet has read nothing."""
+        flows = self.readers()
+        answers = [reached(branches(flow, flows), position) for flow in flows]
+        asked = [answer for answer in answers if answer is not None]
+        return all(asked) and (bool(asked) or not position.topics)
+
+    def branches(self, flow: str) -> list[Branch]:
+        """Every way from a topic to the flow, and how far the flow has its records."""
+        return branches(flow, self.readers(flow))
+
+    def readers(self, version: str | None = None) -> dict[str, Reader]:
+        """All flows as one commit left them, for `origins.branches`; with a version beside a view, if that is asked
+        for."""
+        if not self._made():
+            return {}
+        with self._reading() as db:
+            db.execute("BEGIN")
+            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} OR flow = ? ORDER BY flow", (version,))
+            with whole(db):
+                specs = [FlowSpec.from_json(json.loads(text)) for (text,) in found.fetchall()]
+                return {spec.name: reader_of(db, spec) for spec in specs}
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -442,10 +457,7 @@ class Views:
             (count,) = db.execute(counted).fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
-        position = Position()
-        for topic, places in state.places.items():
-            nexts = {partition: place.offset for partition, place in places.items()}
-            position |= Position.of(topic, state.topic_ids[topic], nexts)
+        position = position_of(self.branches(view))
         frontier = None if state.frontier_us is None else from_us(state.frontier_us)
         times = [None if text is None else from_us(us_of(text) or 0) for text in (started, committed)]
         return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, *times)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView, ViewTaken
 from headrace.failpoints import reach
+from headrace.position import Position
 from headrace.views import feeding, merging, versions, watchers
 from headrace.views.contract import (
     Commit,
@@ -34,7 +35,7 @@ from headrace.views.contract import (
     widened,
 )
 from headrace.views.file import TIME_SHARE, ViewsFile
-from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, spec_of, state_of, text
+from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, settle, spec_of, state_of, text
 from headrace.views.folding import fold
 from headrace.views.tables import tables_of
 from headrace.views.values import us_of
@@ -100,6 +101,7 @@ class SqliteViews(ViewsFile):
         if emits:
             (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
             put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
+            db.execute("DELETE FROM _steps WHERE flow = ?", (spec.name,))  # these know nothing of the new topic
             db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
     def _told(
@@ -131,7 +133,7 @@ class SqliteViews(ViewsFile):
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
-        for table in versions.FLOW_TABLES:
+        for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
         db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
@@ -168,6 +170,23 @@ class SqliteViews(ViewsFile):
             db.execute("UPDATE _flows SET epoch = ? WHERE flow = ?", (epoch, flow))
             db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"fenced/{flow}", str(epoch)))
             return state_of(db, flow)
+
+    def is_fenced(self, flow: str) -> bool:
+        """Whether the flow was fenced, and neither switched nor let go since."""
+        with self._reading() as db:
+            sql = "SELECT 1 FROM _flows JOIN _meta ON name = 'fenced/' || flow AND value = epoch WHERE flow = ?"
+            return db.execute(sql, (flow,)).fetchone() is not None
+
+    def unfence(self, fenced: FlowState) -> None:
+        """Ends a fence without a switch: the flow's runner may begin again."""
+        with self._writing() as db:
+            sql = "UPDATE _flows SET epoch = ? WHERE flow = ? AND epoch = ?"
+            db.execute(sql, (next_epoch(db), fenced.name, fenced.epoch))
+
+    def program(self, flow: str) -> str | None:
+        """What made the flow's version, as who made it wrote it; None of one that was never rebuilt."""
+        with self._reading() as db:
+            return versions.program(db, flow)
 
     def switch(self, served: FlowState, beside: FlowState) -> FlowState:
         """`beside`, a version of the view, takes its place with all it has, and `served` is kept in its stead: what was
@@ -247,6 +266,12 @@ class SqliteViews(ViewsFile):
                 (flow,),
             ).fetchall()
         return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
+
+    def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None:
+        """As a commit does that says so: for a flow that has nothing to commit."""
+        with self._writing() as db:
+            self._check(db, flow, flow.sequence)
+            settle(db, self._known(db, flow.name), relayed, written)
 
     def filters(self, flow: str) -> list[Filtered]:
         """What the flow has seen."""
@@ -345,6 +370,7 @@ class SqliteViews(ViewsFile):
             closed = text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
             spec = self._known(db, flow.name)
+            settle(db, spec, commit.relayed, commit.written)
             outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
             spec = self._widen(db, spec)
             if watched is not None:

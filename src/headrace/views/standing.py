@@ -4,42 +4,86 @@ Owns the names of the facts; reads, and changes nothing."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
 from headrace.errors import UnknownTopic
+from headrace.views.origins import Branch, higher, lower
 
 if TYPE_CHECKING:
+    from headrace.log.contract import Offsets
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.views.contract import FlowSpec, FlowState
 
-__all__ = ["lag_of", "sources_of"]
+__all__ = ["lag_of", "read_of", "reads_of", "sources_of"]
 
 
-def sources_of(log: EmbeddedLog | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
-    """Each partition the view reads: how far it is, and how far the topic. Of a topic that is gone, or was made
-    again, nothing is known."""
+def reads_of(log: EmbeddedLog | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
+    """Each partition the flow reads: how far it is, and how far the topic. Of a topic that is gone, or was made again,
+    nothing is known."""
     out = []
     for name in flow.sources:
-        places, topic = state.places.get(name, {}), None
-        with contextlib.suppress(UnknownTopic):
-            topic = None if log is None else log.topic(name)
-        same = topic is not None and topic.describe().topic_id == state.topic_ids.get(name, topic.describe().topic_id)
-        ends = topic.offsets() if topic is not None and same else {}
-        for number in sorted(places.keys() | ends.keys()):
-            place, end = places.get(number), ends.get(number)
-            progress = None if place is None or place.progress_us is None else from_us(place.progress_us)
-            unread_from = None if end is None else max(end.earliest, place.offset if place else 0)
-            out.append(
-                {
-                    "topic": name,
-                    "partition": number,
-                    "offset": place.offset if place else None,
-                    "next": end.next if end else None,
-                    "lag_records": None if end is None or unread_from is None else max(0, end.next - unread_from),
-                    "progress": progress,
-                }
-            )
+        offsets = {number: place.offset for number, place in state.places.get(name, {}).items()}
+        out += _facts(name, offsets, {}, _ends(log, name, state.topic_ids.get(name)), state)
+    return out
+
+
+def sources_of(log: EmbeddedLog | None, branches: Iterable[Branch], state: FlowState) -> list[dict[str, Any]]:
+    """Each partition the records of a view come from, through the flows before it: up to where the view has them, and
+    how many wait, there or on their way. Of a topic that flows of the home write, only records of others count: its
+    own are counted where those come from."""
+    found: dict[str, Branch] = {}
+    for branch in branches:
+        if not branch.between:
+            known = found.get(branch.topic)
+            found[branch.topic] = branch if known is None else _both(known, branch)
+    return [
+        facts
+        for name, branch in found.items()
+        for facts in _facts(name, branch.offsets, branch.written or {}, _ends(log, name, branch.topic_id), state)
+    ]
+
+
+def _both(one: Branch, other: Branch) -> Branch:
+    written = None if one.written is None or other.written is None else higher(one.written, other.written)
+    return Branch(
+        one.topic,
+        one.topic_id or other.topic_id,
+        lower(one.offsets, other.offsets),
+        one.direct or other.direct,
+        written,
+    )
+
+
+def _ends(log: EmbeddedLog | None, name: str, topic_id: str | None) -> Mapping[int, Offsets]:
+    with contextlib.suppress(UnknownTopic):
+        topic = None if log is None else log.topic(name)
+        if topic is not None and topic_id in (None, topic.describe().topic_id):
+            return topic.offsets()
+    return {}
+
+
+def _facts(
+    name: str, offsets: Mapping[int, int], written: Mapping[int, int], ends: Mapping[int, Offsets], state: FlowState
+) -> list[dict[str, Any]]:
+    out, places = [], state.places.get(name, {})
+    for number in sorted(offsets.keys() | places.keys() | ends.keys()):
+        place, end = places.get(number), ends.get(number)
+        known = number in offsets or place is not None
+        lag = None
+        if end is not None:
+            lag = max(0, end.next - max(end.earliest, offsets.get(number, 0), written.get(number, 0)))
+        out.append(
+            {
+                "topic": name,
+                "partition": number,
+                "offset": offsets.get(number, 0) if known else None,
+                "next": end.next if end else None,
+                "lag_records": lag,
+                "progress": None if place is None or place.progress_us is None else from_us(place.progress_us),
+            }
+        )
     return out
 
 
@@ -47,3 +91,8 @@ def lag_of(sources: list[dict[str, Any]]) -> int | None:
     """Records that are there and not read; None when that cannot be known of all of them."""
     lags = [source["lag_records"] for source in sources]
     return None if not lags or None in lags else sum(lags)
+
+
+def read_of(sources: list[dict[str, Any]]) -> int:
+    """Offsets that were read."""
+    return sum(source["offset"] or 0 for source in sources)

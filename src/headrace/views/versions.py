@@ -23,7 +23,8 @@ __all__ = ["FLOW_TABLES", "Compared", "Counts", "Which", "beside", "exchange", "
 Which = Literal["next", "previous"]
 
 FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_filters")
-"""What the store keeps of a flow, under its name."""
+"""What the store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
+not: they say what those who read its changes have, of whatever version it was."""
 UNROUNDED = 1e-9
 """Sums of doubles depend on their order this much, of the larger of the two."""
 

@@ -8,6 +8,7 @@ meanwhile is not damage: the row is looked up again, and its records are found w
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -162,6 +163,17 @@ class Reader:
                     except DamagedData:
                         return row.arrived
                 offset = row.next
+        return None
+
+    def arrival(self, offset: int) -> int | None:
+        """When the record at the offset arrived; None when it is not there any more, or is damaged."""
+        (row,) = self._page(offset, offset + 1)
+        if row.file is None or not row.flags & PER_ROW:
+            return None if row.file is None else row.arrived
+        with contextlib.suppress(DamagedData):
+            for batch in self.batches(offset, offset + 1, ["_arrived_at"]):
+                if batch.num_rows:
+                    return int(batch.column(0)[0].value)
         return None
 
     def _begin_of(self, offset: int, state: PartitionRow) -> tuple[int, int | None]:

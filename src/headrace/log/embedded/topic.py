@@ -373,6 +373,16 @@ class EmbeddedTopic:
             out[row.partition] = Offsets(row.earliest, offset, stored, from_us(row.arrived))
         return out
 
+    def arrived_us(self, partition: int, offset: int) -> int | None:
+        """When the record at the offset arrived; None if there is none, or none any more that can be read."""
+        from headrace.log.embedded.reading import Reader, partition_state
+
+        state = self._state()
+        row = partition_state(self._engine, state, partition)
+        if not row.earliest <= offset < row.next:
+            return None
+        return Reader(self._engine, self._catalog, state, partition).arrival(offset)
+
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
         """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
         from headrace.log.contract import Span
