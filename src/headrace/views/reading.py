@@ -742,7 +742,7 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     refuse_inherited(path.resolve())
     register_converters()
     db = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
+        f"{path.absolute().as_uri()}?{'immutable=1' if _at_rest(path) else 'mode=ro'}",
         uri=True,
         isolation_level=None,
         timeout=60,
@@ -751,6 +751,12 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     )
     order_decimals(db)
     return db
+
+
+def _at_rest(path: Path) -> bool:
+    """Whether nobody has the file open for writing, and we may not write beside it. SQLite would write: it makes the
+    files of a write-ahead log even to read. While an app runs they are there, and it reads them as they are."""
+    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _limit(db: sqlite3.Connection, bounds: Bounds | None) -> None:
