@@ -14,7 +14,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import CannotRebuild, FlowChanged, IncompatibleSchema, InvalidArgument, UnknownTopic, ViewInUse
+from headrace.errors import (
+    CannotRebuild,
+    Closed,
+    FlowChanged,
+    IncompatibleSchema,
+    InvalidArgument,
+    UnknownTopic,
+    ViewInUse,
+)
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
@@ -88,7 +96,7 @@ class Running:
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
         self._checked, self._clock_us = checked, clock_us or (lambda: time.time_ns() // 1000)
         self._session: SparkSession | None = None
-        self._owned = False
+        self._owned = self._starting = self._closed = False
         self._store: SqliteViews | None = None
         self._loops: dict[str, FlowLoop] = {}
         self._locks: dict[str, FlowLock] = {}
@@ -112,7 +120,14 @@ class Running:
     def spark(self) -> SparkSession:
         with self._lock:
             if self._session is None:
-                self._session, self._owned = session.make(self._app, self._given, self._log.home)
+                self._starting = True
+                try:
+                    self._session, self._owned = session.make(self._app, self._given, self._log.home)
+                finally:
+                    self._starting = False
+                if self._closed:
+                    self._let_go()
+                    raise Closed(what=f"the app {self._app!r}")
             return self._session
 
     @property
@@ -445,7 +460,12 @@ class Running:
         )
 
     def close(self, *, keep_session: bool = False) -> None:
+        self._closed = True
         self.stop()
+        if not self._starting:  # else another thread starts Spark, for seconds; it lets go when Spark is there
+            self._let_go(keep_session=keep_session)
+
+    def _let_go(self, *, keep_session: bool = False) -> None:
         with self._lock:
             self.stop()  # flows that a start in another thread began meanwhile
             for lock in self._locks.values():
