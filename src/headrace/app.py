@@ -134,6 +134,9 @@ class App:
     def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> EmbeddedTopic:
         """The topic of that name; made if there is none, unless `create=False`. One that is there must have the
         columns, key and event time asked for."""
+        if "exist_ok" in settings:
+            why = "leave it out: app.topic(…) takes the topic that is there, and makes it only if there is none"
+            raise InvalidArgument("exist_ok", settings["exist_ok"], why)
         if not create:
             return _adopted(self.log.topic(name), schema, settings)
         if schema is None:

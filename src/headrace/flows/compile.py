@@ -4,6 +4,7 @@ analyser; runs no job."""
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -370,7 +371,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         )
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
-            raise UnknownColumn(flow.name, name, known)
+            raise UnknownColumn(flow.name, name, known, _made_first(name))
     if flow.window and time:
         _check_time(flow, time, df)
     taken = {*WINDOW, *TAIL, *flow.groups}
@@ -421,6 +422,13 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         retracts=flow.retracts,
         records=flow.records,
     )
+
+
+def _made_first(name: str) -> str:
+    """What to write where an expression is given for a column; nothing for what may be a name."""
+    if re.fullmatch(r"[\w ]+", name):
+        return ""
+    return f"An expression is computed first: .transform(lambda df: df.withColumn('x', F.expr({name!r}))), then 'x'"
 
 
 def _check_time(flow: Flow, time: str, df: DataFrame) -> None:
