@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.views.contract import ViewSpec
     from headrace.views.sqlite import SqliteViews
 
 logger = logging.getLogger("headrace.flows")
@@ -168,6 +169,11 @@ class Running:
                         logger.warning("%s", note)
                 self._queries[flow.name] = found
             return found
+
+    def spec(self, view: str) -> ViewSpec | None:
+        """What the view will be, whether it was run or not; None if it is not one of this program's."""
+        flow = self._flows.get(view)
+        return None if flow is None or flow.target is not None else self.query(flow).compiled.spec.view
 
     def take(self, flow: Flow, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
         """Says that this process runs the flow, unless it does already."""

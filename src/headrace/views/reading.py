@@ -616,17 +616,27 @@ class Views:
         timeout: Duration | None = None,
         lease: Duration = "15 seconds",
         keep_bytes: int = 0,
+        wait: bool = False,
     ) -> Watch:
         """The view's changes as they are committed, each a dict: `op` ('+' or '-'), the row, and `_position`, the
         number of the commit. First the rows as they are, unless `snapshot` is False. With `emit="final"` each result
         once, when its window is final, and then corrections only. Ends when there was none for `timeout`. `lease`: how
         long the store keeps changes for a watcher that is gone without a word. `keep_bytes`: so much of what was read
-        stays in the store; then, without a snapshot, it begins with the oldest change that is there."""
+        stays in the store; then, without a snapshot, it begins with the oldest change that is there. `wait`: a view
+        that is not there yet is waited for, and all its changes come; else it is UnknownView."""
         from headrace.views.watching import Watch
 
-        self.flow(view)
+        if not wait:
+            self.flow(view)
         return Watch(
-            self.path.parent, view, snapshot=snapshot, emit=emit, timeout=timeout, lease=lease, keep_bytes=keep_bytes
+            self.path.parent,
+            view,
+            snapshot=snapshot,
+            emit=emit,
+            timeout=timeout,
+            lease=lease,
+            keep_bytes=keep_bytes,
+            wait=wait,
         )
 
     def ledger(self, view: str) -> pa.Table:
