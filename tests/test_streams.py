@@ -54,6 +54,11 @@ def test_what_is_recommended_exists() -> None:
             assert hasattr(hr, name), f"{text!r} recommends hr.{name}"
 
 
+def test_repetitions_are_for_dedup() -> None:
+    for operator in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct"):
+        assert "Use .dedup('id', within='1 hour') on the stream" in plan_rules.REFUSED[operator][1]
+
+
 def test_an_app_takes_a_topic_that_is_there_without_being_asked_to(tmp_path: Path) -> None:
     with hr.App("shop", home=tmp_path) as app:
         app.topic("t", "v int")

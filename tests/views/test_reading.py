@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from headrace.errors import HeadraceError, InvalidArgument, InvalidQuery, Unknow
 from headrace.position import Position
 from headrace.testing.view_contract import NAMES, T0, all_rules, commit, counted, counting, moment, partial_rows
 from headrace.views.contract import Column, FlowSpec, Place, ViewSpec
+from headrace.views.file import FILE, translate
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
 from tests.faults.children import Children, ack
@@ -85,6 +87,17 @@ def test_a_home_that_is_read_only_can_be_queried() -> None:
             store.commit(state, commit(state, counted(spec, [(0, "/", 3), (1, "/", 1)])))
             assert read() == "[{'n': 4}]\n"
         assert read() == "[{'n': 4}]\n"
+
+
+def test_what_cannot_be_written_and_what_cannot_be_opened_are_two_things(store: SqliteViews, home: Path) -> None:
+    store.begin(counting())
+    for sql, path, said in (
+        ("CREATE TABLE t (a)", home / FILE, "cannot be written: look"),
+        ("SELECT 1 FROM sqlite_schema", home / "gone" / FILE, "cannot be opened: look"),
+    ):
+        with pytest.raises(sqlite3.Error) as error:
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True).execute(sql)
+        assert said in str(translate(error.value, path))
 
 
 # -- only reading ------------------------------------------------------------------------------------
