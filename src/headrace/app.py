@@ -173,8 +173,6 @@ class App:
             raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
         if flow.target is not None:
             raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
-        if flow.after:
-            raise InvalidArgument("source", view, "has a transform behind agg: stream the view without, and .transform")
         if emit == "final" and flow.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         topic = self.running.feed(flow, emit)

@@ -315,6 +315,10 @@ class Grouped(_Steps):
             if aggregate.kind == "merge" and self.stream.upstream is None:
                 why = "merges what a view keeps: use it over app.stream(view)"
                 raise InvalidArgument(name, str(aggregate), why)
+            if aggregate.kind == "merge" and self.stream.upstream is not None and self.stream.upstream.after:
+                why = f"view {self.stream.upstream.name!r} has a transform behind agg, and what that makes has nothing "
+                why += "to merge. Aggregate its columns, hr.sum(…), or stream a view without the transform"
+                raise InvalidArgument(name, str(aggregate), why)
         upstream = self.stream.upstream
         deduped = self.stream.deduped
         if upstream is None and (deduped is None or not deduped.records):

@@ -319,7 +319,13 @@ def _check_dedup(flow: Flow, dedup: Dedup, df: DataFrame) -> None:
 
 def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ...]:
     """What the transforms make of results, besides window and groups."""
-    schema = through(flow.after, spark.createDataFrame([], _shape_type(view))).schema
+    given = _shape_type(view)
+    try:
+        schema = through(flow.after, spark.createDataFrame([], given)).schema
+    except PySparkException as error:
+        if unknown := unknown_column(error, flow.name, given.names):
+            raise unknown from None
+        raise
     places = {column.name for column in view.places}
     made = [each for each in schema if each.name not in places]
     return tuple(Column(each.name, _ddl(each.dataType, each.name, lists=True)) for each in made)

@@ -318,7 +318,8 @@ class Running:
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
             slots = [slot.name for result, each in aggregates.items() for slot in each.slots(result)]
-            if {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}:
+            known = {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}
+            if known and not flow.after:  # what a transform makes, only Spark can tell
                 return topic
         return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
 

@@ -148,7 +148,10 @@ def feed_topic(view: str, emit: Emit) -> str:
 
 
 def feed_columns(view: ViewSpec) -> list[Column]:
-    """What such a change has, besides what marks one: the result, and what other views can merge."""
+    """What such a change has, besides what marks one: the result, and what other views can merge; or what a transform
+    made of the result."""
+    if view.shaped is not None:
+        return [*view.places, *view.shaped]
     return [*view.result_columns, *(Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name))]
 
 

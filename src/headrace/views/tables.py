@@ -86,9 +86,10 @@ class ViewTables:
         self._upserts: dict[int, str] = {}
         self.parts = None if spec.parts is None else ViewTables(spec.parts)
         self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
-        joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
+        self.joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
+        """Behind the state's table as `s`: the rows that a transform made of each result, as `f`."""
         self.shaped_names = [ROW, NUMBER, *(column.name for column in spec.shaped or ())]
-        self.seen_from = f"{self.state} s{joined}"
+        self.seen_from = f"{self.state} s{self.joined}"
         """Where `seen` is selected from."""
 
     # -- making them -------------------------------------------------------------------------------
@@ -204,12 +205,16 @@ class ViewTables:
             out.append(f"{value} AS {quoted(result.name)}")
         return out
 
+    def told(self) -> list[str]:
+        """What is told of a result: its columns, or those of the rows that a transform made of it; selected as `seen`
+        is."""
+        made = [f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made]
+        return [*self._places(), *(self._results() if self.shaped is None else made)]
+
     def seen(self) -> str:
         """The columns readers see, for a SELECT from the state's table as `s` and the shaped one, if any, as `f`."""
-        made = [f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made]
-        values = self._results() if self.shaped is None else made
         tail = [f"{self.status()} AS _status", "s._corrections AS _corrections", "s._updated_at AS _updated_at"]
-        return ", ".join([*self._places(), *values, *tail])
+        return ", ".join([*self.told(), *tail])
 
     def status(self) -> str:
         """Final or open: without windows nothing is ever final."""
