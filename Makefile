@@ -15,7 +15,7 @@ help:
 	@echo "make clean   remove .venv and everything else that was built"
 
 demo:
-	@scripts/setup serve
+	@scripts/setup
 	@.venv/bin/headrace demo
 
 test:

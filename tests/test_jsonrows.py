@@ -153,6 +153,8 @@ def test_a_repeated_key_is_always_found(pairs: list[tuple[str, str]], colon: str
         (b'{"a": "\xff"}', "not UTF-8 at byte 7 (0xff)"),
         (b'\xff\xfe{\x00"\x00', "not UTF-8 at byte 0"),
         ("\ufeff\ufeff{}", "not JSON at character 0"),
+        ("name,age", "line='name,age': is not JSON; a row is one JSON object, as in {"),
+        (" hello", "is not JSON; a row is one JSON object"),
         ("", "is empty"),
         ("  \n", "is empty"),
         ("[1]", "is an array"),

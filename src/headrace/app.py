@@ -134,6 +134,9 @@ class App:
     def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> EmbeddedTopic:
         """The topic of that name; made if there is none, unless `create=False`. One that is there must have the
         columns, key and event time asked for."""
+        if "exist_ok" in settings:
+            why = "leave it out: app.topic(…) takes the topic that is there, and makes it only if there is none"
+            raise InvalidArgument("exist_ok", settings["exist_ok"], why)
         if not create:
             return _adopted(self.log.topic(name), schema, settings)
         if schema is None:
@@ -173,8 +176,6 @@ class App:
             raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
         if flow.target is not None:
             raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
-        if flow.after:
-            raise InvalidArgument("source", view, "has a transform behind agg: stream the view without, and .transform")
         if emit == "final" and flow.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         topic = self.running.feed(flow, emit)

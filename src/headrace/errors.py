@@ -561,15 +561,17 @@ class AggregateFailed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class UnknownColumn(HeadraceError, LookupError):
-    """`known`: the columns there are at that place."""
+    """`known`: the columns there are at that place. `instead`: what to write, where the name is an expression."""
 
     flow: str
     column: str
     known: list[str]
+    instead: str = ""
 
     def __str__(self) -> str:
         have = f" There are: {', '.join(self.known[:10])}." if self.known else ""
-        return f"flow {self.flow!r}: there is no column {self.column!r}.{nearest(self.column, self.known)}{have}"
+        hint = f" {self.instead}." if self.instead else nearest(self.column, self.known)
+        return f"flow {self.flow!r}: there is no column {self.column!r}.{hint}{have}"
 
 
 # -- handles ---------------------------------------------------------------------------------------

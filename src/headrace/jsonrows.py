@@ -294,6 +294,8 @@ def _explain(error: orjson.JSONDecodeError, data: bytes) -> str:
         data.decode()
     except UnicodeDecodeError as invalid:
         return f"is not UTF-8 at byte {invalid.start} ({data[invalid.start]:#04x})"
+    if data.lstrip()[:1].isalpha():  # orjson takes the 'n' of 'name,age' for the beginning of a null
+        return 'is not JSON; a row is one JSON object, as in {"user": "u1"}'
     return f"is not JSON at character {error.pos}: {error.msg}"
 
 

@@ -41,13 +41,42 @@ class _Steps:
 
 
 _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
+_OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
+_TWO_STREAMS = (
+    "streams are not joined. Bring both kinds of records into one with .union(other), each with the other's columns "
+    "as nulls, and put them together by key: .window(…).group_by('id').agg(left=hr.last('a'), right=hr.last('b')). A "
+    "static table is joined in .transform(lambda df: df.join(table, 'id'))"
+)
+_DEDUP = "use .dedup('id', within='1 hour')"
+_ELSEWHERE = {
+    **{
+        name: _OF_A_DATAFRAME.format(name=name)
+        for name in (
+            "where",
+            "filter",
+            "select",
+            "selectExpr",
+            "withColumn",
+            "withColumns",
+            "withColumnRenamed",
+            "drop",
+        )
+    },
+    "groupBy": "use .group_by(…)",
+    **dict.fromkeys(("dropDuplicates", "drop_duplicates", "distinct"), _DEDUP),
+    **dict.fromkeys(("join", "enrich", "match"), _TWO_STREAMS),
+    "withWatermark": "lateness is decided from the log, .window(…, grace=, late=)",
+    **dict.fromkeys(("count", "sum", "avg", "min", "max"), "aggregate with .agg(n=hr.count(), total=hr.sum('v'))"),
+    **dict.fromkeys(("write", "writeStream", "to_sink"), "results go to .to_view(name) or .to_topic(name)"),
+}
+"""What PySpark has under that name, or what others have, is done here so."""
 
 
 @dataclass(frozen=True)
 class Stream(_Steps):
     """Records on their way."""
 
-    elsewhere = {"to_view": _AGGREGATE_FIRST}  # noqa: RUF012
+    elsewhere = {**_ELSEWHERE, "to_view": _AGGREGATE_FIRST}  # noqa: RUF012
 
     app: App
     sources: tuple[Source, ...]
@@ -251,6 +280,7 @@ class Windowed(_Steps):
     """Records by window."""
 
     elsewhere = {  # noqa: RUF012
+        **_ELSEWHERE,
         "to_view": _AGGREGATE_FIRST,
         "to_topic": "aggregate first, .agg(n=hr.count()).to_topic(…); records go there without a window",
         **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .window(…)"),
@@ -278,6 +308,7 @@ class Grouped(_Steps):
     """Records by window and group."""
 
     elsewhere = {  # noqa: RUF012
+        **_ELSEWHERE,
         "window": ".window(…) comes before .group_by(…)",
         "to_view": ".agg(n=hr.count()) comes before",
         "to_topic": ".agg(n=hr.count()) comes before",
@@ -301,6 +332,10 @@ class Grouped(_Steps):
                 )
             if aggregate.kind == "merge" and self.stream.upstream is None:
                 why = "merges what a view keeps: use it over app.stream(view)"
+                raise InvalidArgument(name, str(aggregate), why)
+            if aggregate.kind == "merge" and self.stream.upstream is not None and self.stream.upstream.after:
+                why = f"view {self.stream.upstream.name!r} has a transform behind agg, and what that makes has nothing "
+                why += "to merge. Aggregate its columns, hr.sum(…), or stream a view without the transform"
                 raise InvalidArgument(name, str(aggregate), why)
         upstream = self.stream.upstream
         deduped = self.stream.deduped

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.durations import Duration
 from headrace.errors import HeadraceError, InvalidArgument, UnknownView
 from headrace.rendering import ROWS_MAX, html_table
+from headrace.rows import to_rows
 from headrace.views.contract import Emit
+from headrace.views.reading import schema_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +100,7 @@ class View:
             raise InvalidArgument(
                 "columns", columns, f"{found.num_rows} rows of view {self.name!r} have these: name more"
             )
-        return found.to_pylist()[0] if found.num_rows else None
+        return to_rows(found.combine_chunks().to_batches()[0])[0] if found.num_rows else None
 
     def changes(
         self,
@@ -110,7 +112,7 @@ class View:
         """The view's changes as they are committed, each a dict: `op` ('+' a row that came, '-' one that went), the
         row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as they are, "latest"
         with the next change. With `emit="final"` each result once, when its window is final, and then corrections only.
-        Ends when there was none for `timeout`; without, never."""
+        Ends when there was none for `timeout`; without, never. Before the app's first run it waits for that."""
         if start not in ("earliest", "latest"):
             raise InvalidArgument(
                 "start",
@@ -118,12 +120,18 @@ class View:
                 "must be 'earliest' (the rows as they are, then changes) or 'latest' (changes only): old changes are "
                 "not kept. A flow that ends with .to_topic(…) keeps them all",
             )
-        with self._known():
-            return self.app.views.watch(self.name, snapshot=start == "earliest", emit=emit, timeout=timeout)
+        snapshot, ours = start == "earliest", self.name in self.app.flows
+        return self.app.views.watch(self.name, snapshot=snapshot, emit=emit, timeout=timeout, wait=ours)
 
     def _rows(self, where: Mapping[str, Any] | None = None) -> pa.Table:
-        with self._known():
+        """Before the app's first run there are none; their types are what Spark says of the flow."""
+        try:
             return self.app.views.to_arrow(self.name, where)
+        except UnknownView:
+            spec = self.app.running.spec(self.name)
+            if spec is None:
+                raise
+            return schema_of(spec.columns).empty_table()
 
     @contextlib.contextmanager
     def _known(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.cli import catching_up
 from headrace.cli.catching_up import Pace, Ticker
+from headrace.cli.run import line
 from headrace.flows.running import FlowStatus
 
 MARCH = datetime(2019, 3, 4, 10, 0, 30, tzinfo=UTC)
@@ -47,3 +48,18 @@ def test_without_a_terminal_a_line_now_and_then(capsys: Any, monkeypatch: pytest
         ticker.tick()
     ticker.clear()
     assert capsys.readouterr().err == "first\nthird\n"
+
+
+def test_all_flows_are_in_the_line_of_a_narrow_terminal() -> None:
+    flows = [
+        FlowStatus(f"views_by_{name}", "running", 9, 1, 100.0, 0.1, 10 * lag, MARCH, dead, 0, "")
+        for lag, (name, dead) in enumerate(
+            [("page", 0), ("user", 1), ("city", 0), ("shop", 2), ("hour", 0), ("day", 0)]
+        )
+    ]
+    assert line(flows, Pace(), 79) == (
+        "6 flows: 600/s, lag 150 (views_by_day 50), complete to 10:00:30, 3 dead letters"
+    )
+    assert line(flows, Pace(), 1_000).count("views_by_") == 6
+    failed = FlowStatus("sales", "failed", 9, 1, 0.0, 0.1, 0, None, 0, 0, "the disk is full")
+    assert line([*flows, failed], Pace(), 79).endswith(", sales failed: the disk is full")

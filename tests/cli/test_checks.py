@@ -57,6 +57,12 @@ def test_doctor(clicks: Shell) -> None:
     assert all(row["do"] for row in found.values() if row["state"] != "ok")
 
 
+def test_doctor_does_not_warn_of_what_cannot_occur(clicks: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "SQLITE_SOUND", (99, 0, 0))  # as if this were Debian's
+    (found,) = (row for row in clicks.ok("doctor").rows if row["check"] == "sqlite")
+    assert (found["state"], found["do"]) == ("ok", None) and "cannot occur" in found["found"]
+
+
 def test_doctor_warns_and_fails(clicks: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     clicks.home.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

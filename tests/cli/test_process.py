@@ -21,6 +21,7 @@ def test_exit_codes_and_one_line(clicks: Shell, spawn: Spawner) -> None:
     assert spawn.done("topics", "list", "--nonsense").code == 2
     assert spawn.done("nonsense").code == 2
     assert "Did you mean 'produce'" in spawn.done("produc").err
+    assert "There are: demo, new, topics, produce," in " ".join(spawn.done("foo").err.split())
     missing = spawn.done("run", "nothing.py")
     assert missing.code == 2 and "there is no file 'nothing.py'" in missing.err and "starting" not in missing.err
     del clicks

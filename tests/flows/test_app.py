@@ -44,14 +44,20 @@ def test_changes_of_a_view(app: hr.App) -> None:
     window = app.stream(clicks).window(hr.tumbling("1 minute"), late=hr.correct(within="1 hour"), idle="1 day")
     views = window.group_by("page").agg(n=hr.count()).to_view("per_minute")
     total = app.stream(clicks).agg(n=hr.count()).to_view("total")
+    assert views.to_arrow().num_rows == 0 and views.get(page="/") is None
     with pytest.raises(hr.UnknownView, match="was not run yet"):
-        views.changes()
+        views.ledger()
+    before, schema = views.changes(start="latest", timeout="0 seconds"), views.to_arrow().schema
+    assert next(before, None) is None, "there is none yet"
+    waiting = views.changes(start="latest", timeout="0 seconds")
 
     def click(*times: str) -> None:
         clicks.append([{"page": "/", "at": f"2026-01-01T{time}Z"} for time in times])
         app.drain()
 
     click("09:00:05", "09:00:06")
+    assert [(c["op"], c["n"], c["_position"]) for c in waiting] == [("+", 2, 2)]
+    assert views.to_arrow().schema == schema
     with (
         views.changes(timeout="0 seconds") as every,
         views.changes(start="latest", timeout="0 seconds") as later,

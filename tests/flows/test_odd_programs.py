@@ -224,3 +224,19 @@ def test_a_topic_without_a_column_that_is_written_is_refused_before_it_starts(ap
     app.flows.clear()
     stream.to_topic("more")
     app.running.check()
+
+
+def test_a_group_that_is_an_expression_is_computed_before(app: hr.App) -> None:
+    app.stream(app.topic("t", "v int")).group_by("v % 2").agg(n=hr.count()).to_view("v")
+    with pytest.raises(
+        hr.UnknownColumn, match=r"no column 'v % 2'.*\.transform\(lambda df: df\.withColumn\('x', F\.expr"
+    ):
+        app.drain()
+
+
+def test_a_transform_with_an_action_is_refused(app: hr.App) -> None:
+    topic = app.topic("t", "v int")
+    topic.append({"v": 1})
+    app.stream(topic).transform(lambda df: df if df.count() else df.where("v > 1")).agg(n=hr.count()).to_view("v")
+    with pytest.raises(hr.TransformRefused, match=r"count\(\) is an action.*one plan serves many batches"):
+        app.drain()

@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, Fn, str]] = [
     ("in itself", sql("select * from {batch} where ms in (select rand from {batch})"), "a subquery over the batch"),
     ("applyInPandas", lambda df: df.groupBy("user").applyInPandas(lambda f: f, df.schema), "FlatMapGroupsInPandas"),
     ("something static", lambda df: df.sparkSession.range(3), STATIC),
-    ("collected", lambda df: df.sparkSession.createDataFrame(df.collect(), df.schema), STATIC),
+    ("collected", lambda df: df.sparkSession.createDataFrame(df.collect(), df.schema), "collect()"),
     ("stream", stream, "readStream"),
     ("current_timestamp", lambda df: df.withColumn("x", F.current_timestamp()), "current_timestamp()"),
     ("now under its own name", lambda df: df.select("*", F.now()), "now()"),
@@ -244,7 +244,11 @@ REFUSED: list[tuple[str, Fn, str]] = [
     ("first of each slice", lambda df: df.mapInArrow(first_of_slice, df.schema), "mapInArrow"),
     ("numbered in each slice", lambda df: df.mapInPandas(numbered, df.schema), "mapInPandas"),
     ("chance in a udf", lambda df: df.withColumn("x", dice("ms")), "a UDF"),
-    ("the size of the batch", with_n, "the function"),
+    ("the size of the batch", with_n, "count()"),
+    ("a look into the batch", lambda df: df if df.isEmpty() else df.where("ms > 1"), "isEmpty()"),
+    ("the largest, collected", lambda df: df.where(F.col("ms") < df.agg(F.max("ms")).first()[0]), "first()"),
+    ("written elsewhere", lambda df: df.write.format("noop").mode("append").save() or df, "write"),
+    ("its partitions", lambda df: df.coalesce(df.rdd.getNumPartitions()), "rdd"),
     ("nothing", lambda _: None, "its return value"),
     ("a number", lambda df: df.count(), "its return value"),
 ]  # fmt: skip
@@ -414,10 +418,12 @@ def test_state_kept_between_calls_is_found(spark: SparkSession) -> None:
         check(spark, fn)
 
 
-def test_an_action_is_allowed_and_noted(spark: SparkSession) -> None:
-    checked = check(spark, lambda df: df if df.isEmpty() else df.where("ms > 1"))
-    assert checked.notes == ("isEmpty() is called in the transform, so every batch is read once more",)
-    assert "Filter" in checked.plan
+def test_an_action_on_a_static_table_is_allowed(spark: SparkSession) -> None:
+    checked = check(spark, lambda df: df.where(F.col("user").isin([row.user for row in static(df).collect()])))
+    assert checked.notes == () and "Filter" in checked.plan
+
+
+def test_what_has_no_effect_is_noted(spark: SparkSession) -> None:
     (note,) = check(spark, lambda df: df.withWatermark("at", "1 minute")).notes
     assert note.startswith("withWatermark() has no effect in a flow")
 

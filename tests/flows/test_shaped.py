@@ -28,7 +28,7 @@ def at(seconds: float) -> datetime:
 def app_of(home: Path, spark: Any) -> hr.App:
     app = hr.App("shaped", home=home, spark=spark)
     topic = app.topic("events", SCHEMA, event_time="at", partitions=2, durability="os")
-    (
+    parts = (
         app.stream(topic)
         .window(
             hr.hopping("10 seconds", every="4 seconds"), grace="1 second", late=hr.correct(within="15 seconds"),
@@ -40,6 +40,8 @@ def app_of(home: Path, spark: Any) -> hr.App:
         .transform(lambda df: df.selectExpr("*", "total / records as share", "explode(sequence(1, records)) as part"))
         .to_view("parts")
     )  # fmt: skip
+    aggregates = {"parts": hr.count(), "total": hr.sum("total"), "share": hr.max("share")}
+    app.stream(parts).group_by("word").agg(**aggregates).to_view("by_word")
     return app
 
 
@@ -59,6 +61,19 @@ def found(views: Any) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[name] for name in names) for row in views.to_arrow("parts").to_pylist())
 
 
+def wanted_by_word(app: hr.App) -> dict[str, tuple[Any, ...]]:
+    """What a flow over the view makes of its rows."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for row in wanted(app).elements():
+        rows.setdefault(row[1], []).append(row)
+    return {word: (len(of), sum(row[3] for row in of), max(row[4] for row in of)) for word, of in rows.items()}
+
+
+def found_by_word(views: Any) -> dict[str, tuple[Any, ...]]:
+    rows = views.to_arrow("by_word").to_pylist()
+    return {row["word"]: (row["parts"], row["total"], row["share"]) for row in rows}
+
+
 def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) -> None:
     rng, now = random.Random(SEED), 0.0
     for _ in range(2):  # the second app goes on where the first was
@@ -68,11 +83,18 @@ def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) 
                 now += 15
                 app.drain(batch_rows=rng.choice([11, 20, 1000]))
                 assert found(app.views) == wanted(app)
+                assert found_by_word(app.views) == wanted_by_word(app)
+            with pytest.raises(hr.InvalidArgument, match="nothing to merge"):
+                app.stream("parts").agg(total=hr.merge("total"))
+            wrong = app.stream("events").group_by("word").agg(n=hr.count()).transform(lambda df: df.where("m > 1"))
+            with pytest.raises(hr.UnknownColumn, match="no column 'm'"):
+                app.stream(wrong.to_view("wrong"))
+            del app.flows["wrong"]
             app.drain(close=True)
             assert set(app.view("parts").to_arrow()["_status"].to_pylist()) == {"final"}
             if now == 60:
                 audited = app.audit()
-                assert audited.ok and audited.rows == wanted(app).total() > 50
+                assert audited.ok and audited.rows == wanted(app).total() + len(wanted_by_word(app)) > 50
                 app.running.store._db.execute('UPDATE "parts/shaped" SET share = share + 1 WHERE part = 2')
                 audited = app.audit()
                 differing = {(each.column, round(each.stored - each.expected)) for each in audited.differences}
@@ -87,6 +109,7 @@ def test_any_cuts_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
 
     def check(app: hr.App) -> None:
         assert found(app.views) == wanted(app)
+        assert found_by_word(app.views) == wanted_by_word(app)
 
     with app_of(tmp_path, spark) as app:
         assert_cut_invariant(app, *rows, cuts=3, seed=SEED, check=check)

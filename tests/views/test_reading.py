@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,6 +22,7 @@ from headrace.errors import HeadraceError, InvalidArgument, InvalidQuery, Unknow
 from headrace.position import Position
 from headrace.testing.view_contract import NAMES, T0, all_rules, commit, counted, counting, moment, partial_rows
 from headrace.views.contract import Column, FlowSpec, Place, ViewSpec
+from headrace.views.file import FILE, translate
 from headrace.views.reading import Bounds, Views, open_views
 from headrace.views.sqlite import SqliteViews
 from tests.faults.children import Children, ack
@@ -48,6 +54,50 @@ def values_of(store: SqliteViews, ddl: str, values: list[Any]) -> str:
     pieces = [[(chr(97 + number), value, 0, 0, 0)] for number, value in enumerate(values)]
     store.commit(state, commit(state, partial_rows(spec, pieces)))
     return "typed"
+
+
+READER = """
+import os, sys
+from headrace.views.reading import open_views
+os.setuid(65534)  # root may write anywhere
+try:
+    open(os.path.join(sys.argv[1], "x"), "w")
+except PermissionError:
+    print(open_views(sys.argv[1]).query("select sum(n) as n from clicks").to_pylist())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become another user")
+def test_a_home_that_is_read_only_can_be_queried() -> None:
+    """At rest, and while its app runs."""
+    with tempfile.TemporaryDirectory() as folder:  # others may go there, unlike pytest's
+        Path(folder).chmod(0o755)
+        home = Path(folder, "home")
+        spec = counting()
+
+        def read() -> str:
+            for path in home.iterdir():
+                path.chmod(0o444)
+            home.chmod(0o555)
+            done = subprocess.run([sys.executable, "-c", READER, str(home)], capture_output=True, text=True)
+            return done.stdout + done.stderr[-500:]
+
+        with SqliteViews(home) as store:
+            state = store.begin(spec)
+            store.commit(state, commit(state, counted(spec, [(0, "/", 3), (1, "/", 1)])))
+            assert read() == "[{'n': 4}]\n"
+        assert read() == "[{'n': 4}]\n"
+
+
+def test_what_cannot_be_written_and_what_cannot_be_opened_are_two_things(store: SqliteViews, home: Path) -> None:
+    store.begin(counting())
+    for sql, path, said in (
+        ("CREATE TABLE t (a)", home / FILE, "cannot be written: look"),
+        ("SELECT 1 FROM sqlite_schema", home / "gone" / FILE, "cannot be opened: look"),
+    ):
+        with pytest.raises(sqlite3.Error) as error:
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True).execute(sql)
+        assert said in str(translate(error.value, path))
 
 
 # -- only reading ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timezone
 from pathlib import Path
 from typing import Any
 
@@ -523,6 +524,20 @@ def test_a_forked_child_refuses(committing: Committing) -> None:
         assert next(watch)["_position"] == 1
 
 
+def test_a_view_that_is_not_made_yet_is_waited_for(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with hr.open_views(home).watch(VIEW, wait=True, timeout="0 seconds") as watch:
+        assert list(watch) == [] and not home.exists()
+    watches = [hr.open_views(home).watch(VIEW, wait=True, snapshot=snapshot) for snapshot in (True, False)]
+    with Committing(home) as committing, watches[0] as first, watches[1] as second:
+        committing.commit([(0, "/", 5)])
+        seen = [(change["op"], change["_position"]) for watch in (first, second) for change in [next(watch)]]
+        assert seen == [("+", 1), ("+", 1)]
+        committing.commit([(0, "/", 7)])
+        seen = [(change["op"], change["_position"]) for change in (next(first), next(first), next(second))]
+        assert seen == [("-", 2), ("+", 2), ("-", 2)]
+
+
 def test_what_cannot_be_watched(committing: Committing, tmp_path: Path) -> None:
     with pytest.raises(hr.UnknownView, match="Did you mean 'clicks_per_page'"):
         committing.views.watch("click_per_page")
@@ -547,3 +562,16 @@ def test_nobody_watching_costs_one_lookup(committing: Committing) -> None:
     ]
     plan = committing.store._db.execute("EXPLAIN QUERY PLAN SELECT read FROM _watchers WHERE flow = 1")
     assert "SEARCH _watchers USING PRIMARY KEY" in plan.fetchone()[3]
+
+
+def test_times_are_of_one_kind_in_records_rows_and_changes(tmp_path: Path) -> None:
+    with hr.App("shop", home=tmp_path) as app, Committing(tmp_path) as committing:
+        topic = app.topic("t", "at timestamp")
+        topic.append({"at": START})
+        committing.commit([(0, "/", 5)])
+        record, row = next(iter(topic.records())), app.view(VIEW).get(page="/")
+        change = next(app.views.watch(VIEW))
+        assert row is not None
+        assert row["window_start"] == change["window_start"] == record.value["at"]
+        zones = {type(each.tzinfo) for each in (row["window_start"], change["window_start"], record.value["at"])}
+        assert zones == {timezone}

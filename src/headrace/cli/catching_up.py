@@ -22,6 +22,11 @@ SETTLED_SECONDS = 3.0
 LIVE_SECONDS, TOLD_SECONDS = 0.5, 10.0
 
 
+def shown_columns() -> int:
+    """How long a line on the terminal may be: one less than it has, or some terminals begin the next."""
+    return shutil.get_terminal_size().columns - 1
+
+
 class Pace:
     """How fast each flow reads, since it began to catch up. `bar`: how much of it is done, to be seen at a glance."""
 
@@ -60,7 +65,7 @@ class Ticker:
             return
         said = harmless(self._line())
         if self._live:
-            sys.stderr.write("\r\x1b[K" + said[: shutil.get_terminal_size().columns - 1])
+            sys.stderr.write("\r\x1b[K" + said[: shown_columns()])
             sys.stderr.flush()
         elif said:
             note(said)

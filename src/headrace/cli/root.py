@@ -66,7 +66,8 @@ class Root(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from headrace.errors import nearest
 
-            ctx.fail(f"No such command {args[0]!r}.{nearest(args[0], list(COMMANDS))}")
+            hint = nearest(args[0], list(COMMANDS)) or f" There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.catching_up import Pace, Ticker, catching_up
+from headrace.cli.catching_up import Pace, Ticker, catching_up, shown_columns
 from headrace.cli.options import HOME, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
@@ -148,7 +148,7 @@ def _watch(app: App, stopping: Stopping) -> None:
     """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
     live = sys.stderr.isatty()
     pace = Pace(bar=live)
-    ticker = Ticker(lambda: line(app.status(), pace)) if live else catching_up(app.status)
+    ticker = Ticker(lambda: line(app.status(), pace, shown_columns())) if live else catching_up(app.status)
     while not stopping.is_set():
         if app.running.wait(0.2):
             return
@@ -157,8 +157,29 @@ def _watch(app: App, stopping: Stopping) -> None:
     note("stopping")
 
 
-def line(statuses: list[FlowStatus], pace: Pace) -> str:
-    """All flows in one line."""
+def line(statuses: list[FlowStatus], pace: Pace, columns: int) -> str:
+    """All flows in one line: each by itself where that fits, else all together, and the one that is behind most."""
+    said = _one_by_one(statuses, pace)
+    return said if len(said) <= columns else _together(statuses)
+
+
+def _together(statuses: list[FlowStatus]) -> str:
+    said = f"{counted(len(statuses), 'flow')}: {sum(status.rate for status in statuses):,.0f}/s"
+    said += f", lag {sum(status.lag for status in statuses):,}"
+    behind = max(statuses, key=lambda status: status.lag)
+    if behind.lag:
+        said += f" ({behind.flow} {behind.lag:,})"
+    if frontiers := [status.frontier for status in statuses if status.frontier is not None]:
+        said += f", complete to {min(frontiers):%H:%M:%S}"
+    if dead := sum(status.dead for status in statuses):
+        said += f", {counted(dead, 'dead letter')}"
+    for status in statuses:
+        if status.state in ("retrying", "failed"):
+            said += f", {status.flow} {status.state}: {status.error}"
+    return said
+
+
+def _one_by_one(statuses: list[FlowStatus], pace: Pace) -> str:
     parts = []
     for status in statuses:
         said = pace.line(status) if status.state in ("running", "waiting") else None
@@ -259,10 +280,8 @@ def loaded(program: str, spark: str | None) -> App:
         raise
     except Exception as error:
         _trace(error, path)
-        hint = ""
-        if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
-            hint = " In .agg(…) use hr.count(), hr.sum(…), …; functions of PySpark go into .transform(lambda df: …)."
-        raise click.ClickException(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from None
+        what = NO_SESSION if _wants_session(error) else f"{type(error).__name__}: {error}"
+        raise click.ClickException(f"{path} cannot be loaded: {what}") from None
     if attribute:
         found = getattr(module, attribute, None)
         if not isinstance(found, apps.App):
@@ -274,6 +293,25 @@ def loaded(program: str, spark: str | None) -> App:
         raise click.BadParameter(f"{path} has {what}", param_hint="APP.py")
     (app,) = found_apps.values()
     return app
+
+
+NO_SESSION = (
+    "PySpark makes columns (F.col, F.expr) and UDFs of a type in words (F.udf('int')) only while there is a session, "
+    "and that is started when the program is loaded. In .agg(…) write a column's name or SQL: hr.sum('v'), "
+    "hr.sum('v * 2'), hr.count(where='v > 2'). A UDF of a type object can be made here: @F.udf(IntegerType()). All "
+    "else goes into the function of .transform(…)."
+)
+
+
+def _wants_session(error: Exception) -> bool:
+    """PySpark says so, or fails an assertion without a word."""
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    of = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return isinstance(error, AssertionError) and of.startswith("pyspark.")
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 """Makes the archive of Spark's classes ahead of the first start (`python -m headrace.demo.prepare`), by checking the
-demo's program once. Set-up runs it, so that the first thing a stranger starts is already quick. Fails without a word:
+demo's program once. The set-up of `make test` runs it, for many Sparks are started there. Fails without a word:
 everything works without the archive."""
 
 from __future__ import annotations

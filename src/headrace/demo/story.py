@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -271,6 +272,8 @@ class Story:
         self._teller.show(f"echo '{visit}' | headrace produce visits")
         self._teller.show(f"headrace watch {VIEW}")
         self._teller.say("Or see it live, on a page in the browser, until Ctrl-C:")
+        if find_spec("fastapi") is None:
+            self._teller.show("pip install 'headrace[serve]'")
         self._teller.show("headrace demo --live")
 
     # -- facts -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ analyser; runs no job."""
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -330,7 +331,13 @@ def _check_dedup(flow: Flow, dedup: Dedup, df: DataFrame) -> None:
 
 def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ...]:
     """What the transforms make of results, besides window and groups."""
-    schema = through(flow.after, spark.createDataFrame([], _shape_type(view))).schema
+    given = _shape_type(view)
+    try:
+        schema = through(flow.after, spark.createDataFrame([], given)).schema
+    except PySparkException as error:
+        if unknown := unknown_column(error, flow.name, given.names):
+            raise unknown from None
+        raise
     places = {column.name for column in view.places}
     made = [each for each in schema if each.name not in places]
     return tuple(Column(each.name, _ddl(each.dataType, each.name, lists=True)) for each in made)
@@ -382,7 +389,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         )
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
-            raise UnknownColumn(flow.name, name, known)
+            raise UnknownColumn(flow.name, name, known, _made_first(name))
     if flow.window and time:
         _check_time(flow, time, df)
     taken = {*WINDOW, *TAIL, *flow.groups}
@@ -438,6 +445,13 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
 def _shown(slot: SlotColumn) -> str:
     """The type of a result that is what the slot has."""
     return "bigint" if slot.rule in ("distinct", "whole") else slot.type
+
+
+def _made_first(name: str) -> str:
+    """What to write where an expression is given for a column; nothing for what may be a name."""
+    if re.fullmatch(r"[\w ]+", name):
+        return ""
+    return f"An expression is computed first: .transform(lambda df: df.withColumn('x', F.expr({name!r}))), then 'x'"
 
 
 def _check_time(flow: Flow, time: str, df: DataFrame) -> None:

@@ -93,6 +93,7 @@ def check_transform(
     with _whole_plans(spark):
         with _calls(probe) as called:
             out, schema_out = _applied(fn, probe, schema, flow, step, refuse)
+        refuse(_action_on_batch(called))
         plan, final = _explained(out, schema_out, schema, kept)
         if found := kept_in_memory(final):
             for kept_there in (out, probe):  # plans of other flows over the same columns look the same to Spark
@@ -117,7 +118,7 @@ def check_transform(
         columns_needed=columns_read(final, schema.names) | frozenset(kept),
         plan=_drawn(plan),
         sample_skipped=skipped,
-        notes=tuple(f"{name}() {_CALLS[name]}" for name in called),
+        notes=tuple(f"{name}() {_NOTED[name]}" for name in called if name in _NOTED),
         sieve=sieve,
     )
 
@@ -141,7 +142,7 @@ def has_exchange(spark: SparkSession, df: DataFrame) -> bool:
 
 def _probe(spark: SparkSession, schema: StructType, rows: pa.Table | None) -> DataFrame:
     """A DataFrame that stands for a batch: opaque to the optimiser, and found in a plan by its function's name. It
-    holds a few rows, because a transform may look (`if df.isEmpty(): return df`)."""
+    holds a few rows, so that an action on it (`if df.isEmpty(): return df`) comes back, and can be refused."""
     few = [] if rows is None else rows.slice(0, 8).to_batches()
 
     def headrace_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,7 +176,7 @@ def _applied(
                 Refusal(
                     "readStream",
                     "makes a streaming DataFrame, and a flow's batches are none",
-                    "Use .join(…), .union(…) or .enrich(…) on the stream, or spark.read for a static table",
+                    "Use .union(…) on the stream, or spark.read for a static table",
                 )
             )
         return out, out.schema  # on Spark Connect the plan is analysed only here
@@ -287,25 +288,44 @@ def _whole_plans(spark: SparkSession) -> Iterator[None]:
 
 _ACTIONS: Final = (
     "count", "collect", "toPandas", "toArrow", "first", "head", "take", "tail", "show", "isEmpty", "foreach",
-    "foreachPartition", "toLocalIterator", "checkpoint", "localCheckpoint",
+    "foreachPartition", "toLocalIterator", "checkpoint", "localCheckpoint", "write", "writeTo", "rdd",
 )  # fmt: skip
-_CALLS: Final = {
-    **dict.fromkeys(_ACTIONS, "is called in the transform, so every batch is read once more"),
+_NOTED: Final = {
     "withWatermark": "has no effect in a flow: lateness is decided from the log, see .window(…, grace=, late=)",
 }
+Called = dict[str, list[DataFrame]]
+"""Methods of DataFrames that a transform called, and on which DataFrames."""
+
+
+def _action_on_batch(called: Called) -> Refusal | None:
+    """An action on the batch. One on a static table is allowed: its result is the same for every batch."""
+    for name in _ACTIONS:
+        if any(PROBE in _explain(df) for df in called.get(name, ())):
+            return Refusal(
+                name if name in ("write", "rdd") else f"{name}()",
+                "is an action: it runs when the plan is made, and one plan serves many batches",
+                "Compute each row from that row alone; what takes many rows is for the stream: .window(…).agg(…). "
+                "Actions on a static table are allowed",
+            )
+    return None
+
+
+def _code(method: Any) -> Any:
+    """Of a method or a property."""
+    return getattr(getattr(method, "fget", None) or getattr(method, "func", None) or method, "__code__", None)
 
 
 @contextmanager
-def _calls(df: DataFrame) -> Iterator[list[str]]:
-    """Methods of DataFrames worth a note that are called inside the block, by whomever but Spark itself."""
-    methods = {getattr(getattr(type(df), name, None), "__code__", None): name for name in _CALLS}
-    seen: list[str] = []
+def _calls(df: DataFrame) -> Iterator[Called]:
+    """Actions, and methods worth a note, that are called inside the block, by anybody but Spark itself."""
+    methods = {_code(getattr(type(df), name, None)): name for name in (*_ACTIONS, *_NOTED)}
+    seen: Called = {}
 
     def watch(frame: FrameType, event: str, _: object) -> None:
         name = methods.get(frame.f_code) if event == "call" else None
         caller = frame.f_back.f_globals.get("__name__", "") if frame.f_back else ""
-        if name and name not in seen and not caller.startswith("pyspark."):
-            seen.append(name)
+        if name and not caller.startswith("pyspark."):
+            seen.setdefault(name, []).append(frame.f_locals["self"])
 
     before = sys.getprofile()
     sys.setprofile(watch)

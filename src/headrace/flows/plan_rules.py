@@ -50,7 +50,15 @@ allowed under conditions; on a side that does not depend on the batch, everythin
 
 _CUT: Final = "sees only the rows that happen to be in one batch"
 _GROUPS: Final = "Use .window(…).group_by(…).agg(…) on the stream, which adds up over batches"
-_DEDUP: Final = "Count each once where you aggregate, .agg(n=hr.count_distinct('id')): that remembers over batches"
+_DEDUP: Final = (
+    "Use .dedup('id', within='1 hour') on the stream, or count each once: .agg(n=hr.count_distinct('id')). Both "
+    "remember over batches"
+)
+_BOTH: Final = (
+    "Bring both kinds of records into one stream with .union(other), and put them together by key: "
+    ".window(…).group_by('id').agg(left=hr.last('a'), right=hr.last('b')). A static table is joined here: "
+    "df.join(table, 'id')"
+)
 _ORDER: Final = "Sort when you query the view; for first and last use hr.first(…), hr.last(…), hr.top_k(…)"
 _LIMIT: Final = "Use hr.top_k(…), hr.collect(…, limit=), or limit when you query the view"
 
@@ -59,11 +67,11 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     "Pivot": (_CUT, _GROUPS),
     "FlatMapGroupsInPandas": (f"(applyInPandas) {_CUT}", _GROUPS + ", with hr.Aggregate for your own"),
     "FlatMapGroupsInArrow": (f"(applyInArrow) {_CUT}", _GROUPS + ", with hr.Aggregate for your own"),
-    "FlatMapCoGroupsInPandas": (f"(cogroup) {_CUT}", "Use .join(other, on=, before=, after=) on the stream"),
-    "FlatMapCoGroupsInArrow": (f"(cogroup) {_CUT}", "Use .join(other, on=, before=, after=) on the stream"),
+    "FlatMapCoGroupsInPandas": (f"(cogroup) {_CUT}", _BOTH),
+    "FlatMapCoGroupsInArrow": (f"(cogroup) {_CUT}", _BOTH),
     "Window": (
         f"(a window function) {_CUT}",
-        "Use .window(hr.sliding(…)) or hr.first/hr.last, or .match(pattern) for what follows what",
+        "Use .window(hr.sliding(…)).group_by(…).agg(…) on the stream, with hr.first(…), hr.last(…), hr.collect(…)",
     ),
     "Sort": ("orders one batch only, and rows of a flow have no order", _ORDER),
     "Deduplicate": (f"(distinct, dropDuplicates) {_CUT}", _DEDUP),
@@ -76,7 +84,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     "Tail": ("takes some rows of each batch", _LIMIT),
     "Sample": (
         "picks rows by chance, others on a replay",
-        "Keep rows by a hash: .where(F.abs(F.xxhash64('_partition', '_offset')) % 100 < 10)",
+        "Keep rows by a hash: df.where(F.abs(F.xxhash64('_partition', '_offset')) % 100 < 10)",
     ),
     "Intersect": (_CUT, _DEDUP),
     "Except": (f"(subtract, exceptAll) {_CUT}", "Use a left_anti join with a static table"),
@@ -84,7 +92,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
         "(withWatermark) has no effect here",
         "Lateness is decided from the log: use .window(…, grace=, late=) on the stream",
     ),
-    "AsOfJoin": (_CUT, "Use .enrich(table, on=, as_of=) on the stream"),
+    "AsOfJoin": (_CUT, _BOTH),
 }
 
 # Which side must be the batch, so that each of its rows finds its partners alone.
@@ -175,7 +183,7 @@ def _denied_join(how: str, on_batch: list[bool]) -> Refusal | None:
         return Refusal(
             "Join",
             f"of the batch with itself {_CUT}",
-            "Use .join(other, on=, before=, after=) on the stream, or .window(…).agg(…)",
+            _BOTH,
         )
     if how in (_LEFT if on_batch[0] else _RIGHT):
         return None

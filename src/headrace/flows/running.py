@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.durations import from_us
 from headrace.errors import (
     CannotRebuild,
+    Closed,
     FlowChanged,
     FlowFenced,
     IncompatibleSchema,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
-    from headrace.views.contract import FlowState
+    from headrace.views.contract import FlowState, ViewSpec
     from headrace.views.sqlite import SqliteViews
 
 logger = logging.getLogger("headrace.flows")
@@ -104,7 +105,7 @@ class Running:
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
         self._checked, self._clock_us = checked, clock_us
         self._session: SparkSession | None = None
-        self._owned = False
+        self._owned = self._starting = self._closed = False
         self._store: SqliteViews | None = None
         self._loops: dict[str, FlowLoop] = {}
         self._locks: dict[str, FlowLock] = {}
@@ -130,7 +131,14 @@ class Running:
     def spark(self) -> SparkSession:
         with self._lock:
             if self._session is None:
-                self._session, self._owned = session.make(self._app, self._given, self._log.home)
+                self._starting = True
+                try:
+                    self._session, self._owned = session.make(self._app, self._given, self._log.home)
+                finally:
+                    self._starting = False
+                if self._closed:
+                    self._let_go()
+                    raise Closed(what=f"the app {self._app!r}")
             return self._session
 
     @property
@@ -176,6 +184,11 @@ class Running:
                         logger.warning("%s", note)
                 self._queries[flow.name] = found
             return found
+
+    def spec(self, view: str) -> ViewSpec | None:
+        """What the view will be, whether it was run or not; None if it is not one of this program's."""
+        flow = self._flows.get(view)
+        return None if flow is None or flow.target is not None else self.query(flow).compiled.spec.view
 
     def take(self, flow: Flow, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
         """Says that this process runs the flow, unless it does already."""
@@ -372,7 +385,8 @@ class Running:
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
             slots = [slot.name for result, each in aggregates.items() for slot in each.slots(result)]
-            if {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}:
+            known = {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}
+            if known and not flow.after:  # what a transform makes, only Spark can tell
                 return topic
         return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
 
@@ -525,7 +539,12 @@ class Running:
         )
 
     def close(self, *, keep_session: bool = False) -> None:
+        self._closed = True
         self.stop()
+        if not self._starting:  # else another thread starts Spark, for seconds; it lets go when Spark is there
+            self._let_go(keep_session=keep_session)
+
+    def _let_go(self, *, keep_session: bool = False) -> None:
         with self._lock:
             self.stop()  # flows that a start in another thread began meanwhile
             for lock in self._locks.values():

@@ -111,6 +111,11 @@ class Pulse:
         return sum(rows for _, rows in self.recent) / span
 
 
+def starting_again(flow: str, error: BaseException, pause_seconds: float) -> str:
+    """The line for the log: our errors end with a full stop, and others do not."""
+    return f"flow {flow}: {first_line(error).rstrip('.')}; starting again in {pause_seconds:.1f} s"
+
+
 class Supervisor:
     """One flow's thread. `again` makes a new loop, begun, after each error; None if it was stopped meanwhile."""
 
@@ -183,7 +188,7 @@ class Supervisor:
                     pause = PAUSE_SECONDS
                 self.pulse.state, self.pulse.error = "retrying", first_line(error)
                 self.pulse.restarts += 1
-                logger.warning("flow %s: %s; starting again in %.1f s", self.pulse.flow, first_line(error), pause)
+                logger.warning("%s", starting_again(self.pulse.flow, error, pause))
                 self._stop.wait(pause * random.uniform(0.8, 1.2))
                 pause = min(2 * pause, PAUSE_MAX_SECONDS)
         self.pulse.state = "stopped"

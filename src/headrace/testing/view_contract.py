@@ -1665,6 +1665,33 @@ class RetractionContract:
             ("+", 6, 1),
         ]
 
+    def test_flows_over_it_are_told_what_a_transform_made(self, store: Any) -> None:
+        """Every row of a result goes, and every one comes: none below the threshold, and one more for each above."""
+        spec = shaping("v")
+        state = store.begin(spec)
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 4), (1, "/", 1)]), shape=busy))
+        fed = replace(spec, feeds=("updates", "final"))
+        state = store.begin(fed)
+
+        def told(topic: str) -> list[tuple[Any, ...]]:
+            return [
+                (row["change__op"], row["copy"], row["half"])
+                for row in self._told(store, state).get(f"__{topic}.v", ())
+            ]
+
+        assert told("changes") == [("+", 0, 2.0), ("+", 1, 2.0)] and told("finals") == []
+        columns = ["change__op", "window_start", "window_end", "page", "copy", "half"]
+        assert list(self._told(store, state)["__changes.v"][0])[:6] == columns
+        more = {"closed_us": T0 + SIZE, "reachable_us": T0, "frontier_us": T0 + SIZE}
+        batch = counted(fed, [(0, "/", 1), (1, "/", 2)])
+        state = store.commit(state, commit(state, batch, shape=busy, **more))
+        five = [("+", copy, 2.5) for copy in range(3)]
+        end = (".", None, None)
+        assert told("changes") == [("-", 0, 2.0), ("-", 1, 2.0), *five, ("+", 0, 1.5), end]
+        assert told("finals") == [*five, end]
+        state = store.commit(state, commit(state, counted(fed, [(0, "/", -3, 1)]), shape=busy))
+        assert told("changes") == told("finals") == [("-", copy, 2.5) for copy in range(3)]
+
     def test_what_grace_waits_for_is_kept(self, store: Any, views: Any) -> None:
         """Of records that can be taken back, too: `keep` may be shorter than `grace`, and the time for corrections."""
         counts_rows = counting(keep_us=SIZE)

@@ -168,7 +168,10 @@ def feed_topic(view: str, emit: Emit) -> str:
 
 
 def feed_columns(view: ViewSpec) -> list[Column]:
-    """What such a change has, besides what marks one: the result, and what other views can merge."""
+    """What such a change has, besides what marks one: the result, and what other views can merge; or what a transform
+    made of the result."""
+    if view.shaped is not None:
+        return [*view.places, *view.shaped]
     sums = [Column(whole_of(result.name), WIDE) for result in view.whole_sums]
     kept = [Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name)]
     return [*view.result_columns, *sums, *kept]

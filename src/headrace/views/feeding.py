@@ -46,11 +46,12 @@ def fed(tables: ViewTables) -> tuple[str, list[Column]]:
     if spec.records:
         kind = next(slot.type for slot in spec.slots if slot.name == RECORD)
         return f"s.{quoted(RECORD)}", [Column(OP, "string"), Column(RECORD, kind)]
-    seen, columns = {column.name for column in spec.result_columns}, feed_columns(spec)
+    seen, columns = {column.name for column in spec.columns}, feed_columns(spec)
     sums = {whole_of(name): sql for name, sql in tables.whole_sums().items()}
     kept = [sums.get(column.name, f"s.{quoted(column.name)}") for column in columns if column.name not in seen]
     tail = [Column(CORRECTIONS, "bigint"), Column(UPDATED_AT, "timestamp")]
-    sql = ", ".join([tables.results(), *kept, "s._corrections", "s._updated_at"])
+    told = tables.results() if spec.shaped is None else ", ".join(tables.made())
+    sql = ", ".join([told, *kept, "s._corrections", "s._updated_at"])
     return sql, [Column(OP, "string"), *columns, *tail]
 
 

@@ -279,6 +279,7 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
-        why = f"cannot be written or not be opened: look at the permissions of it and its directory ({error})"
+        cannot = "written" if code.startswith("SQLITE_READONLY") else "opened"
+        why = f"cannot be {cannot}: look at the permissions of it and its directory ({error})"
         return StorageError(path=str(path), why=why)
     return StorageError(path=str(path), why=f"{error} ({code or type(error).__name__})")

@@ -23,7 +23,7 @@ from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.contract import WINDOW, Column, Emit, SlotColumn, ViewSpec, change_columns
-from headrace.views.tables import ViewTables, quoted, value_type
+from headrace.views.tables import NUMBER, ViewTables, quoted, value_type
 from headrace.views.values import (
     NAN,
     arrow_type,
@@ -505,54 +505,63 @@ class Changes:
         `wanted`: what is told of a row, as SQL, and as the columns of a change; results if nothing else is said."""
         self._db, self._tables, self._emit, self._closed, self._became = db, tables, emit, closed, became or {}
         self._wanted, self._columns = wanted or (tables.results(), change_columns(tables.spec))
+        shaped = wanted is not None and tables.shaped is not None
+        self._joined, self._made = (tables.joined, f"f.{quoted(NUMBER)}, ") if shaped else ("", "")
         self._any = partials is not None and partials.num_rows > 0
         if partials is not None and self._any:
             stage(db, tables, partials)
         self._old = self._touched() if became is None else self._joining()
 
-    def _touched(self) -> dict[int, Row]:
-        return self._final(f"{staged_rows(self._tables)} WHERE", "t.number") if self._any else {}
+    def _touched(self) -> dict[int, list[Row]]:
+        return self._final(staged_rows(self._tables), "t.number") if self._any else {}
 
-    def _joining(self) -> dict[int, Row]:
+    def _joining(self) -> dict[int, list[Row]]:
         staged(self._db, "joining", sorted(self._became), {})
-        ours = f"temp.joining t CROSS JOIN {self._tables.state} s ON s.{self._tables.row} = t.number WHERE"
+        ours = f"temp.joining t CROSS JOIN {self._tables.state} s ON s.{self._tables.row} = t.number"
         return self._final(ours, ", ".join(f"s.{quoted(name)}" for name in self._tables.spec.order))
 
-    def _final(self, source: str, order: str) -> dict[int, Row]:
+    def _final(self, source: str, order: str) -> dict[int, list[Row]]:
         """Rows; with emit="final" those that are, or were before this commit."""
         if self._emit == "updates":
-            return self._found(f"{source} 1 ORDER BY {order}", [])
+            return self._found(source, "1", order, ())
         if self._closed is None:
             return {}
-        return self._found(f"{source} s.window_end <= ? ORDER BY {order}", [self._closed])
+        return self._found(source, "s.window_end <= ?", order, [self._closed])
 
-    def _found(self, source: str, values: Iterable[Any]) -> dict[int, Row]:
-        wanted = f"s.{self._tables.row}, {self._wanted}"
-        return {row[0]: row[1:] for row in self._db.execute(f"SELECT {wanted} FROM {source}", tuple(values))}
+    def _found(self, source: str, where: str, order: str, values: Iterable[Any]) -> dict[int, list[Row]]:
+        """By the result's number what is told of it: one row, or as many as a transform made of it."""
+        wanted = f"SELECT s.{self._tables.row}, {self._made}{self._wanted} FROM {source}{self._joined}"
+        rows = self._db.execute(f"{wanted} WHERE {where} ORDER BY {order}", tuple(values))
+        if not self._joined:
+            return {row[0]: [row[1:]] for row in rows}  # a key may be staged twice
+        found: dict[int, dict[int, Row]] = {}
+        for number, made, *row in rows:
+            found.setdefault(number, {})[made] = tuple(row)
+        return {number: [made[at] for at in sorted(made)] for number, made in found.items()}
 
     def rows(self, closed_us: int | None) -> pa.Table:
         """After the merge: what was, and what is. By window and group, '-' before '+'."""
         new = self._touched()
         old: dict[int, list[Row]] = {}
-        for number, row in self._old.items():
-            old.setdefault(self._became.get(number, number), []).append(row)
+        for number, rows in self._old.items():
+            old.setdefault(self._became.get(number, number), []).extend(rows)
         changed: list[Row] = []
         for number in dict.fromkeys((*new, *old)):
-            before, after = old.get(number, []), [new[number]] if number in new else []
+            before, after = old.get(number, []), new.get(number, [])
             if before != after:
                 changed += [*(("-", *row) for row in before), *(("+", *row) for row in after)]
         if self._emit == "final" and closed_us is not None:
             where, values = ending(self._tables, self._closed, closed_us)
             order = ", ".join(f"s.{name}" for name in self._tables.key)
-            closing = self._found(f"{self._tables.state} s WHERE {where} ORDER BY {order}", values)
-            changed += [("+", *row) for row in closing.values()]
+            closing = self._found(f"{self._tables.state} s", where, order, values)
+            changed += [("+", *row) for rows in closing.values() for row in rows]
         return _table(changed, self._columns)
 
     def all(self, op: str) -> pa.Table:
         """Every row the view has, as if each came, or went, just now."""
         order = ", ".join(f"s.{name}" for name in self._tables.key) or "1"
-        found = self._final(f"{self._tables.state} s WHERE", order)
-        return _table([(op, *row) for row in found.values()], self._columns)
+        found = self._final(f"{self._tables.state} s", order)
+        return _table([(op, *row) for rows in found.values() for row in rows], self._columns)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> pa.Table:

@@ -629,17 +629,27 @@ class Views:
         timeout: Duration | None = None,
         lease: Duration = "15 seconds",
         keep_bytes: int = 0,
+        wait: bool = False,
     ) -> Watch:
         """The view's changes as they are committed, each a dict: `op` ('+' or '-'), the row, and `_position`, the
         number of the commit. First the rows as they are, unless `snapshot` is False. With `emit="final"` each result
         once, when its window is final, and then corrections only. Ends when there was none for `timeout`. `lease`: how
         long the store keeps changes for a watcher that is gone without a word. `keep_bytes`: so much of what was read
-        stays in the store; then, without a snapshot, it begins with the oldest change that is there."""
+        stays in the store; then, without a snapshot, it begins with the oldest change that is there. `wait`: a view
+        that is not there yet is waited for, and all its changes come; else it is UnknownView."""
         from headrace.views.watching import Watch
 
-        self.flow(view)
+        if not wait:
+            self.flow(view)
         return Watch(
-            self.path.parent, view, snapshot=snapshot, emit=emit, timeout=timeout, lease=lease, keep_bytes=keep_bytes
+            self.path.parent,
+            view,
+            snapshot=snapshot,
+            emit=emit,
+            timeout=timeout,
+            lease=lease,
+            keep_bytes=keep_bytes,
+            wait=wait,
         )
 
     def ledger(self, view: str) -> pa.Table:
@@ -755,7 +765,7 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     refuse_inherited(path.resolve())
     register_converters()
     db = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
+        f"{path.absolute().as_uri()}?{'immutable=1' if _at_rest(path) else 'mode=ro'}",
         uri=True,
         isolation_level=None,
         timeout=60,
@@ -764,6 +774,12 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
     )
     order_decimals(db)
     return db
+
+
+def _at_rest(path: Path) -> bool:
+    """Whether nobody has the file open for writing, and we may not write beside it. SQLite would write: it makes the
+    files of a write-ahead log even to read. While an app runs they are there, and it reads them as they are."""
+    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _limit(db: sqlite3.Connection, bounds: Bounds | None) -> None:

@@ -90,9 +90,10 @@ class ViewTables:
         self._upserts: dict[int, str] = {}
         self.parts = None if spec.parts is None else ViewTables(spec.parts)
         self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
-        joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
+        self.joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
+        """Behind the state's table as `s`: the rows that a transform made of each result, as `f`."""
         self.shaped_names = [ROW, NUMBER, *(column.name for column in spec.shaped or ())]
-        self.seen_from = f"{self.state} s{joined}"
+        self.seen_from = f"{self.state} s{self.joined}"
         """Where `seen` is selected from."""
 
     # -- making them -------------------------------------------------------------------------------
@@ -218,13 +219,16 @@ class ViewTables:
             out[result.name] = value
         return out
 
+    def made(self) -> list[str]:
+        """The columns of the rows that a transform made of a result, selected as `seen` is."""
+        return [*self._places(), *(f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made)]
+
     def seen(self) -> str:
         """The columns readers see, for a SELECT from the state's table as `s` and the shaped one, if any, as `f`."""
-        made = [f"f.{quoted(column.name)} AS {quoted(column.name)}" for column in self._made]
         results = [f"{sql} AS {quoted(name)}" for name, sql in self._results().items()]
-        values = results if self.shaped is None else made
+        values = [*self._places(), *results] if self.shaped is None else self.made()
         tail = [f"{self.status()} AS _status", "s._corrections AS _corrections", "s._updated_at AS _updated_at"]
-        return ", ".join([*self._places(), *values, *tail])
+        return ", ".join([*values, *tail])
 
     def status(self) -> str:
         """Final or open: without windows nothing is ever final."""

@@ -32,7 +32,7 @@ from headrace.views import watchers
 from headrace.views.contract import Emit, ViewSpec, check_emit
 from headrace.views.file import FILE, translate
 from headrace.views.flow_rows import spec_of
-from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, batch_of, connected, schema_of
+from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, Views, batch_of, connected, schema_of
 from headrace.views.sqlite import SqliteViews
 from headrace.views.tables import quoted
 
@@ -44,6 +44,8 @@ BEATS = 4
 """Renewals in the time of a lease."""
 LEAVE_SECONDS = 5.0
 """How long a watcher that ends waits for its turn to say so; else its lease runs out."""
+UNMADE_POLL_SECONDS = 0.05
+"""How often a watcher of a view that its app has not made yet looks for it."""
 TOLD_BYTES = watchers.BACKLOG_BYTES_MAX // 16
 """A watcher that has read this much says so at once."""
 
@@ -61,13 +63,26 @@ class Watch:
         timeout: Duration | None,
         lease: Duration = "15 seconds",
         keep_bytes: int = 0,
+        wait: bool = False,
     ) -> None:
         self.view, self._emit = view, check_emit(emit)
-        self._pid = os.getpid()
+        self._pid, self._home = os.getpid(), home
         self._patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
-        self._lease = _Lease(home, view, duration_us(lease, argument="lease"), keep_bytes)
+        self._lease_us, self._keep_bytes = duration_us(lease, argument="lease"), keep_bytes
+        self._lease: _Lease | None = None
+        self._ready: list[pa.RecordBatch] = []
+        self._rows: Iterator[dict[str, Any]] = iter(())
+        self._sequence, self._closed = 0, False
+        if not wait or self._made():
+            self._begin(snapshot)
+
+    def _made(self) -> bool:
+        return self.view in Views(self._home).names()
+
+    def _begin(self, snapshot: bool) -> None:
+        home, keep_bytes = self._home, self._keep_bytes
+        self._lease = _Lease(home, self.view, self._lease_us, keep_bytes)
         weakref.finalize(self, self._lease.tell_end)
-        self._closed = False
         try:
             self._db = connected(home / FILE)
             weakref.finalize(self, self._db.close)
@@ -80,7 +95,6 @@ class Watch:
         except BaseException:
             self._lease.end()
             raise
-        self._rows: Iterator[dict[str, Any]] = iter(())
 
     @property
     def position(self) -> int:
@@ -151,6 +165,12 @@ class Watch:
             raise Closed(what=f"the watch of view {self.view!r}")
         patience = self._patience if patience is None else patience
         limit = None if patience is None else time.monotonic() + patience
+        if self._lease is None:
+            if not self._awaited(limit):
+                return None
+            if self._ready:
+                return pa.Table.from_batches([self._ready.pop()])
+        assert self._lease is not None
         try:
             while True:
                 version = self._version()
@@ -166,6 +186,15 @@ class Watch:
         except sqlite3.Error as error:
             raise translate(error, self._lease.path) from error
 
+    def _awaited(self, limit: float | None) -> bool:
+        """Whether the view was made by then. What its first commits put there was not there when this began."""
+        while not self._made():
+            if limit is not None and time.monotonic() >= limit:
+                return False
+            time.sleep(UNMADE_POLL_SECONDS)
+        self._begin(snapshot=True)
+        return True
+
     def _version(self) -> int:
         """Another number after every commit of somebody else."""
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
@@ -173,6 +202,7 @@ class Watch:
 
     def _look(self) -> pa.Table | None:
         """In one moment: whether the store still knows this watcher, so that nothing is missing, and what is next."""
+        assert self._lease is not None
         mine = "SELECT 1 FROM _watchers WHERE flow = ? AND watcher = ?"
         following = "SELECT sequence, rows FROM _changes WHERE flow = ? AND sequence > ? ORDER BY sequence LIMIT 1"
         self._db.execute("BEGIN")
@@ -200,8 +230,9 @@ class Watch:
         by then misses nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
-            self._db.close()
-            self._lease.end(linger=linger)
+            if self._lease is not None:
+                self._db.close()
+                self._lease.end(linger=linger)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,67 @@
+"""What a program is told when it writes a step that there is not, or in a way that there is not. No Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.flows import plan_rules
+from headrace.streams import Aggregated, Grouped, Stream, Windowed
+
+STEPS = (Stream, Windowed, Grouped, Aggregated)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[Any]:
+    with hr.App("shop", home=tmp_path) as app:
+        yield app.stream(app.topic("t", "v int, at timestamp", event_time="at"))
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("join", r"\.union\(other\).*group_by.*df\.join\(table"),
+        ("where", r"\.transform\(lambda df: df\.where"),
+        ("withColumn", r"\.transform\(lambda df: df\.withColumn"),
+        ("groupBy", r"\.group_by"),
+        ("dropDuplicates", r"\.dedup\('id', within="),
+        ("count", r"\.agg\(n=hr\.count\(\)"),
+        ("writeStream", r"\.to_view\(name\) or \.to_topic\(name\)"),
+    ],
+)
+def test_a_step_of_another_library_is_answered_with_ours(stream: Any, name: str, instead: str) -> None:
+    for step in (stream, stream.window(hr.tumbling("1 minute")), stream.group_by("v")):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{instead}"):
+            getattr(step, name)
+
+
+def test_what_is_recommended_exists() -> None:
+    texts = [text for step in STEPS for text in getattr(step, "elsewhere", {}).values()]
+    texts += [text for pair in plan_rules.REFUSED.values() for text in pair]
+    assert len(texts) > 40
+    steps = {name for step in STEPS for name in dir(step)} | {
+        name for step in STEPS for name in step.__dataclass_fields__
+    }
+    for text in texts:
+        for name in re.findall(r"(?<![\w)])\.(\w+)\(", text):
+            assert name in steps, f"{text!r} recommends .{name}(…)"
+        for name in re.findall(r"\bhr\.(\w+)", text):
+            assert hasattr(hr, name), f"{text!r} recommends hr.{name}"
+
+
+def test_repetitions_are_for_dedup() -> None:
+    for operator in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct"):
+        assert "Use .dedup('id', within='1 hour') on the stream" in plan_rules.REFUSED[operator][1]
+
+
+def test_an_app_takes_a_topic_that_is_there_without_being_asked_to(tmp_path: Path) -> None:
+    with hr.App("shop", home=tmp_path) as app:
+        app.topic("t", "v int")
+        assert app.topic("t", "v int").name == "t"
+        with pytest.raises(hr.InvalidArgument, match=r"exist_ok=True: leave it out"):
+            app.topic("t", "v int", exist_ok=True)
