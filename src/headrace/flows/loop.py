@@ -252,8 +252,9 @@ class FlowLoop:
         self.commit(batch)
         return batch.rows
 
-    def prepare(self, batch_rows: int | None = None) -> Batch | None:
-        """The next batch, computed but not committed: may run while the last one is being committed."""
+    def prepare(self, batch_rows: int | None = None, *, whole: bool | None = None) -> Batch | None:
+        """The next batch, computed but not committed: may run while the last one is being committed. `whole`: of a
+        view's changes stored batches are not cut; by default where no number of rows is given."""
         self.planned_rows, self.computing = 0, False
         self._query.compiled.check_topics()
         look = self._look()
@@ -264,8 +265,9 @@ class FlowLoop:
                 places[topic.name].setdefault(partition, Place(0, None))
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
-        whole = self.flow.retracts and batch_rows is None  # what a view took back is not missing without its successor
-        planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=whole)
+        uncut = batch_rows is None if whole is None else whole
+        # What a view took back is not missing without its successor.
+        planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
         unchanging: list[int | None] = []
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]

@@ -129,6 +129,7 @@ class Supervisor:
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit = self._rows_max = batch_rows or loop.batch_rows
+        self._whole = batch_rows is None
         self._pace = PACE_FIRST
         self._trouble = False
         self._suspect: tuple[str, int, int] | None = None
@@ -240,7 +241,7 @@ class Supervisor:
         """The next batch; smaller ones after an error, down to the record that is to blame."""
         while True:
             try:
-                batch = loop.prepare(min(self._limit, self._pace))
+                batch = loop.prepare(min(self._limit, self._pace), whole=self._whole and not self._trouble)
             except Exception as error:
                 if isinstance(error, FATAL) or not loop.computing:
                     raise
