@@ -624,3 +624,21 @@ def test_a_view_of_too_many_columns_is_refused(tmp_path: Path) -> None:
         store.begin(FlowSpec("wide", "shop", ("t",), ViewSpec("wide", (), slots, results)))
     with SqliteViews(tmp_path) as store:
         store.begin(FlowSpec("wide", "shop", ("t",), ViewSpec("wide", (), slots[1:], results[1:])))
+
+
+def test_a_store_that_is_closed_keeps_no_descriptor(tmp_path: Path) -> None:
+    """Of many homes one after the other, and of one home twice at a time."""
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    SqliteViews(tmp_path / "first").close()
+    before = descriptors()
+    for number in range(5):
+        SqliteViews(tmp_path / str(number)).close()
+    one, two = SqliteViews(tmp_path / "first"), SqliteViews(tmp_path / "first")
+    one.close()
+    one.close()
+    two.begin(counting("still"))  # its lock is there
+    two.close()
+    assert descriptors() == before

@@ -23,6 +23,7 @@ from headrace.errors import (
     DiskFull,
     DoesNotFit,
     ForkedProcess,
+    HeadraceError,
     LogMissing,
     StorageError,
     UnsupportedFormat,
@@ -49,11 +50,12 @@ CLOSE_SECONDS = 2.0
 
 class _Gate:
     """One per file and process: threads exclude each other by a lock, processes by the turnstile. POSIX locks end when
-    any descriptor of their file is closed: so this one never is."""
+    any descriptor of their file is closed: so all stores of a file share one, and the last of them closes it."""
 
     def __init__(self, home: Path) -> None:
         self.lock = threading.RLock()
         self.turnstile = Turnstile(home / "views.lock")
+        self.stores = 0
 
 
 _gates: dict[tuple[Path, int], _Gate] = {}
@@ -99,6 +101,16 @@ class ViewsFile:
             if gate is None or not gate.turnstile.in_place():
                 gate = _gates[self.path, self._pid] = _Gate(home)
             self._gate = gate
+            gate.stores += 1
+        try:
+            self._open()
+        except BaseException:
+            self._leave_gate()
+            raise
+        _stores.add(self)
+        disk.sync_directory(home)
+
+    def _open(self) -> None:
         with self._gate.lock, self._typed(), self._gate.turnstile.writing():
             if not self.path.exists():
                 os.close(disk.create(self.path))
@@ -109,8 +121,6 @@ class ViewsFile:
             except BaseException:
                 self._db.close()
                 raise
-        _stores.add(self)
-        disk.sync_directory(home)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that has nothing in it yet
@@ -156,10 +166,17 @@ class ViewsFile:
                     self._db.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        self._usable()
-        with self._gate.lock, self._typed(), self._gate.turnstile.writing():
+    def _turn(self) -> Iterator[None]:
+        """The turn of this thread, and of this process. Asked before, too: of a store that is closed the lock is."""
+        with self._gate.lock:
             self._usable()
+            with self._gate.turnstile.writing():
+                self._usable()
+                yield
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._typed(), self._turn():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -178,7 +195,7 @@ class ViewsFile:
     def _give_back_for(self, seconds: float) -> None:
         """One step, and more until the time is over. What was committed is safe whatever becomes of this."""
         until = time.monotonic() + seconds
-        with contextlib.suppress(sqlite3.Error, Closed):  # closed by another thread meanwhile
+        with contextlib.suppress(sqlite3.Error, HeadraceError):  # closed by another thread meanwhile, or removed
             while self._gave_back() and time.monotonic() < until:
                 pass
 
@@ -188,7 +205,7 @@ class ViewsFile:
             self._usable()
             if self._pages_beyond() <= 0:
                 return False
-            with self._gate.turnstile.writing():
+            with self._turn():
                 self._give_back()
             return True
 
@@ -218,8 +235,7 @@ class ViewsFile:
                 return
         except OSError:
             return
-        with contextlib.suppress(sqlite3.Error), self._gate.lock, self._gate.turnstile.writing():
-            self._usable()
+        with contextlib.suppress(sqlite3.Error), self._turn():
             self._db.execute("PRAGMA busy_timeout=0")
             try:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -256,11 +272,22 @@ class ViewsFile:
             return
         self._give_back_for(CLOSE_SECONDS)
         with self._gate.lock:
+            if self._closed:  # by another thread meanwhile
+                return
             self._closed = True
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
                 self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._db.close()
+        self._leave_gate()
+
+    def _leave_gate(self) -> None:
+        with _gates_lock:
+            self._gate.stores -= 1
+            if self._gate.stores == 0:
+                self._gate.turnstile.close()
+                if _gates.get((self.path, self._pid)) is self._gate:
+                    del _gates[self.path, self._pid]
 
     def __enter__(self) -> Self:
         return self
