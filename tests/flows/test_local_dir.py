@@ -68,3 +68,9 @@ def test_a_session_of_ours_writes_there(spark: Any) -> None:
     folder = Path(spark.sparkContext.getConf().get("spark.local.dir"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and folder.parent.name == "spark"
     assert list(folder.glob("blockmgr-*"))
+
+
+def test_a_session_that_outlives_its_home_writes_elsewhere(tmp_path: Path) -> None:
+    made = local_dir.make(tmp_path, outlives_home=True)
+    assert tmp_path not in made.parents and not any(tmp_path.iterdir())
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700

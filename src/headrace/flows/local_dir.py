@@ -4,6 +4,7 @@ lives. What a process leaves is removed when the next makes its own."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -19,12 +20,14 @@ _held: list[int] = []
 """Locks of this process. They end with it."""
 
 
-def make(home: Path) -> Path:
-    """A new directory for this process. Spark takes a list with commas: where the home has one in its name, the
-    directory is with the system's temporary files."""
+def make(home: Path, *, outlives_home: bool = False) -> Path:
+    """A new directory for this process. It is with the system's temporary files, and goes with the process, where the
+    session may outlive the home, and where the home has a comma in its name: Spark takes a list with commas."""
     folder = home.absolute() / FOLDER
-    if "," in str(folder):
-        return Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    if outlives_home or "," in str(folder):
+        made = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        return made
     with disk.typed(folder):
         folder.mkdir(mode=disk.DIRECTORY_MODE, exist_ok=True)
         with _alone(folder):

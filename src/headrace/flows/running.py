@@ -133,7 +133,9 @@ class Running:
             if self._session is None:
                 self._starting = True
                 try:
-                    self._session, self._owned = session.make(self._app, self._given, self._log.home)
+                    self._session, self._owned = session.make(
+                        self._app, self._given, self._log.home, outlives_home=self._throwaway
+                    )
                 finally:
                     self._starting = False
                 if self._closed:

@@ -51,9 +51,10 @@ def active() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
+def make(app: str, spark: Any, home: Path, *, outlives_home: bool = False) -> tuple[SparkSession, bool]:
     """The session to run on, and whether we made it (and so have to stop it). `spark`: a SparkSession, a master
-    ("spark://…", "local[4]"), a connect address ("sc://…"), a mapping of settings, or None."""
+    ("spark://…", "local[4]"), a connect address ("sc://…"), a mapping of settings, or None. `outlives_home`: another
+    app may go on with the session when the home is gone."""
     if spark is not None and not isinstance(spark, (str, Mapping)):
         return spark, False
     from pyspark.sql import SparkSession
@@ -71,7 +72,7 @@ def make(app: str, spark: Any, home: Path) -> tuple[SparkSession, bool]:
     else:
         builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
         if not running and LOCAL_DIR not in settings:
-            settings[LOCAL_DIR] = str(local_dir.make(home))
+            settings[LOCAL_DIR] = str(local_dir.make(home, outlives_home=outlives_home))
     for key, value in settings.items():
         builder = builder.config(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
