@@ -6,6 +6,8 @@ nothing."""
 from __future__ import annotations
 
 import gc
+import sys
+from zipimport import zipimporter
 
 import pandas  # noqa: F401
 from pyspark import worker  # noqa: F401
@@ -15,6 +17,16 @@ from pyspark.sql.pandas import serializers  # noqa: F401
 from headrace.flows import arrow_partials, ranges  # noqa: F401
 from headrace.log.embedded import append, deliveries, log, reading, retention  # noqa: F401
 
+
+def forget_archives() -> None:
+    """Each worker has Python look again at where modules are found, and Python 3.11 then reads the directory of Spark's
+    archive of modules, once for each package in it: 120 ms. An archive that is needed again is known again."""
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter):
+            del sys.path_importer_cache[path]
+
+
 if __name__ == "__main__":
+    forget_archives()
     gc.freeze()  # a worker collects garbage after each task, and looked at all that was imported: 40 ms each time
     manager()
