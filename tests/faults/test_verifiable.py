@@ -36,7 +36,7 @@ def run(home: Path, children: Children, seed: int, seconds: float, least: dict[s
 def test_killed_and_paused_at_random(tmp_path: Path, children: Children, seed: int) -> None:
     """Zombies wake up, and repetitions are recognised."""
     least = {"kill": 2, "pause": 2, "replaced": 2, "fenced": 1, "recognised": 1, "processed": 21}
-    run(tmp_path / "log", children, seed, 25, least)
+    run(tmp_path / "log", children, seed, 10, least)
 
 
 @pytest.mark.timeout(300)
