@@ -74,6 +74,7 @@ class SqliteViews(ViewsFile):
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
             put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
+            db.execute("DELETE FROM _meta WHERE name = ?", (f"fenced/{spec.name}",))  # for a switch, not for this one
             db.execute(
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (next_epoch(db), text, os.getpid(), socket.gethostname(), now(), spec.name),
@@ -101,7 +102,10 @@ class SqliteViews(ViewsFile):
         if emits:
             (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
             put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
-            db.execute("DELETE FROM _steps WHERE flow = ?", (spec.name,))  # these know nothing of the new topic
+            last = "SELECT max(sequence) FROM _steps WHERE flow = ?1"
+            db.execute(f"DELETE FROM _steps WHERE flow = ?1 AND sequence < ({last})", (spec.name,))
+            # They know nothing of the new topic. The last one says how far other topics are written, and no more.
+            db.execute("UPDATE _steps SET read = '' WHERE flow = ?", (spec.name,))
             db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
     def _told(
