@@ -1442,6 +1442,16 @@ class VersionContract(Setting):
                 self.commit(store, state, counted(spec, [(0, "/", 1)]))
         assert counts(views)[1, "/"] == 4
 
+    def test_who_ran_it_before_another_runner_is_only_fenced(self, store: Any) -> None:
+        """It does not go on with the new version: another process does already."""
+        old, new = self.served(store, counting()), self.made(store, counting("clicks/next"))
+        store.switch(store.fence("clicks"), new)
+        runs = store.begin(counting())
+        with pytest.raises(FlowFenced) as refused:
+            store.refuse_fenced(old)
+        assert refused.value.why == ""
+        store.refuse_fenced(runs)
+
     def test_a_switch_is_refused_when_somebody_was_there_since(self, store: Any, views: Any) -> None:
         self.served(store, counting())
         new, before = self.made(store, counting("clicks/next")), rows(views)
