@@ -275,6 +275,20 @@ def test_a_version_beside_the_view_is_not_at_the_end_where_the_view_is(trial: An
     assert t.final == [0, 10]  # 13 + (60 - 30)
 
 
+def test_a_version_beside_a_view_by_arrival_has_come_to_where_the_next_record_arrived(trial: Any) -> None:
+    """And not to where the topic's newest has: the words of a window are forgotten when no record can come to it."""
+    t = trial(partitions=2, time="_arrived_at", names=("words",))
+    t.add(1, partition=0)
+    t.clock.advance(1)
+    t.add(1, partition=0, drain=False)
+    t.clock.advance(1000)
+    t.add(1, partition=1, drain=False)
+    made = t.flow.rebuilt()
+    assert t.flow.store.state("view/next").places["events"][0].progress_us == t.clock.now_us - 1000 * SECOND
+    made.switch()
+    assert [row["words"] for row in t.flow.views.to_arrow("view").to_pylist()] == [1, 1]
+
+
 def test_absent_is_said_beside_idle(tmp_path: Path) -> None:
     with hr.App("tests", home=tmp_path) as app:
         stream = app.stream(app.topic("events", "word string, at timestamp", event_time="at"))
