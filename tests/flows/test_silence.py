@@ -13,6 +13,8 @@ import pytest
 import headrace as hr
 from headrace.durations import from_us, instant_us
 from headrace.flows.audit import audit
+from headrace.testing.view_contract import commit
+from headrace.views.contract import FlowSpec
 from tests.flows.sparkless import Sparkless
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -171,6 +173,23 @@ def test_what_comes_meanwhile_begins_the_wait_anew(trial: Any) -> None:
     assert not loop.close_windows() and t.frontier == 2
     t.clock.advance(11)
     assert loop.close_windows() and t.frontier == 2 + 40 - 30
+
+
+@pytest.mark.parametrize(("time", "final"), [("at", [0.0, 10.0]), ("_arrived_at", [0.0])])
+def test_what_a_flow_writes_is_moved_by_that_flow_and_by_arrival_by_silence(
+    trial: Any, time: str, final: list[float]
+) -> None:
+    """In the log's time the writer says how far it is; and what it writes later arrives later."""
+    t = trial(partitions=2, time=time)
+    writer = t.flow.store.begin(FlowSpec("copy", "tests", ("source",), None, target="events"))
+    writer = t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 5 * SECOND))
+    t.add(1, 12, 40, partition=0)
+    t.advance(20)
+    assert t.final == []  # partition 1 is empty; the writer is at 5, and may write to it what is of 6
+    t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 20 * SECOND))
+    t.advance(20)  # by arrival: quiet 40 - 30 s
+    began = START if time == "at" else from_us(instant_us("2026-01-01T00:00:00Z", argument="now"))
+    assert [(START - began).total_seconds() + each for each in t.final] == final
 
 
 def test_silence_never_moves_what_may_be_dropped(trial: Any) -> None:

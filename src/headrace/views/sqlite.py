@@ -29,6 +29,7 @@ from headrace.views.contract import (
     Filtered,
     FlowSpec,
     FlowState,
+    Mark,
     Outgoing,
     Waiting,
     feed_topic,
@@ -348,19 +349,19 @@ class SqliteViews(ViewsFile):
         fed_us = frontier_us if records else horizon.told_us(horizon.final_us(frontier_us))
         return out | {feed_topic(spec.name, emit): fed_us for emit in spec.feeds}
 
-    def marks(self, topics: Sequence[str]) -> dict[str, int | None]:
-        """Of those of the topics that flows write to: up to where what they wrote is complete, as far as all that they
-        had to send is there. None: not known now."""
+    def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]:
+        """Of those of the topics that flows write to. None: not known, as of results whose time does not say it."""
         writing = "SELECT flow, frontier, relayed FROM _flows WHERE json_extract(spec, '$.target') = ?"
         waiting = "SELECT 1 FROM _outbox WHERE flow = ? AND sequence > ? LIMIT 1"
-        out: dict[str, int | None] = {}
+        out: dict[str, Mark | None] = {}
         with self._reading() as db:
             for topic in topics:
                 for flow, frontier, relayed in db.execute(writing, (topic,)).fetchall():
                     sent = db.execute(waiting, (flow, relayed)).fetchone() is None
-                    mark = self._known(db, flow).horizon.written_us(us_of(frontier)) if sent else None
+                    us = self._known(db, flow).horizon.written_us(us_of(frontier))
+                    mark = None if us is None else Mark(us, sent)
                     least = out.setdefault(topic, mark)
-                    out[topic] = None if mark is None or least is None else min(mark, least)
+                    out[topic] = Mark(min(mark.us, least.us), mark.sent and least.sent) if mark and least else None
         return out
 
     # -- committing --------------------------------------------------------------------------------
