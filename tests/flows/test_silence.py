@@ -246,6 +246,15 @@ def test_time_may_begin_with_the_first_year(trial: Any) -> None:
     ]  # 1 + 4 + 60 < 100
 
 
+def test_what_is_kept_for_longer_than_there_have_been_years_stays(trial: Any) -> None:
+    t = trial(hr.session("4 seconds"), keep_us=86_400 * SECOND)
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    for seconds in (0, 100):
+        t.flow.topic.append({"word": "a", "n": 1, "at": first + timedelta(seconds=seconds)})
+        t.flow.loop.drain()
+    assert [row["_status"] for row in t.flow.views.to_arrow("view").to_pylist()] == ["final", "open"]
+
+
 def test_corrections_for_longer_than_there_have_been_years(trial: Any) -> None:
     t = trial(within=3000 * 365 * 86_400, names=("words",))
     t.add(25, 1)
