@@ -98,9 +98,10 @@ def dropped_us(
     keep_us: int | None, frontier_us: int | None, final_us: int | None, unchanged_us: int | None
 ) -> int | None:
     """Rows of windows that end by then may be dropped: they are older than they are kept, final, and unchanging."""
-    if keep_us is None or frontier_us is None or final_us is None or unchanged_us is None:
+    old_us = None if keep_us is None else _before(frontier_us, keep_us)
+    if old_us is None or final_us is None or unchanged_us is None:
         return None
-    return min(frontier_us - keep_us, final_us, unchanged_us)
+    return min(old_us, final_us, unchanged_us)
 
 
 def _before(us: int | None, by_us: int) -> int | None:

@@ -13,6 +13,8 @@ import pytest
 import headrace as hr
 from headrace.durations import from_us, instant_us
 from headrace.flows.audit import audit
+from headrace.testing.view_contract import commit
+from headrace.views.contract import FlowSpec
 from tests.flows.sparkless import Sparkless
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -173,6 +175,23 @@ def test_what_comes_meanwhile_begins_the_wait_anew(trial: Any) -> None:
     assert loop.close_windows() and t.frontier == 2 + 40 - 30
 
 
+@pytest.mark.parametrize(("time", "final"), [("at", [0.0, 10.0]), ("_arrived_at", [0.0])])
+def test_what_a_flow_writes_is_moved_by_that_flow_and_by_arrival_by_silence(
+    trial: Any, time: str, final: list[float]
+) -> None:
+    """In the log's time the writer says how far it is; and what it writes later arrives later."""
+    t = trial(partitions=2, time=time)
+    writer = t.flow.store.begin(FlowSpec("copy", "tests", ("source",), None, target="events"))
+    writer = t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 5 * SECOND))
+    t.add(1, 12, 40, partition=0)
+    t.advance(20)
+    assert t.final == []  # partition 1 is empty; the writer is at 5, and may write to it what is of 6
+    t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 20 * SECOND))
+    t.advance(20)  # by arrival: quiet 40 - 30 s
+    began = START if time == "at" else from_us(instant_us("2026-01-01T00:00:00Z", argument="now"))
+    assert [(START - began).total_seconds() + each for each in t.final] == final
+
+
 def test_silence_never_moves_what_may_be_dropped(trial: Any) -> None:
     t = trial(partitions=2, names=("words",))
     t.add(1, 25, partition=0)
@@ -227,6 +246,15 @@ def test_time_may_begin_with_the_first_year(trial: Any) -> None:
     ]  # 1 + 4 + 60 < 100
 
 
+def test_what_is_kept_for_longer_than_there_have_been_years_stays(trial: Any) -> None:
+    t = trial(hr.session("4 seconds"), keep_us=86_400 * SECOND)
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    for seconds in (0, 100):
+        t.flow.topic.append({"word": "a", "n": 1, "at": first + timedelta(seconds=seconds)})
+        t.flow.loop.drain()
+    assert [row["_status"] for row in t.flow.views.to_arrow("view").to_pylist()] == ["final", "open"]
+
+
 def test_corrections_for_longer_than_there_have_been_years(trial: Any) -> None:
     t = trial(within=3000 * 365 * 86_400, names=("words",))
     t.add(25, 1)
@@ -273,6 +301,20 @@ def test_a_version_beside_the_view_is_not_at_the_end_where_the_view_is(trial: An
     assert t.flow.store.state("view/next").frontier_us == t.flow.store.state("view").frontier_us  # 12, quiet or not
     made.switch()
     assert t.final == [0, 10]  # 13 + (60 - 30)
+
+
+def test_a_version_beside_a_view_by_arrival_has_come_to_where_the_next_record_arrived(trial: Any) -> None:
+    """And not to where the topic's newest has: the words of a window are forgotten when no record can come to it."""
+    t = trial(partitions=2, time="_arrived_at", names=("words",))
+    t.add(1, partition=0)
+    t.clock.advance(1)
+    t.add(1, partition=0, drain=False)
+    t.clock.advance(1000)
+    t.add(1, partition=1, drain=False)
+    made = t.flow.rebuilt()
+    assert t.flow.store.state("view/next").places["events"][0].progress_us == t.clock.now_us - 1000 * SECOND
+    made.switch()
+    assert [row["words"] for row in t.flow.views.to_arrow("view").to_pylist()] == [1, 1]
 
 
 def test_absent_is_said_beside_idle(tmp_path: Path) -> None:

@@ -301,3 +301,38 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(spark: Any, tmp_path
         stream.transform(lambda df: df.distinct()).group_by("who").agg(n=hr.count()).to_view("v")
         with pytest.raises(hr.TransformRefused, match="v"):
             app.running.check()
+
+
+def test_what_is_behind_a_copy_is_final_no_earlier_than_what_was_copied(spark: Any, tmp_path: Path) -> None:
+    """Records of the partition that is ahead say nothing of the other, in a copy or behind dedup."""
+    with hr.App("shop", home=tmp_path, spark=spark) as app:
+        events = app.topic("events", "id bigint, at timestamp", event_time="at", partitions=2, durability="os")
+        stream, ten = app.stream(events), hr.tumbling("10 seconds")
+        copies = {
+            "direct": stream,
+            "copied": app.stream(stream.to_topic("copy", durability="os")),
+            "about": stream.dedup("id", within="1 hour", grace="1 day", approx=0.0001),
+            "exact": stream.dedup("id", within="1 hour"),
+        }
+        for name, copy in copies.items():
+            copy.window(ten).agg(n=hr.count()).to_view(name)
+        totals = app.stream(stream.window(ten).agg(n=hr.count()).to_topic("results", durability="os"))
+        totals.window(ten).agg(n=hr.sum("n")).to_view("totals")
+
+        def add(partition: int, *seconds: int) -> None:
+            rows = [{"id": second, "at": START + timedelta(seconds=second)} for second in seconds]
+            events.append(rows, partition=partition)
+            app.drain()
+
+        def statuses() -> dict[str, tuple[str, ...]]:
+            found = {name: app.view(name).to_arrow().to_pylist() for name in (*copies, "totals")}
+            return {name: tuple(row["_status"] for row in rows) for name, rows in found.items()}
+
+        add(1, 5)
+        add(0, 100, 101, 102)
+        add(1, 6)
+        assert statuses() == dict.fromkeys((*copies, "totals"), ("open", "open"))
+        assert app.audit().ok
+        add(1, 110)
+        assert statuses() == dict.fromkeys((*copies, "totals"), ("final", "open", "open"))
+        assert app.audit().ok

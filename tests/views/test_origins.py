@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.position import Position
-from headrace.testing.view_contract import commit, counting
+from headrace.testing.view_contract import commit, counted, counting
 from headrace.views.contract import FlowState, Outgoing, Place, feed_topic
 from headrace.views.origins import STEPS_MAX, Branch, branches, latest, position_of, reached, thinned
 from headrace.views.reading import open_views
@@ -195,6 +196,30 @@ def test_changes_that_are_fed_later_are_no_ones_before(tmp_path: Path) -> None:
         state = store.begin(reader)
         (branch,) = [each for each in open_views(tmp_path).branches("down") if each.topic == "clicks"]
         assert branch.offsets == {0: 7}, "the view is empty: so is what is told of it"
+
+
+def test_changes_that_are_fed_later_say_nothing_of_other_readers(tmp_path: Path) -> None:
+    """A reader of the view's changes is behind when its final results get a reader, too: it stays behind."""
+    with SqliteViews(tmp_path) as store:
+        topic, spec = feed_topic("up", "updates"), replace(counting("up"), feeds=("updates",))
+        state = store.begin(spec)
+        at = {"places": {"clicks": {0: Place(7, None)}}, "topic_ids": {"clicks": "0d"}}
+        state = store.commit(state, commit(state, counted(spec, [(0, "/", 7)]), **at))
+        store.note_relayed(state, 0, Position.of(topic, "1d", {0: 1}))
+        down = store.begin(replace(counting("down"), sources=(topic,)))
+        down = store.commit(down, commit(down, places={topic: {0: Place(0, None)}}, topic_ids={topic: "1d"}))
+
+        def offsets() -> Mapping[int, int]:
+            (branch,) = [each for each in open_views(tmp_path).branches("down") if each.topic == "clicks"]
+            return branch.offsets
+
+        assert offsets() == {}
+        state = store.begin(replace(spec, feeds=("updates", "final")))
+        assert offsets() == {}
+        state = store.commit(state, commit(state, **at))
+        assert offsets() == {}, "what it wrote before was not read yet"
+        store.commit(down, commit(down, places={topic: {0: Place(1, None)}}, topic_ids={topic: "1d"}))
+        assert offsets() == {0: 7}
 
 
 def test_lag_is_of_source_records_and_of_what_others_wrote(tmp_path: Path) -> None:

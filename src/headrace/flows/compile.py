@@ -94,10 +94,13 @@ class Compiled:
     notes: tuple[str, ...] = ()
 
     def check_topics(self) -> None:
-        """FlowChanged when a column that is read has become wider since: its values may not fit any more. Columns that
-        were added are nobody's business."""
+        """FlowChanged when a column that is read has become wider since, so that its values may not fit any more, or
+        when flows write changes to a topic that is read as records. Columns that were added are nobody's business."""
         changes = []
         for columns in self.columns.values():
+            if columns.topic.settings.changes and not columns.changes:
+                changes.append(f"the records of topic {columns.topic.name!r} became changes")
+                continue
             now = ranges.columns_of(columns.topic)
             changes += [
                 f"column {name!r} of topic {columns.topic.name!r}: {type_ddl(was.type)} became {type_ddl(new.type)}"

@@ -42,6 +42,7 @@ from headrace.views.contract import (
     Filtered,
     FlowState,
     LedgerRow,
+    Mark,
     Outgoing,
     Place,
     ViewStore,
@@ -75,11 +76,11 @@ def steady_clock() -> Clock:
 class Look:
     """What a flow saw of its topics at one moment: what has come since is not in it, so nobody is quiet for not being
     in it. `quiet_us`: for how long nothing has come to a partition, where that counts. `marks`: of topics that flows
-    write to, up to where they are complete; None if nobody asked."""
+    write to; None if nobody asked."""
 
     ends: Ends
     quiet_us: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    marks: Mapping[str, int | None] | None = None
+    marks: Mapping[str, Mark | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,10 @@ class FlowLoop:
         ends = self._ends()
         return Look(ends, {} if self._until is not None or self.flow.marked else self._quiet(ends, now_us), told)
 
-    def _marks(self) -> dict[str, int | None]:
-        return {} if self.flow.marked else self._store.marks([topic.name for topic in self.flow.topics])
+    def _marks(self) -> dict[str, Mark | None]:
+        """None by arrival: whatever flows write yet, it will have arrived later."""
+        asked = [] if self.flow.marked or self.flow.by_arrival else [topic.name for topic in self.flow.topics]
+        return self._store.marks(asked) if asked else {}
 
     def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
         """For how long nothing has come, of the partitions where that counts."""
@@ -495,15 +498,20 @@ class FlowLoop:
         return self.flow.target is not None and not self.flow.feeds and self._relay.done > self._noted
 
     def frontier(self, places: Mapping[str, Mapping[int, Place]], look: Look) -> int | None:
-        """Up to where all inputs are complete; one without any progress holds nobody up."""
-        marks = look.marks if look.marks is not None else dict.fromkeys(self._marks())
+        """Up to where all inputs are complete; one without any progress holds nobody up. In the log's time, no further
+        than flows are that write an input: records of one partition of theirs say nothing of the others."""
+        marks = self._marks() if look.marks is None else look.marks
         found = [self._frontier_of(topic, places[topic], look, marks) for topic in places]
         known = [us for us in found if us is not None]
-        reached = None if self._until is not None else self._reach_us(places, look.ends)
-        return None if not known else min(known) if reached is None else max(min(known), reached)
+        if not known:
+            return None
+        bounds = [mark.us for mark in marks.values() if mark is not None] if self.flow.time is None else []
+        least = min([*known, *bounds])
+        reached = None if self._until is not None or marks else self._reach_us(places, look.ends)
+        return least if reached is None else max(least, reached)
 
     def _frontier_of(
-        self, topic: str, places: Mapping[int, Place], look: Look, marks: Mapping[str, int | None]
+        self, topic: str, places: Mapping[int, Place], look: Look, marks: Mapping[str, Mark | None]
     ) -> int | None:
         """Of one topic. What flows write is moved on by them alone, and not by silence: they may be behind."""
         ends = look.ends[topic]
@@ -514,7 +522,9 @@ class FlowLoop:
             for partition, place in places.items()
         ]
         found, mark = horizon.frontier(partitions, self.flow.idle_us, self.flow.absent_us), marks.get(topic)
-        return found if mark is None or len(at_end) < len(places) else mark if found is None else max(mark, found)
+        if mark is None or not mark.sent or look.marks is None or len(at_end) < len(places):
+            return found
+        return mark.us if found is None else max(mark.us, found)
 
     def closed_by_log_us(self) -> int | None:
         """Windows that end by then are final by what was read alone, without silence and without other flows."""

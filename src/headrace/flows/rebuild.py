@@ -145,7 +145,8 @@ class Rebuild:
             places = known.get(topic.name, {})
             for partition, end in topic.offsets().items():
                 offset = min(places[partition].offset, end.next) if partition in places else end.next
-                limit.setdefault(topic.name, {})[partition] = ranges.place_at(topic, partition, offset, end)
+                at = ranges.place_at(topic, partition, offset, end, by_arrival=flow.by_arrival)
+                limit.setdefault(topic.name, {})[partition] = at
         loop.limit, loop.repeats = limit, served is not None
         work = Supervisor(loop, lambda _: loop)
         try:
@@ -293,7 +294,8 @@ class _Beside(FlowLoop):
                 if at.offset < end.next:  # there is more: this partition does not sleep, and is not quiet
                     self._limited.add((topic, partition))
                     progress = None if at.progress_us is None else from_us(at.progress_us)
-                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=newest)
+                    arrived = progress if self.flow.by_arrival else newest
+                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=arrived)
         return ends
 
     def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:

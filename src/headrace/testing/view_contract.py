@@ -52,6 +52,7 @@ from headrace.views.contract import (
     FlowSpec,
     FlowState,
     LedgerRow,
+    Mark,
     Outgoing,
     Place,
     Result,
@@ -1442,6 +1443,16 @@ class VersionContract(Setting):
                 self.commit(store, state, counted(spec, [(0, "/", 1)]))
         assert counts(views)[1, "/"] == 4
 
+    def test_who_ran_it_before_another_runner_is_only_fenced(self, store: Any) -> None:
+        """It does not go on with the new version: another process does already."""
+        old, new = self.served(store, counting()), self.made(store, counting("clicks/next"))
+        store.switch(store.fence("clicks"), new)
+        runs = store.begin(counting())
+        with pytest.raises(FlowFenced) as refused:
+            store.refuse_fenced(old)
+        assert refused.value.why == ""
+        store.refuse_fenced(runs)
+
     def test_a_switch_is_refused_when_somebody_was_there_since(self, store: Any, views: Any) -> None:
         self.served(store, counting())
         new, before = self.made(store, counting("clicks/next")), rows(views)
@@ -1761,25 +1772,26 @@ class RetractionContract:
         assert store.closes("hop", last) and not store.closes("hop", last - 1)
 
     def test_a_mark_is_the_frontier_of_the_flow_that_writes_a_topic(self, store: Any) -> None:
-        """Once all that it wrote has arrived: what is on its way could be earlier."""
+        """For those who have read all of it once it has all arrived: what is on its way could be earlier."""
         assert store.marks(["clicks", "hop"]) == {}
         state = store.begin(FlowSpec("hop", "shop", ("clicks",), None, target="hop"))
         assert store.marks(["clicks", "hop"]) == {"hop": None}
         rows = pa.table({"page": ["/"]})
         state = store.commit(state, commit(state, frontier_us=T0, outgoing=[Outgoing("hop", rows)]))
-        assert store.marks(["hop"]) == {"hop": None}
+        assert store.marks(["hop"]) == {"hop": Mark(T0, sent=False)}
         state = store.commit(state, commit(state, frontier_us=T0 + SIZE, relayed=state.sequence - 1))
-        assert store.marks(["hop"]) == {"hop": T0 + SIZE}
+        assert store.marks(["hop"]) == {"hop": Mark(T0 + SIZE, sent=True)}
         other = store.begin(FlowSpec("other", "shop", ("orders",), None, target="hop"))
         assert store.marks(["hop"]) == {"hop": None}
         store.commit(other, commit(other, frontier_us=T0))
-        assert store.marks(["hop"]) == {"hop": T0}
+        assert store.marks(["hop"]) == {"hop": Mark(T0, sent=True)}
 
     def test_a_mark_of_results_speaks_of_when_windows_begin(self, store: Any) -> None:
         spec = counting("out", emit="final", target="out", grace_us=SIZE)
         state = store.begin(spec)
         store.commit(state, commit(state, frontier_us=T0 + 5 * SIZE, closed_us=T0 + 4 * SIZE))
-        assert store.marks(["out"]) == {"out": T0 + 3 * SIZE + 1}, "[3, 4) is final, and may begin there"
+        mark = Mark(T0 + 3 * SIZE + 1, sent=True)
+        assert store.marks(["out"]) == {"out": mark}, "[3, 4) is final, and may begin there"
         behind = replace(counting("behind"), sources=("out",))
         state = store.begin(behind)
         store.commit(state, commit(state, counted(behind, [(3, "/", 1)])))

@@ -384,6 +384,14 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Up to where what flows write to a topic is complete; for those who have read all of it, if it is all `sent`."""
+
+    us: int
+    sent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Rows in the outbox. `base`: how many rows went to the target before, so that the log knows a repetition."""
 
@@ -468,6 +476,6 @@ class ViewStore(Protocol):
 
     def closes(self, flow: str, frontier_us: int) -> bool: ...
 
-    def marks(self, topics: Sequence[str]) -> dict[str, int | None]: ...
+    def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]: ...
 
     def close(self) -> None: ...

@@ -29,6 +29,7 @@ from headrace.views.contract import (
     Filtered,
     FlowSpec,
     FlowState,
+    Mark,
     Outgoing,
     Waiting,
     feed_topic,
@@ -74,6 +75,7 @@ class SqliteViews(ViewsFile):
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
             put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
+            db.execute("DELETE FROM _meta WHERE name = ?", (f"fenced/{spec.name}",))  # for a switch, not for this one
             db.execute(
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (next_epoch(db), text, os.getpid(), socket.gethostname(), now(), spec.name),
@@ -101,7 +103,10 @@ class SqliteViews(ViewsFile):
         if emits:
             (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
             put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
-            db.execute("DELETE FROM _steps WHERE flow = ?", (spec.name,))  # these know nothing of the new topic
+            last = "SELECT max(sequence) FROM _steps WHERE flow = ?1"
+            db.execute(f"DELETE FROM _steps WHERE flow = ?1 AND sequence < ({last})", (spec.name,))
+            # They know nothing of the new topic. The last one says how far other topics are written, and no more.
+            db.execute("UPDATE _steps SET read = '' WHERE flow = ?", (spec.name,))
             db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
     def _told(
@@ -344,19 +349,19 @@ class SqliteViews(ViewsFile):
         fed_us = frontier_us if records else horizon.told_us(horizon.final_us(frontier_us))
         return out | {feed_topic(spec.name, emit): fed_us for emit in spec.feeds}
 
-    def marks(self, topics: Sequence[str]) -> dict[str, int | None]:
-        """Of those of the topics that flows write to: up to where what they wrote is complete, as far as all that they
-        had to send is there. None: not known now."""
+    def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]:
+        """Of those of the topics that flows write to. None: not known, as of results whose time does not say it."""
         writing = "SELECT flow, frontier, relayed FROM _flows WHERE json_extract(spec, '$.target') = ?"
         waiting = "SELECT 1 FROM _outbox WHERE flow = ? AND sequence > ? LIMIT 1"
-        out: dict[str, int | None] = {}
+        out: dict[str, Mark | None] = {}
         with self._reading() as db:
             for topic in topics:
                 for flow, frontier, relayed in db.execute(writing, (topic,)).fetchall():
                     sent = db.execute(waiting, (flow, relayed)).fetchone() is None
-                    mark = self._known(db, flow).horizon.written_us(us_of(frontier)) if sent else None
+                    us = self._known(db, flow).horizon.written_us(us_of(frontier))
+                    mark = None if us is None else Mark(us, sent)
                     least = out.setdefault(topic, mark)
-                    out[topic] = None if mark is None or least is None else min(mark, least)
+                    out[topic] = Mark(min(mark.us, least.us), mark.sent and least.sent) if mark and least else None
         return out
 
     # -- committing --------------------------------------------------------------------------------
