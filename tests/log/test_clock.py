@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace import failpoints
 from headrace.durations import from_us
 from headrace.log.embedded import clock as clocks
 from headrace.log.embedded.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
@@ -310,6 +311,37 @@ def test_a_mended_topic_keeps_who_reads_and_writes_it(poisoned: EmbeddedLog) -> 
     with mended.producer(id="p") as producer:
         producer.send({"k": "c", "n": 9, "at": None})
     assert [record.value["n"] for record in mended.records()][-2:] == [8, 9]
+
+
+def test_letters_from_before_a_mend_are_replayed_and_erased(poisoned: EmbeddedLog) -> None:
+    topic = poisoned.topic("t")
+    topic.bury([{"reason": "bad", "row": f'{{"k": "{k}", "n": 8, "at": null}}'} for k in ("c", "d", "e")])
+    next(poisoned.dead_letters(newest=1)).drop()
+    queue = topic.queue("q", max_deliveries=1)
+    queue.receive(max=1)[0].nack()
+    queue.receive(max=1)
+    poisoned.mend()
+    mended = poisoned.topic("t")
+    (of_queue,) = (letter for letter in poisoned.dead_letters() if letter.reason == "deliveries")
+    assert of_queue.value["n"] == 1
+    of_queue.replay()
+    assert 1 in [message.value["n"] for message in mended.queue("q").receive(max=10)]
+    letters = {letter.value["k"]: letter for letter in poisoned.dead_letters() if letter.reason == "bad"}
+    letters["c"].replay()
+    assert [record.value["n"] for record in mended.records()][-1] == 8
+    assert [mended.erase(k).dead_letters for k in ("c", "d", "e")] == [1, 1, 1]  # the first and the last have ended
+
+
+def test_a_mend_that_was_interrupted_keeps_no_record_from_being_erased(poisoned: EmbeddedLog, tmp_path: Path) -> None:
+    poisoned.topic("t").alter(compression="none")  # so that its bytes are seen
+    poisoned.topic("t").append({"k": "Ada Lovelace", "n": 7, "at": None})
+    failpoints.arm("mend.copied", "raise")
+    with pytest.raises(failpoints.InjectedFault):
+        poisoned.mend()
+    assert poisoned.verify().problems == []
+    assert poisoned.topic("t").erase("Ada Lovelace").incomplete == []
+    files = [path for path in (tmp_path / "log").rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"Ada Lovelace" in path.read_bytes()] == []
 
 
 def test_sealed_batches_and_several_partitions_are_mended(machine: Machine, tmp_path: Path) -> None:

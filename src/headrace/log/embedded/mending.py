@@ -10,7 +10,6 @@ puts it in place: after a crash the topic is as it was, and the next mend begins
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import UnknownTopic, WaitTimeout
+from headrace.errors import WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.contract import Mended
 from headrace.log.embedded import dead_letters, swapping, timekeeping, upkeep
 from headrace.log.embedded.append import INSTANT, Append
-from headrace.log.embedded.catalog import Catalog, TopicState, delete_rows
+from headrace.log.embedded.catalog import COPY, Catalog, TopicState, delete_rows
 from headrace.log.embedded.committer import Job, Tx, is_small
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
@@ -45,7 +44,6 @@ from headrace.log.embedded.index import (
 )
 from headrace.time import UNSET
 
-COPY = "__mending"
 ATTEMPTS = 100
 PAGE_BATCHES = 1_000
 CARRIED: tuple[Table[Any], ...] = (PRODUCERS, SEQUENCES, VERSIONS, GROUPS)
@@ -107,9 +105,9 @@ class _Copying:
 
 
 def _begin(engine: Engine, catalog: Catalog, old: TopicState, now_us: int) -> _Copying:
-    with contextlib.suppress(UnknownTopic):
-        catalog.delete(catalog.named(COPY))  # an earlier mend was interrupted
-    new = catalog.create(COPY, catalog.schema(old), old.settings, exist_ok=False, system=True)
+    catalog.delete_copy()
+    settings = replace(old.settings, mended_from=(*old.settings.mended_from, old.uid))
+    new = catalog.create(COPY, catalog.schema(old), settings, exist_ok=False, system=True)
     with engine.index.snapshot() as db:
         states = PARTITIONS.select(db, "WHERE topic = ?", old.id)
     begun = {
