@@ -126,7 +126,7 @@ def _copy(engine: Engine, catalog: Catalog, copying: _Copying) -> None:
     for partition in copying.states:
         for row in _rows(engine, copying, partition):
             engine.background.check()
-            engine.submit(_piece(engine, catalog, copying, row)).result()
+            copying.states[partition] = engine.submit(_piece(engine, catalog, copying, row)).result()
             reach("mend.piece")
 
 
@@ -212,7 +212,8 @@ def _stored(progress_us: int) -> int | None:
 
 @dataclass(slots=True)
 class _Piece:
-    """The job that adds the copy of one batch to the hidden topic."""
+    """The job that adds the copy of one batch to the hidden topic. Its result is the partition with it; it changes
+    nothing else, for a commit that meets a full disk is tried once more."""
 
     copying: _Copying
     row: BatchRow
@@ -229,7 +230,7 @@ class _Piece:
         uid = bytes.fromhex(self.copying.new.uid)
         return swapping.drafts(uid, self.new)
 
-    def apply(self, tx: Tx) -> None:
+    def apply(self, tx: Tx) -> PartitionRow:
         rows = [each.row if each.draft is None else swapping.placed(each.row, each.draft) for each in self.new]
         for row in rows:
             BATCHES.add(tx.db, row)
@@ -243,7 +244,7 @@ class _Piece:
             arrived=self.row.arrived,
         )
         PARTITIONS.put(tx.db, state)
-        self.copying.states[self.row.partition] = state
+        return state
 
 
 # -- taking its place ----------------------------------------------------------------------------------
