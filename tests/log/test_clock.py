@@ -377,6 +377,24 @@ def test_a_newest_arrival_nothing_is_left_of_goes_back(log: EmbeddedLog, machine
     assert arrivals(topic) == [machine.now]
 
 
+def test_a_mend_takes_arrival_back_to_no_less_than_what_stays(log: EmbeddedLog, machine: Machine) -> None:
+    """Partitions up to an hour ahead are not mended: what comes after them has not arrived before them."""
+    stays, other = log.create_topic("stays", "n int"), log.create_topic("other", "n int")
+    machine.step(timedelta(minutes=50))
+    stays.append({"n": 1})
+    machine.step(YEARS_AHEAD)
+    log.confirm_clock()
+    other.append({"n": 2})
+    machine.step(-YEARS_AHEAD - timedelta(minutes=50))
+    assert [done.topic for done in log.mend()] == ["other"]
+    later = log.create_topic("later", "n int")
+    later.append({"n": 3})
+    assert arrivals(later) == arrivals(stays)
+    machine.run(timedelta(hours=1))
+    later.append({"n": 4})
+    assert arrivals(later)[-1] == machine.now
+
+
 def test_a_clock_of_the_callers_own_is_believed(tmp_path: Path) -> None:
     now_us = [0]
     with EmbeddedLog(tmp_path, clock_us=lambda: now_us[0]) as log:

@@ -24,6 +24,7 @@ from headrace.log.contract import Mended
 from headrace.log.embedded import dead_letters, swapping, timekeeping, upkeep
 from headrace.log.embedded.append import INSTANT, Append
 from headrace.log.embedded.catalog import COPY, Catalog, TopicState, delete_rows
+from headrace.log.embedded.clock import AHEAD_US
 from headrace.log.embedded.committer import Job, Tx, is_small
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
@@ -58,8 +59,10 @@ def mend(engine: Engine, catalog: Catalog) -> list[Mended]:
 
 
 def _take_arrival_back(tx: Tx) -> None:
+    """But not to before the records of partitions that are too little ahead to be mended."""
     if tx.newest is not None and tx.newest.arrived_us > tx.now_us:
-        tx.take_arrival_back()
+        near = "SELECT coalesce(max(arrived), 0) FROM partitions WHERE arrived <= ?"
+        tx.take_arrival_back(*tx.db.execute(near, (tx.now_us + AHEAD_US,)).fetchone())
 
 
 def _topics_ahead(engine: Engine, catalog: Catalog, now_us: int) -> list[TopicState]:
