@@ -29,6 +29,7 @@ from headrace.errors import (
 )
 from headrace.log.embedded import committer
 from headrace.log.embedded import engine as engines
+from headrace.log.embedded.index import META, MetaRow
 from headrace.log.embedded.log import open_log
 from tests.stopping import stop_between_commits
 
@@ -100,6 +101,18 @@ def test_a_database_of_somebody_else_is_not_a_log(home: Path) -> None:
     db.commit()
     db.close()
     with pytest.raises((IndexDamaged, UnsupportedFormat, NotALog)):
+        open_log(home)
+
+
+@pytest.mark.parametrize(("written", "do"), [("99", "upgrade headrace"), ("1", "with the older headrace, copy it")])
+def test_another_format_is_refused(home: Path, written: str, do: str) -> None:
+    import sqlite3
+
+    open_log(home).close()
+    db = sqlite3.connect(home / "log.db", isolation_level=None)
+    META.change(db, MetaRow("format", written))
+    db.close()
+    with pytest.raises(UnsupportedFormat, match=f"format {written}, .*: {do}"):
         open_log(home)
 
 
