@@ -116,6 +116,16 @@ def test_another_format_is_refused(home: Path, written: str, do: str) -> None:
         open_log(home)
 
 
+def test_a_reserve_that_was_not_allocated_is(home: Path) -> None:
+    with open_log(home) as log:
+        log.create_topic("t", "n int").append({"n": 1})
+        (home / "reserve").write_bytes(b"")  # its process was killed after making the file
+    with open_log(home) as log:
+        log.topic("t").append({"n": 2})
+        found = (home / "reserve").stat()
+        assert 512 * found.st_blocks >= found.st_size > 0
+
+
 def test_data_without_its_index_is_never_taken_for_an_empty_log(home: Path) -> None:
     with open_log(home) as log:
         log.create_topic("t", "n int").append({"n": 1})

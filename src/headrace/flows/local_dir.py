@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from pathlib import Path
 from headrace.log.embedded import disk
 
 FOLDER = "spark"
+OURS = re.compile(r"\d+-\w{8}")
+"""The names that `make` gives: whatever else lies there is the user's."""
 _held: list[int] = []
 """Locks of this process. They end with it."""
 
@@ -29,7 +32,8 @@ def make(home: Path) -> Path:
         folder.mkdir(mode=disk.DIRECTORY_MODE, exist_ok=True)
         with _alone(folder):
             for left in folder.iterdir():
-                _remove_left(left)
+                if OURS.fullmatch(left.name):
+                    _remove_left(left)
             made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
             _held.append(_locked(made))
     return made
