@@ -307,7 +307,9 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
     """SQLite's errors, as ours. What is damaged can be made again from the log."""
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why="the disk is full")
+        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
+    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
+        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
