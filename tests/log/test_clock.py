@@ -13,6 +13,7 @@ import headrace as hr
 from headrace import failpoints
 from headrace.durations import from_us
 from headrace.log.embedded import clock as clocks
+from headrace.log.embedded import mending
 from headrace.log.embedded.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.checking import another_boot
@@ -330,6 +331,25 @@ def test_letters_from_before_a_mend_are_replayed_and_erased(poisoned: EmbeddedLo
     letters["c"].replay()
     assert [record.value["n"] for record in mended.records()][-1] == 8
     assert [mended.erase(k).dead_letters for k in ("c", "d", "e")] == [1, 1, 1]  # the first and the last have ended
+
+
+def test_a_topic_that_somebody_writes_to_all_the_time_is_not_mended_and_says_so(
+    poisoned: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "ATTEMPTS", 5)
+    topic = poisoned.topic("t")
+
+    def write() -> None:
+        topic.append({"k": "c", "n": 8, "at": None})
+        failpoints.arm("mend.copied", write)
+
+    failpoints.arm("mend.copied", write)
+    with pytest.raises(hr.WaitTimeout, match="nobody writes to topic 't'"):
+        poisoned.mend()
+    failpoints.disarm()
+    assert mending.COPY not in [found.name for found in poisoned._catalog.all(system=True)]
+    poisoned.mend()
+    assert len(list(poisoned.topic("t").records())) == 10
 
 
 def test_a_mend_that_was_interrupted_keeps_no_record_from_being_erased(poisoned: EmbeddedLog, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ puts it in place: after a crash the topic is as it was, and the next mend begins
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,21 +73,23 @@ def _topics_ahead(engine: Engine, catalog: Catalog, now_us: int) -> list[TopicSt
 
 
 def _mend(engine: Engine, catalog: Catalog, topic: TopicState, now_us: int) -> Mended:
+    begun, copying = time.monotonic(), _begin(engine, catalog, topic, now_us)
     for _ in range(ATTEMPTS):
-        copying = _begin(engine, catalog, topic, now_us)
-        for _ in range(ATTEMPTS):
-            _copy(engine, catalog, copying)
-            reach("mend.copied")
-            try:
-                engine.submit(_Switch(copying, _letters(catalog, copying))).result()
-            except _Grown:
-                continue
-            except swapping.Changed:
-                topic = catalog.current(topic.id, topic.name, topic.uid)
-                break
-            dead = sum(batch.num_rows for batch in copying.ahead)
-            return Mended(topic.name, copying.new.uid, copying.restamped - dead, dead)
-    raise WaitTimeout(f"a moment in which nobody writes to topic {topic.name!r}", 0.0)
+        _copy(engine, catalog, copying)
+        reach("mend.copied")
+        try:
+            engine.submit(_Switch(copying, _letters(catalog, copying))).result()
+        except _Grown:
+            continue
+        except swapping.Changed:
+            topic = catalog.current(topic.id, topic.name, topic.uid)
+            copying = _begin(engine, catalog, topic, now_us)
+            continue
+        dead = sum(batch.num_rows for batch in copying.ahead)
+        return Mended(topic.name, copying.new.uid, copying.restamped - dead, dead)
+    catalog.delete_copy()
+    what = f"a moment in which nobody writes to topic {topic.name!r} (stop its producers)"
+    raise WaitTimeout(what, round(time.monotonic() - begun, 1))
 
 
 class _Grown(swapping.Changed):
