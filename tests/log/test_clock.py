@@ -352,6 +352,17 @@ def test_a_topic_that_somebody_writes_to_all_the_time_is_not_mended_and_says_so(
     assert len(list(poisoned.topic("t").records())) == 10
 
 
+def test_a_topic_that_is_deleted_meanwhile_does_not_stop_the_mend_of_others(
+    poisoned: EmbeddedLog, machine: Machine
+) -> None:
+    machine.step(YEARS_AHEAD)
+    poisoned.create_topic("other", "n int").append({"n": 1})
+    machine.step(-YEARS_AHEAD)
+    failpoints.arm("mend.copied", lambda: poisoned.delete_topic("other"))
+    assert [done.topic for done in poisoned.mend()] == ["t"]
+    assert mending.COPY not in [found.name for found in poisoned._catalog.all(system=True)]
+
+
 def test_a_mend_that_was_interrupted_keeps_no_record_from_being_erased(poisoned: EmbeddedLog, tmp_path: Path) -> None:
     poisoned.topic("t").alter(compression="none")  # so that its bytes are seen
     poisoned.topic("t").append({"k": "Ada Lovelace", "n": 7, "at": None})

@@ -10,6 +10,7 @@ puts it in place: after a crash the topic is as it was, and the next mend begins
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import WaitTimeout
+from headrace.errors import TopicReplaced, WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.contract import Mended
 from headrace.log.embedded import dead_letters, swapping, timekeeping, upkeep
@@ -55,8 +56,12 @@ def mend(engine: Engine, catalog: Catalog) -> list[Mended]:
     """Mends every topic that is ahead, and takes the home's newest arrival back to now."""
     with upkeep.alone(engine, wait=True):
         engine.committer.run(_take_arrival_back, synced=True)
-        now_us = engine.clock_us()
-        return [_mend(engine, catalog, topic, now_us) for topic in _topics_ahead(engine, catalog, now_us)]
+        now_us, done = engine.clock_us(), []
+        for topic in _topics_ahead(engine, catalog, now_us):
+            with contextlib.suppress(TopicReplaced):  # deleted meanwhile
+                done.append(_mend(engine, catalog, topic, now_us))
+        catalog.delete_copy()
+        return done
 
 
 def _take_arrival_back(tx: Tx) -> None:
