@@ -61,6 +61,8 @@ class Job:
             for command in self._commands:
                 if not self._stopped and not self.failed:
                     self._follow(command)
+        except OSError as error:  # it cannot be run, or not be written down: a full disk
+            self.failed = str(error)
         finally:
             self.step = ""
             self._done.set()
@@ -87,10 +89,11 @@ class Job:
         return self._done.wait(seconds)
 
     def end(self) -> None:
-        self._stopped = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-        self._done.wait()
+        self._stopped, ended = True, False
+        while not ended:  # a process may just be starting
+            if self._process is not None and self._process.poll() is None:
+                self._process.terminate()
+            ended = self._done.wait(LOOK_SECONDS)
 
 
 class Progress:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,25 @@ def test_what_fails_says_why(tmp_path: Path) -> None:
         "headrace: Spark: no matching distribution. Check the network and pip's settings, then run make again; the "
         "whole output is in pip.log.\n"
     )
+
+
+@pytest.fixture
+def here(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """For what runs in this process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "LOG", tmp_path / "pip.log")
+    yield install
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_what_cannot_be_run_is_not_installed(here: Any) -> None:
+    with pytest.raises(SystemExit, match=r"Spark: .*No such file or directory: '/nowhere'"):
+        here.run(here.Progress(), here.Job("Spark", ("/nowhere",)))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_on_a_full_disk_nothing_is_installed(here: Any) -> None:
+    here.LOG.symlink_to("/dev/full")
+    with pytest.raises(SystemExit, match=r"Spark: .*No space left on device"):
+        here.run(here.Progress(), here.Job("Spark", (sys.executable, "-c", "print('x' * 100_000)")))

@@ -939,7 +939,7 @@ class NotALog(StorageError):
 
 @dataclass(eq=False, repr=False)
 class UnsupportedFormat(StorageError):
-    """Written by a newer headrace, or not by headrace at all."""
+    """Written by a newer or an older headrace, or not by headrace at all."""
 
 
 @dataclass(eq=False, repr=False)

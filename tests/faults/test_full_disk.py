@@ -12,6 +12,7 @@ import pytest
 from headrace.cli.checks import free_space
 from headrace.errors import DiskFull
 from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.views.sqlite import SqliteViews
 from tests.faults import small_disk
 from tests.faults.children import Children, ack
 
@@ -153,8 +154,15 @@ def append_without_inodes(disk: Path) -> None:
         assert (finding.state, finding.found) == ("fail", "0.0 GiB, 0 inodes left (df -i)")
 
 
+def open_views_without_inodes(disk: Path) -> None:
+    SqliteViews(disk).close()
+    small_disk.fill_inodes(disk / "many")
+    with pytest.raises(DiskFull, match="no inodes left"):  # SQLite makes two files beside it
+        SqliteViews(disk)
+
+
 def without_inodes(folder: str) -> None:
-    run([append_without_inodes], folder, inodes=60)
+    run([append_without_inodes, open_views_without_inodes], folder, inodes=60)
 
 
 def test_no_inodes_left_is_named_as_that(on_small_disk: Callable[..., None]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import failpoints
+from headrace.errors import DiskFull
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.children import Children, ack
 
@@ -64,6 +65,21 @@ def test_a_mend_that_fails_has_changed_nothing(home: Path, point: str) -> None:
         with pytest.raises(failpoints.InjectedFault):
             log.mend()
         check_untouched_and_mend(log, topic_id)
+
+
+def disk_full() -> None:
+    raise DiskFull(path="log.db", why="no space left on device")
+
+
+@pytest.mark.parametrize("commits", range(6))
+def test_a_mend_counts_no_record_twice_when_the_disk_was_full_for_a_moment(home: Path, commits: int) -> None:
+    with open_log(home) as log:
+        failpoints.arm("commit.applied", disk_full, skip=commits)
+        (done,) = log.mend()
+        assert (done.restamped, done.dead_letters) == (1, 1)
+        assert held(log) == [(0, 0), (1, 1)]
+        assert log.dead_letters_count() == 1
+        assert log.verify().problems == []
 
 
 def test_a_mend_that_is_killed_has_changed_nothing(home: Path, children: Children) -> None:

@@ -51,6 +51,13 @@ def test_what_killed_processes_left_goes_and_what_living_ones_have_stays(tmp_pat
         assert local_dir.make(tmp_path) != mine and mine.exists(), "one process may have two"
 
 
+def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    (tmp_path / "spark" / "jobs").mkdir(parents=True)
+    (tmp_path / "spark" / "jobs" / "daily.py").write_text("")
+    local_dir.make(tmp_path)
+    assert (tmp_path / "spark" / "jobs" / "daily.py").exists()
+
+
 def test_a_home_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(LogMissing):
         local_dir.make(tmp_path / "gone")

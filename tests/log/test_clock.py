@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace import failpoints
 from headrace.durations import from_us
 from headrace.log.embedded import clock as clocks
+from headrace.log.embedded import mending
 from headrace.log.embedded.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.faults.checking import another_boot
@@ -312,6 +314,67 @@ def test_a_mended_topic_keeps_who_reads_and_writes_it(poisoned: EmbeddedLog) -> 
     assert [record.value["n"] for record in mended.records()][-2:] == [8, 9]
 
 
+def test_letters_from_before_a_mend_are_replayed_and_erased(poisoned: EmbeddedLog) -> None:
+    topic = poisoned.topic("t")
+    topic.bury([{"reason": "bad", "row": f'{{"k": "{k}", "n": 8, "at": null}}'} for k in ("c", "d", "e")])
+    next(poisoned.dead_letters(newest=1)).drop()
+    queue = topic.queue("q", max_deliveries=1)
+    queue.receive(max=1)[0].nack()
+    queue.receive(max=1)
+    poisoned.mend()
+    mended = poisoned.topic("t")
+    (of_queue,) = (letter for letter in poisoned.dead_letters() if letter.reason == "deliveries")
+    assert of_queue.value["n"] == 1
+    of_queue.replay()
+    assert 1 in [message.value["n"] for message in mended.queue("q").receive(max=10)]
+    letters = {letter.value["k"]: letter for letter in poisoned.dead_letters() if letter.reason == "bad"}
+    letters["c"].replay()
+    assert [record.value["n"] for record in mended.records()][-1] == 8
+    assert [mended.erase(k).dead_letters for k in ("c", "d", "e")] == [1, 1, 1]  # the first and the last have ended
+
+
+def test_a_topic_that_somebody_writes_to_all_the_time_is_not_mended_and_says_so(
+    poisoned: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "ATTEMPTS", 5)
+    topic = poisoned.topic("t")
+
+    def write() -> None:
+        topic.append({"k": "c", "n": 8, "at": None})
+        failpoints.arm("mend.copied", write)
+
+    failpoints.arm("mend.copied", write)
+    with pytest.raises(hr.WaitTimeout, match="nobody writes to topic 't'"):
+        poisoned.mend()
+    failpoints.disarm()
+    assert mending.COPY not in [found.name for found in poisoned._catalog.all(system=True)]
+    poisoned.mend()
+    assert len(list(poisoned.topic("t").records())) == 10
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_stop_the_mend_of_others(
+    poisoned: EmbeddedLog, machine: Machine
+) -> None:
+    machine.step(YEARS_AHEAD)
+    poisoned.create_topic("other", "n int").append({"n": 1})
+    machine.step(-YEARS_AHEAD)
+    failpoints.arm("mend.copied", lambda: poisoned.delete_topic("other"))
+    assert [done.topic for done in poisoned.mend()] == ["t"]
+    assert mending.COPY not in [found.name for found in poisoned._catalog.all(system=True)]
+
+
+def test_a_mend_that_was_interrupted_keeps_no_record_from_being_erased(poisoned: EmbeddedLog, tmp_path: Path) -> None:
+    poisoned.topic("t").alter(compression="none")  # so that its bytes are seen
+    poisoned.topic("t").append({"k": "Ada Lovelace", "n": 7, "at": None})
+    failpoints.arm("mend.copied", "raise")
+    with pytest.raises(failpoints.InjectedFault):
+        poisoned.mend()
+    assert poisoned.verify().problems == []
+    assert poisoned.topic("t").erase("Ada Lovelace").incomplete == []
+    files = [path for path in (tmp_path / "log").rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"Ada Lovelace" in path.read_bytes()] == []
+
+
 def test_sealed_batches_and_several_partitions_are_mended(machine: Machine, tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         topic = log.create_topic("t", "k int, at timestamp", key="k", event_time="at", partitions=3)
@@ -343,6 +406,24 @@ def test_a_newest_arrival_nothing_is_left_of_goes_back(log: EmbeddedLog, machine
     topic = log.create_topic("t", "n int")
     topic.append({"n": 1})
     assert arrivals(topic) == [machine.now]
+
+
+def test_a_mend_takes_arrival_back_to_no_less_than_what_stays(log: EmbeddedLog, machine: Machine) -> None:
+    """Partitions up to an hour ahead are not mended: what comes after them has not arrived before them."""
+    stays, other = log.create_topic("stays", "n int"), log.create_topic("other", "n int")
+    machine.step(timedelta(minutes=50))
+    stays.append({"n": 1})
+    machine.step(YEARS_AHEAD)
+    log.confirm_clock()
+    other.append({"n": 2})
+    machine.step(-YEARS_AHEAD - timedelta(minutes=50))
+    assert [done.topic for done in log.mend()] == ["other"]
+    later = log.create_topic("later", "n int")
+    later.append({"n": 3})
+    assert arrivals(later) == arrivals(stays)
+    machine.run(timedelta(hours=1))
+    later.append({"n": 4})
+    assert arrivals(later)[-1] == machine.now
 
 
 def test_a_clock_of_the_callers_own_is_believed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.log.embedded import sealing, upkeep
+from headrace.log.embedded import append, frames, sealing, upkeep
 from headrace.log.embedded.catalog import Catalog
 from headrace.log.embedded.frames import (
     CODECS,
@@ -307,3 +308,28 @@ def test_what_index_and_frame_say_differently_is_damage(log: EmbeddedLog) -> Non
         log._engine.committer.run(lambda tx, other=other: BATCHES.put(tx.db, other), synced=False)
         with pytest.raises(hr.DamagedData, match="the frame is of another batch"):
             list(topic.batches(0))
+
+
+def test_small_appends_that_are_large_together_are_several_frames(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handful of large records, or of callers with one each, must not make a body that no reader takes."""
+    monkeypatch.setattr(append, "FRAME_BYTES_MAX", 2_000)
+    monkeypatch.setattr(frames, "PLAIN_BYTES_MAX", 6_000)
+    topic = log.create_topic("t", SCHEMA, key="k", partitions=2)
+
+    def appended(caller: int) -> None:
+        sent = [{"k": f"{caller}-{n}" + "x" * 400, "n": 100 * caller + n} for n in range(40)]
+        done = topic.append(sent)
+        found = [
+            record.value
+            for partition, given in done.ranges.items()
+            for record in topic.records({partition: given.start}, partition=partition)
+            if record.offset < given.stop
+        ]
+        assert sorted(found, key=lambda row: row["n"]) == sent
+
+    with ThreadPoolExecutor(4) as callers:
+        list(callers.map(appended, range(4)))
+    assert max(row.plain_bytes for row in batches(log, topic)) < 6_000
+    assert log.verify().ok

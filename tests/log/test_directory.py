@@ -29,6 +29,7 @@ from headrace.errors import (
 )
 from headrace.log.embedded import committer
 from headrace.log.embedded import engine as engines
+from headrace.log.embedded.index import META, MetaRow
 from headrace.log.embedded.log import open_log
 from tests.stopping import stop_between_commits
 
@@ -101,6 +102,28 @@ def test_a_database_of_somebody_else_is_not_a_log(home: Path) -> None:
     db.close()
     with pytest.raises((IndexDamaged, UnsupportedFormat, NotALog)):
         open_log(home)
+
+
+@pytest.mark.parametrize(("written", "do"), [("99", "upgrade headrace"), ("1", "with the older headrace, copy it")])
+def test_another_format_is_refused(home: Path, written: str, do: str) -> None:
+    import sqlite3
+
+    open_log(home).close()
+    db = sqlite3.connect(home / "log.db", isolation_level=None)
+    META.change(db, MetaRow("format", written))
+    db.close()
+    with pytest.raises(UnsupportedFormat, match=f"format {written}, .*: {do}"):
+        open_log(home)
+
+
+def test_a_reserve_that_was_not_allocated_is(home: Path) -> None:
+    with open_log(home) as log:
+        log.create_topic("t", "n int").append({"n": 1})
+        (home / "reserve").write_bytes(b"")  # its process was killed after making the file
+    with open_log(home) as log:
+        log.topic("t").append({"n": 2})
+        found = (home / "reserve").stat()
+        assert 512 * found.st_blocks >= found.st_size > 0
 
 
 def test_data_without_its_index_is_never_taken_for_an_empty_log(home: Path) -> None:

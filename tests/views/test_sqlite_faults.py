@@ -461,14 +461,17 @@ def test_a_file_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
     db.close()
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("written", "do"), [("99", "upgrade headrace"), ("1", "delete it, and run the apps")])
+def test_another_format_is_refused(tmp_path: Path, written: str, do: str) -> None:
     path = made(tmp_path)
     db = sqlite3.connect(path)
-    db.execute("UPDATE _meta SET value = '99' WHERE name = 'format'")
+    db.execute("UPDATE _meta SET value = ? WHERE name = 'format'", (written,))
     db.commit()
     db.close()
-    with pytest.raises(UnsupportedFormat, match="99"):
+    with pytest.raises(UnsupportedFormat, match=f"format {written}, .*: {do}"):
         SqliteViews(tmp_path)
+    with pytest.raises(UnsupportedFormat, match=f"format {written}, .*: {do}"):
+        open_views(tmp_path).specs()
 
 
 # -- forks and threads ---------------------------------------------------------------------------------

@@ -263,7 +263,8 @@ def _clock(log: EmbeddedLog) -> Finding:
         text = (
             f"{found.newest - found.clock} behind the newest arrival, which is what records are stamped with until then"
         )
-        return Finding("clock", "warn", text, "set it, or headrace clock --mend")
+        soon = found.newest - found.clock <= timedelta(hours=1)
+        return Finding("clock", "warn", text, "set it, or wait" if soon else "set it, or headrace clock --mend")
     return Finding("clock", "ok", "synchronised" if found.synchronised else "believed")
 
 

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 from headrace.log.embedded import disk
 
 FOLDER = "spark"
+OURS = re.compile(r"\d+-\w{8}")
+"""The names that `make` gives: whatever else lies there is the user's."""
 _held: list[int] = []
 """Locks of this process. They end with it."""
 
@@ -32,7 +35,8 @@ def make(home: Path, *, outlives_home: bool = False) -> Path:
         folder.mkdir(mode=disk.DIRECTORY_MODE, exist_ok=True)
         with _alone(folder):
             for left in folder.iterdir():
-                _remove_left(left)
+                if OURS.fullmatch(left.name):
+                    _remove_left(left)
             made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
             _held.append(_locked(made))
     return made

@@ -35,6 +35,8 @@ class TopicSettings:
     """Whether its records are changes of rows: `op` says of each whether the row came, '+', or went, '-'."""
     made_by: str = ""
     """The flow that made the topic, and gives it the columns that its records get."""
+    mended_from: tuple[str, ...] = ()
+    """The ids of the topics in whose place a mend has put this one: dead letters know theirs by them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,13 +140,10 @@ class ViewsFile:
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
+        refuse_other_format(db, self.path)
         for statement in flow_rows.LATER:  # a file may be from before there was such a table
             db.execute(statement)
         db.execute("COMMIT")
-        (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
-        if found != FORMAT:
-            why = f"written in format {found}, this headrace reads {FORMAT}: upgrade headrace"
-            raise UnsupportedFormat(path=str(self.path), why=why)
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """A write transaction, in turn, for what else belongs into this file: see `watching`."""
@@ -298,11 +295,21 @@ class ViewsFile:
         self.close()
 
 
+def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
+    (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
+    if found != FORMAT:
+        older = found.isdecimal() and int(found) < int(FORMAT)
+        do = "delete it, and run the apps: they make their views again from the log" if older else "upgrade headrace"
+        raise UnsupportedFormat(path=str(path), why=f"written in format {found}, this headrace reads {FORMAT}: {do}")
+
+
 def translate(error: sqlite3.Error, path: Path) -> StorageError:
     """SQLite's errors, as ours. What is damaged can be made again from the log."""
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why="the disk is full")
+        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
+    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
+        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):

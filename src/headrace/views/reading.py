@@ -41,7 +41,7 @@ from headrace.rendering import html_table
 from headrace.schema import type_ddl
 from headrace.views import versions
 from headrace.views.contract import WIDE, Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
-from headrace.views.file import FILE, refuse_inherited, translate
+from headrace.views.file import FILE, refuse_inherited, refuse_other_format, translate
 from headrace.views.flow_rows import reader_of, spec_of, state_of, whole
 from headrace.views.origins import Branch, Reader, branches, position_of, reached
 from headrace.views.tables import NUMBER, quoted, tables_of
@@ -203,6 +203,7 @@ class Views:
         try:
             if not db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").fetchone()[0]:  # it is being made
                 raise UnknownView(view=view, known=[])
+            refuse_other_format(db, self.path)
             yield db
         except sqlite3.Error as error:
             raise translate(error, self.path) from error

@@ -194,7 +194,8 @@ class Small:
 
 
 class Shared:
-    """Small appends to one topic, one frame per partition. Each is told its own offsets, or what is wrong with it."""
+    """Small appends to one topic, one frame per partition unless they are too large for one. Each is told its own
+    offsets, or what is wrong with it."""
 
     merge_key = None
     frees = False
@@ -222,9 +223,12 @@ class Shared:
                 batch, owners = self._checked()
         assigned = _assigned(batch, self.topic)
         for partition, chunk in _split(batch, assigned, self.topic):
-            self._parts.append(_part(partition, chunk, settings.event_time, False))
             given = owners if assigned is None else [owners[row] for row in np.flatnonzero(assigned == partition)]
-            self._owners.append([(number, len(list(run))) for number, run in itertools.groupby(given)])
+            of_rows = iter(given)
+            for piece in frames_of(chunk):
+                self._parts.append(_part(partition, piece, settings.event_time, False))
+                runs = itertools.groupby(itertools.islice(of_rows, piece.num_rows))
+                self._owners.append([(number, len(list(run))) for number, run in runs])
         return [part.encoded(self.topic) for part in self._parts]
 
     def _checked(self) -> tuple[pa.RecordBatch, list[int]]:
@@ -253,7 +257,8 @@ class Shared:
             assert part.draft is not None
             offset = tx.append(row, part.draft, self.topic.settings.forget_us).base
             for number, count in owners:
-                ranges[number][part.partition] = range(offset, offset + count)
+                begun = ranges[number].get(part.partition)
+                ranges[number][part.partition] = range(begun.start if begun else offset, offset + count)
                 offset += count
         out: list[Appended | HeadraceError] = [_appended(self.topic, given) for given in ranges]
         for number, error in self._refused.items():

@@ -6,6 +6,7 @@ Imports Arrow only where a schema is needed as Arrow: listing topics does not.""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import uuid
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX = 4096
 SYSTEM_PREFIX = "__"
+COPY = "__mending"
+"""The hidden topic that a mend copies to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class TopicState:
     @property
     def synced(self) -> bool:
         return self.settings.durability == "fsync"
+
+    def was(self, uid: str | None) -> bool:
+        """Whether that is the id of this topic, or of one that it was mended from."""
+        return uid == self.uid or uid in self.settings.mended_from
 
 
 class Catalog:
@@ -224,6 +231,11 @@ class Catalog:
         self._engine.committer.run(apply, synced=True)
         self._states.pop(state.id, None)
 
+    def delete_copy(self) -> None:
+        """What a mend that was interrupted has left. The caller holds the upkeep lock, so that none is at it."""
+        with contextlib.suppress(UnknownTopic):
+            self.delete(self.named(COPY))
+
 
 def delete_rows(tx: Tx, topic: int) -> None:
     """All rows of a topic but its own, in one go: a topic half deleted must never be seen. Its frames are reclaimed by
@@ -253,7 +265,7 @@ def settings_text(settings: TopicSettings) -> str:
 
 def settings_from(text: str) -> TopicSettings:
     raw = json.loads(text)
-    raw["key"] = tuple(raw["key"])
+    raw["key"], raw["mended_from"] = tuple(raw["key"]), tuple(raw["mended_from"])
     return TopicSettings(**raw)
 
 

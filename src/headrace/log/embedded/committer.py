@@ -110,9 +110,12 @@ class Tx:
         """The clock is right, whatever the evidence says."""
         self.newest, self._verdict = newest_after(self.newest, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
 
-    def take_arrival_back(self) -> None:
-        """The newest arrival was ahead of a clock that is right: it is now. Partitions that are ahead stay so."""
-        self.newest, self._verdict = newest_after(None, self._reading, Verdict.BELIEVED), Verdict.BELIEVED
+    def take_arrival_back(self, least_us: int) -> None:
+        """The newest arrival was ahead of a clock that is right: it is now, or `least_us` if that is later. Partitions
+        that are ahead stay so."""
+        newest = newest_after(None, self._reading, Verdict.BELIEVED)
+        self.newest = newest._replace(arrived_us=max(newest.arrived_us, least_us))
+        self._verdict = Verdict.BELIEVED
 
     def topic(self, topic: int) -> TopicRow | None:
         return TOPICS.get(self.db, topic)

@@ -74,7 +74,7 @@ class _Owner:
         origin = letter.origin
         assert self.topic is not None
         target = None if origin.topic is None else self.topic(origin.topic)
-        if target is not None and origin.topic is not None and target.topic_id != origin.topic_id:
+        if target is not None and origin.topic is not None and not target._state().was(origin.topic_id):
             raise TopicReplaced(topic=origin.topic, topic_id=origin.topic_id or "")
         if target is not None and letter._queue is not None:
             from headrace.log.embedded import queues
@@ -251,7 +251,7 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return bytes(value["raw"] or b"")
     try:
         state = catalog.named(value["topic"])
-        if state.uid != value["topic_id"]:
+        if not state.was(value["topic_id"]):
             raise TopicReplaced(topic=state.name, topic_id=value["topic_id"] or "")
         schema, extra = catalog.schema(state), state.settings.extra
         row = jsonrows.decode_row(value["row"], schema)

@@ -42,6 +42,7 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
         raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
     wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
+    catalog.delete_copy()  # else its records would stay there
     done = Erased(topic.name)
     while not _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done):
         done.incomplete = []
@@ -159,7 +160,7 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wante
     def among(batch: pa.RecordBatch) -> list[bool]:
         rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
         return [
-            uid == topic.uid and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
+            topic.was(uid) and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
             for uid, text, raw in rows
         ]
 

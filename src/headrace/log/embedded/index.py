@@ -395,10 +395,11 @@ class Index:
         if "format" not in found or "log_id" not in found or "commit" not in found:
             raise IndexDamaged(path=str(path), why="its head is missing")
         if int(found["format"]) != FORMAT:
-            raise UnsupportedFormat(
-                path=str(path),
-                why=f"written in format {found['format']}, this headrace reads {FORMAT}: upgrade headrace",
-            )
+            do = "upgrade headrace"
+            if int(found["format"]) < FORMAT:
+                do = "with the older headrace, copy it (headrace consume TOPIC | headrace --home NEW produce TOPIC)"
+            why = f"written in format {found['format']}, this headrace reads {FORMAT}: {do}"
+            raise UnsupportedFormat(path=str(path), why=why)
         self.log_id = found["log_id"]
 
     @staticmethod

@@ -11,6 +11,7 @@ puts it in place: after a crash the topic is as it was, and the next mend begins
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import UnknownTopic, WaitTimeout
+from headrace.errors import TopicReplaced, WaitTimeout
 from headrace.failpoints import reach
 from headrace.log.contract import Mended
 from headrace.log.embedded import dead_letters, swapping, timekeeping, upkeep
 from headrace.log.embedded.append import INSTANT, Append
-from headrace.log.embedded.catalog import Catalog, TopicState, delete_rows
+from headrace.log.embedded.catalog import COPY, Catalog, TopicState, delete_rows
+from headrace.log.embedded.clock import AHEAD_US
 from headrace.log.embedded.committer import Job, Tx, is_small
 from headrace.log.embedded.datafiles import Draft
 from headrace.log.embedded.engine import Engine
@@ -45,7 +47,6 @@ from headrace.log.embedded.index import (
 )
 from headrace.time import UNSET
 
-COPY = "__mending"
 ATTEMPTS = 100
 PAGE_BATCHES = 1_000
 CARRIED: tuple[Table[Any], ...] = (PRODUCERS, SEQUENCES, VERSIONS, GROUPS)
@@ -55,13 +56,19 @@ def mend(engine: Engine, catalog: Catalog) -> list[Mended]:
     """Mends every topic that is ahead, and takes the home's newest arrival back to now."""
     with upkeep.alone(engine, wait=True):
         engine.committer.run(_take_arrival_back, synced=True)
-        now_us = engine.clock_us()
-        return [_mend(engine, catalog, topic, now_us) for topic in _topics_ahead(engine, catalog, now_us)]
+        now_us, done = engine.clock_us(), []
+        for topic in _topics_ahead(engine, catalog, now_us):
+            with contextlib.suppress(TopicReplaced):  # deleted meanwhile
+                done.append(_mend(engine, catalog, topic, now_us))
+        catalog.delete_copy()
+        return done
 
 
 def _take_arrival_back(tx: Tx) -> None:
+    """But not to before the records of partitions that are too little ahead to be mended."""
     if tx.newest is not None and tx.newest.arrived_us > tx.now_us:
-        tx.take_arrival_back()
+        near = "SELECT coalesce(max(arrived), 0) FROM partitions WHERE arrived <= ?"
+        tx.take_arrival_back(*tx.db.execute(near, (tx.now_us + AHEAD_US,)).fetchone())
 
 
 def _topics_ahead(engine: Engine, catalog: Catalog, now_us: int) -> list[TopicState]:
@@ -71,21 +78,23 @@ def _topics_ahead(engine: Engine, catalog: Catalog, now_us: int) -> list[TopicSt
 
 
 def _mend(engine: Engine, catalog: Catalog, topic: TopicState, now_us: int) -> Mended:
+    begun, copying = time.monotonic(), _begin(engine, catalog, topic, now_us)
     for _ in range(ATTEMPTS):
-        copying = _begin(engine, catalog, topic, now_us)
-        for _ in range(ATTEMPTS):
-            _copy(engine, catalog, copying)
-            reach("mend.copied")
-            try:
-                engine.submit(_Switch(copying, _letters(catalog, copying))).result()
-            except _Grown:
-                continue
-            except swapping.Changed:
-                topic = catalog.current(topic.id, topic.name, topic.uid)
-                break
-            dead = sum(batch.num_rows for batch in copying.ahead)
-            return Mended(topic.name, copying.new.uid, copying.restamped - dead, dead)
-    raise WaitTimeout(f"a moment in which nobody writes to topic {topic.name!r}", 0.0)
+        _copy(engine, catalog, copying)
+        reach("mend.copied")
+        try:
+            engine.submit(_Switch(copying, _letters(catalog, copying))).result()
+        except _Grown:
+            continue
+        except swapping.Changed:
+            topic = catalog.current(topic.id, topic.name, topic.uid)
+            copying = _begin(engine, catalog, topic, now_us)
+            continue
+        dead = sum(batch.num_rows for batch in copying.ahead)
+        return Mended(topic.name, copying.new.uid, copying.restamped - dead, dead)
+    catalog.delete_copy()
+    what = f"a moment in which nobody writes to topic {topic.name!r} (stop its producers)"
+    raise WaitTimeout(what, round(time.monotonic() - begun, 1))
 
 
 class _Grown(swapping.Changed):
@@ -107,9 +116,9 @@ class _Copying:
 
 
 def _begin(engine: Engine, catalog: Catalog, old: TopicState, now_us: int) -> _Copying:
-    with contextlib.suppress(UnknownTopic):
-        catalog.delete(catalog.named(COPY))  # an earlier mend was interrupted
-    new = catalog.create(COPY, catalog.schema(old), old.settings, exist_ok=False, system=True)
+    catalog.delete_copy()
+    settings = replace(old.settings, mended_from=(*old.settings.mended_from, old.uid))
+    new = catalog.create(COPY, catalog.schema(old), settings, exist_ok=False, system=True)
     with engine.index.snapshot() as db:
         states = PARTITIONS.select(db, "WHERE topic = ?", old.id)
     begun = {
@@ -128,7 +137,7 @@ def _copy(engine: Engine, catalog: Catalog, copying: _Copying) -> None:
     for partition in copying.states:
         for row in _rows(engine, copying, partition):
             engine.background.check()
-            engine.submit(_piece(engine, catalog, copying, row)).result()
+            copying.states[partition] = engine.submit(_piece(engine, catalog, copying, row)).result()
             reach("mend.piece")
 
 
@@ -214,7 +223,8 @@ def _stored(progress_us: int) -> int | None:
 
 @dataclass(slots=True)
 class _Piece:
-    """The job that adds the copy of one batch to the hidden topic."""
+    """The job that adds the copy of one batch to the hidden topic. Its result is the partition with it; it changes
+    nothing else, for a commit that meets a full disk is tried once more."""
 
     copying: _Copying
     row: BatchRow
@@ -231,7 +241,7 @@ class _Piece:
         uid = bytes.fromhex(self.copying.new.uid)
         return swapping.drafts(uid, self.new)
 
-    def apply(self, tx: Tx) -> None:
+    def apply(self, tx: Tx) -> PartitionRow:
         rows = [each.row if each.draft is None else swapping.placed(each.row, each.draft) for each in self.new]
         for row in rows:
             BATCHES.add(tx.db, row)
@@ -245,7 +255,7 @@ class _Piece:
             arrived=self.row.arrived,
         )
         PARTITIONS.put(tx.db, state)
-        self.copying.states[self.row.partition] = state
+        return state
 
 
 # -- taking its place ----------------------------------------------------------------------------------

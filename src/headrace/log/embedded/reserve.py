@@ -21,7 +21,7 @@ class Reserve:
     def make(self) -> bool:
         """Sees to it that the space is there, as far as it can. Whether it is."""
         with contextlib.suppress(OSError):
-            if self._path.exists():
+            if self._path.exists() and self._path.stat().st_size:  # empty: whoever made it did not come to allocate it
                 return True
             found = os.statvfs(self._path.parent)
             self._allocate(min(RESERVE_BYTES, found.f_blocks * found.f_frsize // SHARE))
@@ -29,7 +29,7 @@ class Reserve:
         return False
 
     def _allocate(self, size: int) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, disk.FILE_MODE)
         try:
             disk.allocate(fd, size)
         except OSError:

@@ -47,6 +47,8 @@ def maintain(engine: Engine, catalog: Catalog) -> Maintained:
 
 def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, PartitionRow], bool] | None) -> Maintained:
     done = Maintained()
+    with _reported("what a mend has left", done):
+        catalog.delete_copy()
     topics = catalog.all(system=True)
     for topic in topics:
         with contextlib.suppress(TopicReplaced):  # deleted meanwhile
