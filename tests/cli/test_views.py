@@ -143,7 +143,7 @@ def test_waiting_for_a_position(shell: Shell, committing: Committing) -> None:
     with hr.open_log(shell.home) as log:
         position = log.topic("clicks").append([{"user": "me", "at": START}]).position
     line = shell.refused("query", VIEW, "--wait-for", str(position), "--timeout", "0 seconds")
-    assert line == f"waited 0 s for the views to be at {position}: does their app run?"
+    assert line == f"waited 0 s for the views to be at {position} (behind: {VIEW}): does their app run?"
     assert shell("query", VIEW, "--wait-for", "latest", "--timeout", "1 ms").code == 1
     waiting = threading.Thread(target=lambda: (reading.wait(), committing.commit([(1, "/me", 1)] * 3)))
     reading = threading.Event()
