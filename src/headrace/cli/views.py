@@ -150,8 +150,12 @@ def ledger(view: str, format_: str | None) -> None:
     Example:
       headrace ledger views_per_minute
     """
-    kind = chosen(format_)
-    found = opened_views().ledger(view)
+    from headrace.serve.naming import helps
+
+    kind, views_ = chosen(format_), opened_views()
+    found = views_.ledger(view)
+    for helper in (spec.name for spec in views_.specs() if helps(spec) == view):
+        note(f"repetitions, and records too late for dedup(…): headrace ledger {helper}")
     if kind == "arrow":
         from headrace.cli.batches import BatchPrinter
 
