@@ -334,8 +334,8 @@ def over_changes(
             )
         if upstream is None:
             why = (
-                "cannot be made behind dedup(…), because a record that goes again cannot be taken out of it: with "
-                f"dedup(…, approx=…) none goes. Behind the exact kind there are {those}"
+                "cannot follow dedup(…), which may take a record back when an earlier one of its key comes, and this "
+                f"aggregate cannot take one out. Use one of {those}; or dedup(…, approx=…), which takes nothing back"
             )
         raise InvalidArgument(name, str(aggregate), why)
     partial = replace(aggregate.partial, retracts=True)

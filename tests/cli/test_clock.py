@@ -1,10 +1,12 @@
 """`headrace clock`, and how other commands speak of a clock that is ahead."""
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headrace.cli.clock import _facts
+from headrace.log.contract import ClockStanding
 from tests.cli.conftest import Shell
 
 TEN_YEARS, TEN_MINUTES = timedelta(days=3652), timedelta(minutes=10)
@@ -38,6 +40,12 @@ def test_a_right_clock(clicks: Shell) -> None:
     assert (found["verdict"], found["partitions_ahead"]) == ("believed", [])
     assert clicks.ok("clock", "--mend").err == "nothing is ahead of the clock\n"
     assert clicks.ok("topics", "show", "clicks").rows[0]["partitions"][0]["ahead"] is False
+
+
+def test_a_clock_that_is_behind_by_less_than_it_prints() -> None:
+    now = datetime.now(UTC)
+    found = _facts(ClockStanding(now, now, timedelta(microseconds=-3), "believed", synchronised=True, partitions=[]))
+    assert str(found["ahead_seconds"]) == "0.0"
 
 
 def test_a_clock_that_is_ahead_is_refused_until_it_is_confirmed(clicks: Shell, clock: Clock) -> None:

@@ -74,5 +74,16 @@ def test_groups_take_home_too() -> None:
             assert "Example:" in group.get_help(ctx)
 
 
+@pytest.mark.parametrize("name", ["topics", "groups", "queue", "dead", "views"])
+def test_the_list_of_a_group_cuts_no_line_off(name: str) -> None:
+    """click takes the first sentence of each command, and cuts it off where it does not fit."""
+    with click.Context(cli) as ctx:
+        group = cli.get_command(ctx, name)
+    assert group is not None
+    with click.Context(group, info_name=name, terminal_width=80) as ctx:
+        listed = group.get_help(ctx).split("Commands:")[1]
+    assert "..." not in listed
+
+
 def test_options_are_written_once() -> None:
     assert "| option |" not in DOCS.read_text("utf-8"), "options come from the commands' help: scripts/reference.py"

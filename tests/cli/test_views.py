@@ -22,7 +22,8 @@ import headrace as hr
 from headrace.cli.query import value_of
 from headrace.durations import from_us, instant_us
 from headrace.position import Position
-from headrace.views.contract import LedgerRow, Place
+from headrace.views.contract import FlowSpec, LedgerRow, Place, feed_topic
+from headrace.views.sqlite import SqliteViews
 from tests.cli.conftest import COMMAND, SECONDS_MAX, Shell, Spawner, environment
 from tests.cli.test_process import completed, on_terminal
 from tests.views.committing import MINUTE_US, SPEC, START, VIEW, Committing
@@ -143,7 +144,7 @@ def test_waiting_for_a_position(shell: Shell, committing: Committing) -> None:
     with hr.open_log(shell.home) as log:
         position = log.topic("clicks").append([{"user": "me", "at": START}]).position
     line = shell.refused("query", VIEW, "--wait-for", str(position), "--timeout", "0 seconds")
-    assert line == f"waited 0 s for the views to be at {position}: does their app run?"
+    assert line == f"waited 0 s for the views to be at {position} (behind: {VIEW}): does their app run?"
     assert shell("query", VIEW, "--wait-for", "latest", "--timeout", "1 ms").code == 1
     waiting = threading.Thread(target=lambda: (reading.wait(), committing.commit([(1, "/me", 1)] * 3)))
     reading = threading.Event()
@@ -332,6 +333,16 @@ def test_the_ledger(shell: Shell, committing: Committing) -> None:
     assert (
         shell.ok("ledger", VIEW, "--format", "csv").text.splitlines()[0].startswith("window_start,window_end,on_time")
     )
+
+
+@pytest.mark.usefixtures("committing")
+def test_the_ledger_behind_dedup_says_where_the_rest_is(shell: Shell) -> None:
+    assert shell.ok("ledger", VIEW).err == ""
+    name = f"{VIEW}.dedup"
+    with SqliteViews(shell.home) as store:
+        store.begin(FlowSpec(name, SPEC.app, ("clicks",), None, target=feed_topic(name, "updates")))
+    assert shell.ok("ledger", VIEW).err == f"repetitions, and records too late for dedup(…): headrace ledger {name}\n"
+    assert shell.ok("ledger", name).err == ""
 
 
 # -- nothing there -------------------------------------------------------------------------------------

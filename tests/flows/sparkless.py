@@ -150,6 +150,7 @@ class Sparkless:
             "tests",
             ("events",),
             view,
+            aggregates={name: str(aggregate) for name, aggregate in aggregates.items()},
             grace_us=flow.grace_us,
             within_us=flow.late.within_us,
             target=flow.target,

@@ -369,7 +369,7 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: Path) -> None:
             (lambda: events.dedup(within="1 hour"), "names of columns"),
             (lambda: events.dedup("n", within="1 hour").window(hr.session("1 minute")), "fixed"),
             (lambda: app.stream("minutes", emit="sometimes"), "'updates' or 'final'"),
-            (lambda: events.dedup("n", within="1 hour").agg(p=hr.approx_quantile("x", 0.5)), r"approx=…\) none goes"),
+            (lambda: events.dedup("n", within="1 hour").agg(p=hr.approx_quantile("x", 0.5)), "takes nothing back"),
             (lambda: with_map.dedup("n", within="1 hour").agg(n=hr.count()).to_view("maps"), "has one in it"),
             (lambda: app.stream("months").window(hr.tumbling("30 days")), "longer ones"),
             (lambda: app.stream("months").window(hr.calendar("week", timezone="UTC")), "longer ones"),

@@ -98,6 +98,8 @@ def test_another_program_takes_one_view_and_the_others_go_on(flow: Sparkless, tm
         assert records_in(flow, "one") == 3 and not flow.views.are_at(position)
         (status,) = [status for status in app.status() if status.flow == "one"]
         assert "another version of the view takes its place, made by another program" in status.error
+        why = "its functions are others" if change == "functions" else "aggregate"
+        assert f"made by another program ({why}" in status.error
         app._supervisors["other"].ask_to_stop()
         with pytest.raises(hr.FlowFenced, match="run that one"):
             app.wait(30)

@@ -75,7 +75,7 @@ def _facts(found: ClockStanding) -> dict[str, Any]:
     return {
         "clock": found.clock,
         "newest_arrival": found.newest,
-        "ahead_seconds": round(found.ahead.total_seconds(), 3),
+        "ahead_seconds": round(found.ahead.total_seconds(), 3) + 0.0,  # -0.0 would puzzle readers
         "verdict": found.verdict,
         "synchronised": found.synchronised,
         "partitions_ahead": [asdict(each) for each in found.partitions],

@@ -109,7 +109,7 @@ def show(id_: int, format_: str | None) -> None:
 @_topic
 @home_option
 def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
-    """Append dead letters to the topic they were meant for; each is appended and ended at once, or neither.
+    """Append dead letters to the topic they were meant for. Each is appended and ended at once, or neither.
 
     A queue's letter goes back into its queue, and is not appended again; for all of a queue: headrace queue redrive.
     Bytes that are no record cannot be replayed: correct them, produce them, then drop the letter.

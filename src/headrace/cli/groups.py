@@ -67,7 +67,7 @@ def warn(risks: list[AtRisk]) -> None:
 @format_option
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
-    """List the groups, of one topic or of all: how far they are behind, and how long until retention overtakes them.
+    """List the groups, of one topic or of all, with their lag. And how long until retention overtakes them.
 
     A flow that reads a topic is listed as __flow.NAME; its lag is at most a second old.
 
@@ -99,7 +99,7 @@ def list_(topic: str | None, format_: str | None) -> None:
 @format_option
 @home_option
 def show(group: str, topic: str, format_: str | None) -> None:
-    """Show a group: its members, their partitions, offsets and lag, and how long until retention overtakes it.
+    """Show a group: its members, partitions, offsets and lag. And how long until retention overtakes it.
 
     \b
     Example:

@@ -42,7 +42,7 @@ def queue() -> None:
 @format_option
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
-    """List the queues, of one topic or of all, with where their messages are.
+    """List the queues: how many messages are ready, in flight, dead. Of one topic, or of all.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def list_(topic: str | None, format_: str | None) -> None:
 @format_option
 @home_option
 def stats(topic: str, queue: str, format_: str | None) -> None:
-    """Show where a queue's messages are, its counters, and its settings.
+    """Show a queue: where its messages are, counters, settings.
 
     \b
     Example:
@@ -112,7 +112,7 @@ def peek(topic: str, queue: str, max_: int, format_: str | None) -> None:
 @queue_argument
 @home_option
 def redrive(topic: str, queue: str) -> None:
-    """Put the messages of a queue's dead letters back into it, to be delivered as if for the first time.
+    """Put a queue's dead letters back into it. They are delivered as if for the first time.
 
     \b
     Example:

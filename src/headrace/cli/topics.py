@@ -216,8 +216,8 @@ def list_(format_: str | None) -> None:
 @format_option
 @home_option
 def show(topic: str, format_: str | None) -> None:
-    """Show a topic: settings, schema, partitions, disk use, what retention would delete now, and how far its groups
-    and queues are.
+    """Show a topic: settings, schema, partitions, disk use, readers. And what retention would delete now, and how far
+    its groups and queues are.
 
     A partition is `ahead` when its newest arrival or its progress is later than now: headrace clock says more.
     The bytes of `home` are those of all topics together: in use, not needed any more, and what maintain would free.

@@ -48,9 +48,10 @@ def views() -> None:
 @format_option
 @home_option
 def list_(format_: str | None) -> None:
-    """List the views: how many rows and commits, how far in event time, and how many records are still to be read.
+    """List the views: rows, commits, frontier and lag.
 
-    `running`: whether the process that took the view last is alive.
+    `frontier`: event time up to which the view is complete. `lag_records`: records that it has not read yet.
+    `running`: whether the process that last ran the view is alive.
 
     \b
     Example:
@@ -91,7 +92,7 @@ def _listed(found: Views, view: str, lag_records: int | None) -> dict[str, Any]:
 @format_option
 @home_option
 def show(view: str, format_: str | None) -> None:
-    """Show a view: its columns, window and aggregates, how far it has read each source, and its ledger's totals.
+    """Show a view: columns, window, sources, ledger totals. And its aggregates, and how far it has read each source.
 
     \b
     Example:
@@ -149,8 +150,12 @@ def ledger(view: str, format_: str | None) -> None:
     Example:
       headrace ledger views_per_minute
     """
-    kind = chosen(format_)
-    found = opened_views().ledger(view)
+    from headrace.serve.naming import helps
+
+    kind, views_ = chosen(format_), opened_views()
+    found = views_.ledger(view)
+    for helper in (spec.name for spec in views_.specs() if helps(spec) == view):
+        note(f"repetitions, and records too late for dedup(…): headrace ledger {helper}")
     if kind == "arrow":
         from headrace.cli.batches import BatchPrinter
 

@@ -96,7 +96,7 @@ class Story:
     def _opens(self, worker: Worker) -> None:
         say, show, began = self._teller.say, self._teller.show, time.monotonic()
         self._teller.step("The shop opens")
-        say("A worker process is starting Spark, which takes seconds; meanwhile visitors come, and the log has them.")
+        say("A worker process starts Spark: five to twenty seconds. Meanwhile visitors come, and the log keeps them.")
         position = self._visits.append(self._day.opening).position | self._messages.append(self._day.messages).position
         read = self._read()
         orders = sum(cell.orders for cell in read.cells.values())
@@ -141,8 +141,8 @@ class Story:
         _expect(one_more, "it is one view and one correction")
         _expect(went["_status"] == came["_status"] == "final", "the row was final, and stays so")
         self._teller.say(
-            "The final row is taken back and comes again: whoever copied it gets a '-' and a '+', and is right again "
-            "without asking."
+            "The final row is taken back and comes again: a reader with a copy gets a '-' and a '+', and its copy is "
+            "right again."
         )
 
     def _wrong_clock(self) -> None:
@@ -226,7 +226,9 @@ class Story:
     def _goes_on(self, worker: Worker, rush: Position) -> None:
         began = time.monotonic()
         self._teller.step("Another worker goes on")
-        self._teller.say("Nothing is repaired, nothing rewound: it is started, and Spark takes its seconds again.")
+        self._teller.say(
+            "No repair and no rewind: a new worker starts, and Spark needs its five to twenty seconds again."
+        )
         worker.hear("spark")
         worker.hear("running")
         self._until_read(rush, worker)

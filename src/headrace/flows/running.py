@@ -241,7 +241,9 @@ class Running:
         if state.born == before.born:
             return self.begun(flow, at_once=False)
         try:
-            refuse_other(self.store, self.query(flow).compiled.flow)
+            compiled = self.query(flow).compiled
+            self.store.refuse_changed(compiled.spec)  # first, for it says what is different
+            refuse_other(self.store, compiled.flow)
             return self.begun(flow, at_once=False)
         except FlowChanged as error:
             why = "another version of the view takes its place, made by another program "

@@ -501,7 +501,7 @@ class Routes:
             return await self.home.read(lambda: self.home.views.are_at(position))
 
         if not await self._until(there, seconds):
-            raise WaitTimeout(f"the views to be at {position}: does their app run?", seconds)
+            raise WaitTimeout(await self.home.read(lambda: self.home.views.awaited(position)), seconds)
 
     async def _until(self, there: Callable[[], Any], seconds: float) -> bool:
         """Looks often at first, then less: nobody is woken by a commit in another process."""

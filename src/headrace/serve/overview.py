@@ -389,7 +389,8 @@ def _problems(facts: Facts, topics: Iterable[EmbeddedTopic]) -> Iterable[str]:
         if flow["state"] in ("failed", "retrying"):
             yield f"Flow {name} is {flow['state']}: {flow['error'] or 'no reason known'}"
         elif flow["state"] == "stopped" and flow["lag"]:
-            yield f"Flow {name} is stopped, and {flow['lag']:,} records wait for it. Run its app."
+            wait = "1 record waits" if flow["lag"] == 1 else f"{flow['lag']:,} records wait"
+            yield f"Flow {name} is stopped, and {wait} for it. Run its app."
     for group in facts["groups"]:
         left = group["time_to_loss_seconds"]
         if left is not None and left < LOSS_SECONDS:

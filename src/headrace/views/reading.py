@@ -362,19 +362,29 @@ class Views:
         if not isinstance(position, Position):
             why = "must be a hr.Position, as append(…).position is; of one that is text, hr.Position.parse(text)"
             raise InvalidArgument("wait_for", position, why)
-        _until(lambda: self.are_at(position), f"the views to be at {position}: does their app run?", timeout)
+        _until(lambda: self.are_at(position), lambda: self.awaited(position), timeout)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
         """Until there is a view."""
-        _until(lambda: bool(self.specs()), f"views in {self.path.parent}: does their app run?", timeout)
+        _until(lambda: bool(self.specs()), lambda: f"views in {self.path.parent}: does their app run?", timeout)
 
     def are_at(self, position: Position) -> bool:
         """Whether every flow that reads the position's topics, itself or by way of others, has what is in them up to
         there; at least one must. A flow that has committed nothing yet has read nothing."""
+        asked = self._reached(position)
+        return all(asked.values()) and (bool(asked) or not position.topics)
+
+    def awaited(self, position: Position) -> str:
+        """What a reader waits for that waits for the position, in words: for `WaitTimeout`."""
+        behind = [flow for flow, there in self._reached(position).items() if not there]
+        who = f"behind: {', '.join(behind)}" if behind else "no flow reads it yet"
+        return f"the views to be at {position} ({who}): does their app run?"
+
+    def _reached(self, position: Position) -> dict[str, bool]:
+        """Whether it has come to the position, of each flow that reads one of its topics."""
         flows = self.readers()
-        answers = [reached(branches(flow, flows), position) for flow in flows]
-        asked = [answer for answer in answers if answer is not None]
-        return all(asked) and (bool(asked) or not position.topics)
+        answers = {flow: reached(branches(flow, flows), position) for flow in flows}
+        return {flow: there for flow, there in answers.items() if there is not None}
 
     def branches(self, flow: str) -> list[Branch]:
         """Every way from a topic to the flow, and how far the flow has its records."""
@@ -906,10 +916,10 @@ def _unique(names: list[str]) -> list[str]:
     return out
 
 
-def _until(done: Callable[[], bool], what: str, timeout: Duration) -> None:
+def _until(done: Callable[[], bool], what: Callable[[], str], timeout: Duration) -> None:
     seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
     limit = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= limit:
-            raise WaitTimeout(what, seconds)
+            raise WaitTimeout(what(), seconds)
         time.sleep(POLL_SECONDS)
