@@ -449,7 +449,6 @@ class FlowLoop:
         if close:
             last = self._store.last_window_end(self.flow.name)
             closed = last if closed is None else max(closed, last or closed)
-        relayed = self._relay.done
         self._state = self._store.commit(
             state,
             Commit(
