@@ -315,3 +315,18 @@ def test_colour_is_for_terminals_that_want_it(
     teller.step("A step")
     teller.change("-", "a row")
     assert ("\x1b" in capsys.readouterr().out) is coloured
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_is_shown_in_place_or_line_by_line(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    teller = Teller()
+    for seconds in (5, 10):
+        teller.tick(f"… Spark starts: {seconds} s")
+    teller.clear()
+    shown = capsys.readouterr().out
+    assert ("10 s\n" in shown) is not terminal
+    assert shown.endswith("\r\x1b[K") is terminal

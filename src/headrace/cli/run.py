@@ -80,7 +80,10 @@ def run(
             note(f"{counted(aside(app.drain, stopping, catching_up(app.status)), 'record')} processed")
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
-        aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping)
+        began = time.monotonic()
+        what = "Spark starts, and flows are checked" if waiting is None else "on standby"
+        ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
+        aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping, ticker)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows import metrics as numbers

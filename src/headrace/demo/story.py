@@ -5,6 +5,7 @@ deadline; a fact that does not come is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from headrace.position import Position
     from headrace.views.contract import Place
 
+TICK_SECONDS, LINE_SECONDS = 0.5, 5.0
+"""While something takes long, so often that is shown: on a terminal, and in a pipe."""
 HEALTH_SECONDS = 0.5
 """So often the servers of the other cities are heard of: often enough not to be absent."""
 
@@ -107,10 +110,12 @@ class Story:
             "They come out of order, some twice, some from devices whose clock is hours off, and nothing more comes "
             f"from {QUIET.title()}: the log keeps them as they are."
         )
-        worker.hear("spark")
+        with self._waiting("Spark starts"):
+            worker.hear("spark")
         show(f"Spark is up after {time.monotonic() - began:.1f} s; the worker checks its flow before it runs it")
-        worker.hear("running")
-        self._until_read(position, worker)
+        with self._waiting("the worker checks its flow, and reads"):
+            worker.hear("running")
+            self._until_read(position, worker)
         show(f"first rows of the view {VIEW} after {time.monotonic() - began:.1f} s:")
         rows = of_minute(self._views, OPENS)
         for row in rows:
@@ -229,9 +234,10 @@ class Story:
         self._teller.say(
             "No repair and no rewind: a new worker starts, and Spark needs its five to twenty seconds again."
         )
-        worker.hear("spark")
-        worker.hear("running")
-        self._until_read(rush, worker)
+        with self._waiting("Spark starts, and the worker reads"):
+            worker.hear("spark")
+            worker.hear("running")
+            self._until_read(rush, worker)
         self._teller.show(f"worker {worker.pid} has read the rest of the log after {time.monotonic() - began:.1f} s")
         self._teller.say("It began where the last commit ended, because rows and offsets are one transaction.")
 
@@ -322,6 +328,19 @@ class Story:
         raise NotSo(f"the row of {minute:%H:%M} {page} changes within {PATIENCE_SECONDS:g} s")
 
     # -- what runs beside --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Shows how long it takes, so that nobody takes it for stuck."""
+        began, teller = time.monotonic(), self._teller
+        try:
+            with every(
+                TICK_SECONDS if teller.terminal else LINE_SECONDS,
+                lambda: teller.tick(f"… {what}: {time.monotonic() - began:.0f} s"),
+            ):
+                yield
+        finally:
+            teller.clear()
 
     def _worker(self) -> Worker:
         return Worker(self._home, self._litter)

@@ -33,6 +33,20 @@ class Teller:
         """A line as it is: what to type, what was found."""
         self._line(f"     {text}")
 
+    def tick(self, text: str) -> None:
+        """How long something takes: in place on a terminal, a line elsewhere."""
+        if self.terminal:
+            sys.stdout.write(f"\r\x1b[K     {text}")
+            sys.stdout.flush()
+        else:
+            self.show(text)
+
+    def clear(self) -> None:
+        """Takes the last tick off the terminal."""
+        if self.terminal:
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+
     def change(self, op: str, text: str) -> None:
         """A row that went or came."""
         self._line(f"   {self._styled(f'{op} {text}', MINUS if op == '-' else PLUS)}")
