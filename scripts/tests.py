@@ -1,6 +1,6 @@
 """All tests, in a third of the time they take one after the other: those that judge how long something takes run first
-and alone; then, beside each other, those in a Spark session, those of programs that start a Spark of their own, which
-are mostly waited for, and the rest. Arguments go to pytest.
+and alone; then, beside each other, those in a Spark session; those of programs that start a Spark of their own, which
+are mostly waited for, with those of views and their server; and the rest. Arguments go to pytest.
 
 Not a shell script: a shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt."""
 
@@ -18,9 +18,10 @@ PROGRAMS = [
     *(f"tests/flows/test_{name}.py" for name in ("class_archive", "cluster", "commands", "connect", "java")),
     *(f"tests/flows/test_{name}.py" for name in ("kills", "starter", "tutorial")),
     "tests/docs",
-    "tests/serve/test_command.py",
     "tests/test_bench.py",
     "tests/test_demo.py",
+    "tests/serve",  # no Spark in these two: so that no group is much longer than the others
+    "tests/views",
 ]
 SESSION = ["tests/flows", "tests/testing"]
 
@@ -37,7 +38,7 @@ def main() -> int:
     print("headrace: what must not be disturbed", flush=True)
     codes = [subprocess.run(pytest(*ALONE), cwd=ROOT, check=False).returncode]
     beside = {
-        "programs that start a Spark of their own": pytest(*PROGRAMS),
+        "programs that start a Spark of their own, views and their server": pytest(*PROGRAMS),
         "the rest": pytest(*but([*ALONE, *PROGRAMS, *SESSION])),
     }
     print("headrace: in a Spark session; the others run beside it, and are shown afterwards", flush=True)
