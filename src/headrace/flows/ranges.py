@@ -252,13 +252,14 @@ def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) ->
     """The records, each range in a task of its own. A task that is run again reads nothing: so a range that fails is
     a task that failed once, and no end of the job."""
     reader, where = _reading(replace(columns, then=None)), _where(columns.topic)
+    plain = [astuple(part) for part in parts]  # every task unpickles all of them
 
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         for numbered in numbers:
             if task is not None and task.attemptNumber() == 0:
                 for number in numbered.column(0).to_pylist():
-                    yield from reader(worker_topic(*where), [parts[number]])
+                    yield from reader(worker_topic(*where), [Range(*plain[number])])
 
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
 
