@@ -57,8 +57,10 @@ overrides: dict[str, Any] = {}
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
     `log` and `views`: None, for they are in the home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
-    of settings; by default a local session of our own. `clock_us`: what time it is, in microseconds, for log and flows;
-    for tests."""
+    of settings; by default a local session of our own. `batch_rows`: no batch has more records; None: as many as suit
+    how far a flow is behind, and how long its commits take. `driver_rows`: batches up to so many records may be folded
+    on the driver, by the kernels that Spark's workers run; 0: every batch is a Spark job. `clock_us`: what time it is,
+    in microseconds, for log and flows; for tests."""
 
     def __init__(
         self,
@@ -68,11 +70,13 @@ class App:
         log: None = None,
         views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
-        batch_rows: int = 1_000_000,
+        batch_rows: int | None = None,
+        driver_rows: int = 10_000,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.name = check_name(name, argument="name")
-        self.batch_rows = _checked_rows(batch_rows)
+        self.batch_rows = None if batch_rows is None else _checked_rows(batch_rows)
+        self.driver_rows = _checked_rows(driver_rows, argument="driver_rows", least=0)
         _check_in_home(log=log, views=views)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
@@ -248,6 +252,7 @@ class App:
                     self.batch_rows,
                     self._checked,
                     self._clock_us,
+                    driver_rows=self.driver_rows,
                     throwaway=self._remove_home is not None,
                 )
             return self._running
@@ -329,6 +334,7 @@ class App:
             views=views,
             spark=self._spark if spark is None else spark,
             batch_rows=self.batch_rows,
+            driver_rows=self.driver_rows,
             clock_us=clock_us or self._clock_us,
         )
         other._checked = self._checked
@@ -383,10 +389,10 @@ class App:
         self.close()
 
 
-def _checked_rows(batch_rows: Any) -> int:
-    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-        raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
-    return batch_rows
+def _checked_rows(rows: Any, *, argument: str = "batch_rows", least: int = 1) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < least:
+        raise InvalidArgument(argument, rows, f"must be a whole number, {least} or more")
+    return rows
 
 
 def _check_in_home(**given: object) -> None:

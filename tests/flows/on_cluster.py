@@ -36,11 +36,12 @@ def main() -> None:
     settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
     settings["spark.executor.extraJavaOptions"] = QUICK_JAVA
     with app_of(Path(home), settings, names=NAMES) as app:
+        app.driver_rows = 0
         topic = app.log.topic("events")
         app.stream(topic).transform(slowly(marks)).group_by("word").agg(records=hr.count(), total=hr.sum("n")).to_view(
             "slow"
         )
-        FlowQuery.small_rows = 0  # all is read by the executors
+        FlowQuery.one_task_rows = 0  # all is read by the executors
         app.running.check()
         for mark in Path(marks).iterdir():  # of made-up rows
             mark.unlink()

@@ -16,6 +16,7 @@ from headrace.flows import ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.compile import Compiled, kept_windows
 from headrace.flows.flow import Flow, Source
+from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.loop import Clock, FlowLoop
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.rebuild import Rebuild
@@ -69,7 +70,7 @@ class _Here(FlowQuery):
     def rows(self, planned: Planned) -> pa.Table:
         assert self.compiled.arrow is not None
         columns = self.compiled.columns
-        found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen)]
+        found = [batch for name, chosen in planned.items() for batch in ranges.read_on_driver(columns[name], chosen)]
         return pa.Table.from_batches(found, self.compiled.arrow)
 
     def named(self, name: str, start: Any) -> _Here:
@@ -157,20 +158,18 @@ class Sparkless:
             emit=flow.emit,
         )
         kinds = {field.name: field.type for field in self.topic.schema}
-        count = pa.int64() if kind == "sliding" else pa.int32()
         schema = [(name, kinds[name]) for name in flow.groups]
-        schema += [("_pane", pa.int64()), ("_dropped", count), ("_late", count)] if flow.window else []
+        schema += [(name, pa.int64()) for name in JUDGED] if flow.window else []
         schema += partials
         schema += [("_first", pa.int64()), ("_last", pa.int64())] if kind == "session" else []
         schema += [("_records", pa.int64()), ("_updated_at", INSTANT)]
-        arrow = ArrowPartials(
-            pa.schema(schema), flow.window, flow.grace_us, flow.late.within_us, time, flow.groups, aggregates
-        )
+        judge = Judge.of_flow(flow, time) if flow.window else None
+        arrow = ArrowPartials(pa.schema(schema), judge, time, flow.groups, aggregates)
         struct = StructType([StructField(name, NullType()) for name in (*self.topic.schema.names, *META)])
         read = ranges.Columns(
             self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, (arrow.of,))
         )
-        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, time)
+        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, (), time)
 
     def started(self, *, at_once: bool = True) -> FlowLoop:
         """As a program that is started again would."""

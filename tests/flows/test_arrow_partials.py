@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,9 @@ from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.flows import ranges
+from headrace.flows.compile import judged_schema
 from headrace.flows.flow import Flow
+from headrace.flows.judge import Judge
 from headrace.flows.packing import from_lists
 from headrace.flows.partials import partial_rows
 from headrace.flows.query import FlowQuery
@@ -99,13 +102,16 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
         flow = query.compiled.flow
         assert query.compiled.arrow is not None
         planned = ranges.plan([ranges.Behind(topic, {0: 0, 1: 0}, topic.offsets())], 10_000)
-        df = ranges.read_whole(spark, query.compiled.columns["odd"], planned["odd"])
+        columns = query.compiled.columns["odd"]
+        judge = None if window is None else Judge.of_flow(flow, "at")
+        judged = replace(
+            ranges.whole(columns), judge=judge, schema=judged_schema(columns.schema) if judge else columns.schema
+        )
+        df = ranges.read(spark, judged, [planned["odd"]])
         by_spark = partial_rows(flow, df, F.col("at")).toArrow()
-        for limit, alone in ((None, 5_000), (None, 100), (0, 0)):  # folded here, by threads, and by the workers
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ranges, "HERE_ROWS", alone)
-                patch.setattr(FlowQuery, "small_rows", limit)
-                by_arrow = query.rows(planned)
+        for on_driver, one_task in ((10**9, 0), (0, 10**9), (0, 0)):  # on the driver, by one task, and by several
+            query.driver_rows, query.one_task_rows = on_driver, one_task
+            by_arrow = query.rows(planned)
             assert by_arrow.schema.names == by_spark.schema.names
             assert comparable(merged(by_arrow, flow)) == comparable(merged(from_lists(by_spark, aggregates()), flow))
 

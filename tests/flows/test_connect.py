@@ -30,7 +30,7 @@ from tests.flows.shop import app_of
 with app_of(Path(sys.argv[1]), sys.argv[2], names={NAMES}) as app:
     app.stream("events").transform(lambda df: df.where("word = 'a'")).to_topic("only_a")
     assert app.drain(batch_rows=100) > 0  # small batches
-    FlowQuery.small_rows = 0
+    FlowQuery.one_task_rows = 0
     app.log.topic("events").append(list(app.log.topic("events").records())[0].value)
     assert app.drain() > 0  # and a large one, as it were
     assert app.audit().ok

@@ -68,7 +68,7 @@ def test_topics_of_different_types_are_one_type_whichever_has_records(app: hr.Ap
     days, times = app.topic("days", "day date"), app.topic("times", "day timestamp")
     app.stream(days).union(app.stream(times)).group_by("day").agg(n=hr.count()).to_view("v")
     app.drain()
-    app.running.query(app.flows["v"]).small_rows = 0
+    app.running.query(app.flows["v"]).one_task_rows = 0
     days.append({"day": date(2026, 1, 1)})
     app.drain()
     times.append({"day": DAY})

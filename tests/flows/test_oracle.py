@@ -49,7 +49,7 @@ def test_many_rows_are_read_by_the_workers(spark: Any, tmp_path: Path, monkeypat
             rows = some_rows(rng, 60, now)
             for app in (tiny, large):
                 app.log.topic("events").append(rows)
-        monkeypatch.setattr(FlowQuery, "small_rows", 10)
+        monkeypatch.setattr(FlowQuery, "one_task_rows", 10)
         large.drain()
         monkeypatch.undo()
         tiny.drain(batch_rows=50)

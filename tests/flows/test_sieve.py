@@ -162,11 +162,12 @@ def test_flows_whose_transforms_only_choose_run_no_job(
             for name in ("one", "two")
         }
         here = {name: query.rows(planned) for name, query in by_workers.items()}
-        monkeypatch.setattr(queries.FlowQuery, "small_rows", 0)
-        for name, query in by_workers.items():
-            theirs = query.rows(planned)
-            assert theirs.num_rows and counted(theirs) == counted(here[name])
-        monkeypatch.undo()
+        for tasks_from in 10**9, 0:  # one task, and several
+            for name, query in by_workers.items():
+                query.driver_rows, query.one_task_rows = 0, tasks_from
+                theirs = query.rows(planned)
+                assert theirs.num_rows and counted(theirs) == counted(here[name])
+                query.driver_rows = 10_000
         monkeypatch.setattr(queries.FlowQuery, "_query", None)  # nobody asks for one
         app.drain(batch_rows=70)
         monkeypatch.undo()

@@ -20,12 +20,13 @@ import pyarrow.types as types
 
 from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.flows.arrow_changes import Weighed
-from headrace.flows.flow import ARRIVED, Flow
+from headrace.flows.flow import Flow
 from headrace.flows.grouping import Grouping, as_kept, rows_of, summable
 from headrace.flows.hashes import can_hash, hashes
+from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.packing import packed
-from headrace.flows.partials import DROPPED, FIRST, LAST, LATE, PANE, RECORDS, UPDATED
-from headrace.windows import Session, Window, timed_us
+from headrace.flows.partials import FIRST, LAST, RECORDS, UPDATED
+from headrace.windows import Session
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
@@ -40,14 +41,11 @@ class ArrowPartials:
     """What to make of records; goes to the workers. `schema`: of the partial rows, as Spark would make them."""
 
     schema: pa.Schema
-    window: Window | None
-    grace_us: int
-    within_us: int
+    judge: Judge | None
     time: str | None
     groups: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
     retracts: bool = False
-    judged: bool = True
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The partial rows of the records."""
@@ -70,15 +68,14 @@ class ArrowPartials:
         grouping = Grouping()
         for name in self.groups:
             grouping.key(name, records[name])
-        if self.window is not None:
-            assert self.time is not None
-            for name, values in zip((PANE, DROPPED, LATE), self._lateness(records), strict=True):
+        if self.judge is not None:
+            for name, values in zip(JUDGED, self.judge.judged(records), strict=True):
                 grouping.key(name, values)
         if self.retracts:
             return self._of_changes(records, grouping)
         for name, aggregate in self.aggregates.items():
             self._ask(grouping, name, aggregate, records)
-        if isinstance(self.window, Session):
+        if self.judge is not None and isinstance(self.judge.window, Session):
             grouping.value(FIRST, records[self.time].cast(pa.int64()), "min")
             grouping.value(LAST, records[self.time].cast(pa.int64()), "max")
         if lists:
@@ -154,18 +151,6 @@ class ArrowPartials:
         arrays = [part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part for part in parts]
         return pa.StructArray.from_arrays(arrays, names=["at", "partition", "offset", "value"], mask=numbers.is_null())
 
-    def _lateness(self, records: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """As `partials.lateness`: the records' panes, for how many of its windows each is too late, and not on time."""
-        assert self.window is not None
-        times = records[self.time]
-        progress = records[ARRIVED if self.time == ARRIVED else "_progress"] if self.judged else times
-        events, (first, last) = _numbers(times), timed_us(self.window)
-        untimed = times.is_null().to_numpy() | (events < first) | (events > last)
-        found = self.window.judged(events, _numbers(progress), self.grace_us, self.within_us)
-        counts = ~(untimed | progress.is_null().to_numpy()) & self.judged
-        dropped, late = (pa.array(np.where(counts, each, 0)) for each in (found.dropped, found.late))
-        return pa.array(found.pane, mask=untimed), dropped, late
-
 
 def plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequence[pa.Schema]) -> ArrowPartials | None:
     """How to make the flow's partial rows of `schema` without Spark, of records that have these columns, by source;
@@ -183,17 +168,8 @@ def plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequence[pa.S
         return None
     if not all(_possible(partial, known) for partial in partials):
         return None
-    return ArrowPartials(
-        schema,
-        flow.window,
-        flow.grace_us,
-        flow.late.within_us,
-        time,
-        flow.groups,
-        dict(flow.aggregates),
-        flow.retracts,
-        flow.judged,
-    )
+    judge = None if flow.window is None or time is None else Judge.of_flow(flow, time)
+    return ArrowPartials(schema, judge, time, flow.groups, dict(flow.aggregates), flow.retracts)
 
 
 def _is_a_name(given: Any) -> bool:
@@ -255,8 +231,3 @@ def _in_order(records: pa.Table, time: str | None) -> pa.Table:
     """By what orders `first` and `last`: so they are the first and the last of their group."""
     when = "_arrived_at" if time is None else time
     return records.take(pc.sort_indices(records, [(name, "ascending") for name in (when, "_partition", "_offset")]))
-
-
-def _numbers(column: pa.ChunkedArray) -> _I64:
-    numbers: _I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return numbers

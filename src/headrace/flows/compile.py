@@ -35,10 +35,11 @@ from headrace.bloom import Dedup
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.flow import Flow, Source, Transform, through
+from headrace.flows.judge import JUDGED, SOURCE, Judge
 from headrace.flows.own_check import check_own
 from headrace.flows.packing import packed_type
-from headrace.flows.partials import SOURCE, column_of, partial_rows
-from headrace.flows.plan_check import check_transform, columns_needed, unknown_column
+from headrace.flows.partials import as_if_judged, column_of, partial_rows
+from headrace.flows.plan_check import check_transform, columns_needed, passes, unknown_column
 from headrace.flows.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
@@ -89,6 +90,8 @@ class Compiled:
     columns: Mapping[str, ranges.Columns]
     arrow: pa.Schema | None
     """The columns of what is made where the records are read, if Spark has nothing to compute."""
+    judged_behind: tuple[str, ...]
+    """Where records are judged behind the transforms: the columns that anybody reads from there on."""
     time: str | None
     """The column with the event time, as far as it matters."""
     notes: tuple[str, ...] = ()
@@ -123,11 +126,67 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         checks.notes += check_own(flow, spec.view, spark)
         if flow.after:
             checks.of_results(spec.view)
-    columns = {source.topic.name: _columns(flow, source, spark) for source in flow.sources}
+    behind = _judged_behind(flow, df, spark)
+    columns = {source.topic.name: _columns(flow, source, behind, spark) for source in flow.sources}
     arrow = None
     if sieves is not None and (made := _in_place(flow, df, sieves, columns)) is not None:
         arrow, columns = made
-    return Compiled(given, flow, spec, columns, arrow, _time_folded(flow), tuple(checks.notes))
+    elif _judged_when_read(flow, spark):
+        columns, behind = {name: _with_judge(flow, each, spark) for name, each in columns.items()}, ()
+    return Compiled(given, flow, spec, columns, arrow, behind, _time_folded(flow), tuple(checks.notes))
+
+
+def _judged_when_read(flow: Flow, spark: SparkSession) -> bool:
+    """Whether records can be judged where they are read: transforms leave their time, and what the judge says, as they
+    are. If one makes the time, or names the columns that it keeps, records are judged behind it."""
+    if flow.window is None or flow.aggregates is None or flow.own_progress:
+        return False
+    time = time_column(flow)
+    assert time is not None
+    return all(
+        passes(
+            spark,
+            functools.partial(through, (*source.transforms, *flow.transforms)),
+            judged_schema(ranges.spark_schema(source.topic)),
+            as_they_are=(time,),
+            untouched=JUDGED,
+        )
+        for source in flow.sources
+    )
+
+
+def judged_schema(schema: StructType) -> StructType:
+    return StructType([*schema, *(StructField(name, LongType()) for name in JUDGED)])
+
+
+def _with_judge(flow: Flow, columns: ranges.Columns, spark: SparkSession) -> ranges.Columns:
+    """The columns of records that are judged where they are read."""
+    time = time_column(flow)
+    assert time is not None
+    judge = Judge.of_flow(flow, time)
+    schema = judged_schema(columns.schema)
+    (source,) = (each for each in flow.sources if each.topic.name == columns.topic.name)
+    needed = columns_needed(spark, lambda df: _partials_of(flow, source, df), schema)
+    return replace(columns, schema=schema, needed=needed - {*JUDGED} | judge.reads, judge=judge)
+
+
+def _partials_of(flow: Flow, source: Source, df: DataFrame) -> DataFrame:
+    time = time_column(flow)
+    df = through((*source.transforms, *flow.transforms), df)
+    return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
+
+
+def _judged_behind(flow: Flow, df: DataFrame, spark: SparkSession) -> tuple[str, ...]:
+    """Of the columns behind the transforms, those that the judge and the aggregates read."""
+    if flow.window is None or flow.aggregates is None:
+        return ()
+    time = time_column(flow)
+    assert time is not None
+    asked = columns_needed(
+        spark, lambda df: partial_rows(flow, as_if_judged(flow, df), F.col(quoted_name(time))), df.schema
+    )
+    ours = {*META, *((SOURCE,) if flow.own_progress else ())}
+    return tuple(name for name in df.columns if name in asked | ours | {time})
 
 
 def _in_place(
@@ -138,7 +197,8 @@ def _in_place(
     steps: list[ranges.Step] = []
     if flow.aggregates is not None:
         time = time_column(flow)
-        schema = partial_rows(flow, df, None if time is None else F.col(quoted_name(time))).schema
+        judged = as_if_judged(flow, df)
+        schema = partial_rows(flow, judged, None if time is None else F.col(quoted_name(time))).schema
         out = _packed(flow, _in_arrow(schema))
         partials = arrow_partials.plan(flow, time, out, come)
         if partials is None:
@@ -172,6 +232,7 @@ def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
     """Sums of whole numbers are as wide as they have to be. Sums of doubles that can be taken back do not round: or
     something would stay of what is gone."""
+    flow = _with_named_columns(flow, spark)
     sums = {name: each for name, each in (flow.aggregates or {}).items() if each.kind in ("sum", "avg")}
     if flow.aggregates is None or not sums:
         return flow
@@ -194,11 +255,32 @@ def _exactly(flow: Flow, spark: SparkSession) -> Flow:
     return replace(flow, aggregates={**flow.aggregates, **made})
 
 
+_WHOLE_RECORD = re.compile(r"\bstruct\(\s*\*\s*\)", re.IGNORECASE)
+
+
+def _with_named_columns(flow: Flow, spark: SparkSession) -> Flow:
+    """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it."""
+
+    def starred(each: Aggregate) -> bool:
+        return isinstance(each.partial.argument, str) and _WHOLE_RECORD.search(each.partial.argument) is not None
+
+    found = {name: each for name, each in (flow.aggregates or {}).items() if starred(each)}
+    if flow.aggregates is None or not found:
+        return flow
+    names = f"struct({', '.join(quoted_name(name) for name in empty(flow, spark).columns)})"
+    named = {
+        name: replace(each, partial=replace(each.partial, argument=_WHOLE_RECORD.sub(names, each.partial.argument)))
+        for name, each in found.items()
+    }
+    return replace(flow, aggregates={**flow.aggregates, **named})
+
+
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
     """What is known of a flow, for the same one over topics like its own in another log; None if it is not the same."""
     topics = {topic.name: topic for topic in flow.topics}
     if {name: ranges.spark_schema(topic) for name, topic in topics.items()} != {
-        name: columns.schema for name, columns in known.columns.items()
+        name: StructType([each for each in columns.schema if each.name not in JUDGED])
+        for name, columns in known.columns.items()
     }:
         return None
     sources = tuple(replace(source, topic=topics[source.topic.name]) for source in known.flow.sources)
@@ -272,15 +354,16 @@ class _Checks:
         return schema, sound if len(sound) == len(sieves) else None
 
 
-def _columns(flow: Flow, source: Source, spark: SparkSession) -> ranges.Columns:
-    """What is read of a source: by its transforms, by the flow's, and by the aggregates."""
+def _columns(flow: Flow, source: Source, behind: tuple[str, ...], spark: SparkSession) -> ranges.Columns:
+    """What is read of a source: by its transforms, by the flow's, by the judge behind them, and by the aggregates."""
 
     def query(df: DataFrame) -> DataFrame:
         df = through((*source.transforms, *flow.transforms), df)
         if flow.aggregates is None:
             return df
+        if flow.window is not None:
+            return df.select([quoted_name(name) for name in behind if name in df.columns])
         time = time_column(flow)
-        df = df.withColumn(SOURCE, F.lit(0)) if flow.own_progress else df
         return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
 
     schema = ranges.spark_schema(source.topic)
@@ -406,7 +489,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     column = None if time is None else F.col(quoted_name(time))
     try:
         _check_arguments(flow, df)
-        schema = partial_rows(flow, df, column).schema
+        schema = partial_rows(flow, as_if_judged(flow, df), column).schema
     except PySparkException as error:
         if unknown := unknown_column(error, flow.name, known):
             raise unknown from None

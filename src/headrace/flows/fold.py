@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate
 from headrace.flows import hops
+from headrace.flows.judge import DROPPED, LATE, PANE, REACHED, SOURCE
 from headrace.flows.packing import from_lists
-from headrace.flows.partials import CARRIED, DROPPED, FIRST, LAST, LATE, PANE, REACHED, RECORDS, SOURCE, UPDATED
+from headrace.flows.partials import CARRIED, FIRST, LAST, RECORDS, UPDATED
 from headrace.views.contract import (
     COUNTS_FROM,
     ON_TIME_FROM,

@@ -26,7 +26,7 @@ from headrace.failpoints import reach
 from headrace.flows import ranges, session
 from headrace.flows.fold import dropped_records, folded, needed
 from headrace.flows.fold import reached as reached_by
-from headrace.flows.partials import DROPPED, SOURCE
+from headrace.flows.judge import DROPPED, SOURCE
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.relay import Relay
 from headrace.flows.repeats import Repeats
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
 
 Clock = Callable[[], int]
+ROWS_MAX, RECORDS_MAX = 4_000_000, 1_000_000
+"""No batch has more records, unless its author says so: of those that are folded where they are read, and of those that
+come to the driver."""
 REPORT_SECONDS = 1.0
 """The log is told this often how far a flow is."""
 Ends = dict[str, dict[int, Offsets]]
@@ -112,12 +115,13 @@ class FlowLoop:
         *,
         log: EmbeddedLog,
         store: ViewStore,
-        batch_rows: int = 1_000_000,
+        batch_rows: int | None = None,
         until: FlowState | None = None,
         at_once: bool = True,
         clock_us: Clock | None = None,
     ) -> None:
-        self.flow, self.batch_rows, self._until = query.compiled.flow, batch_rows, until
+        self.flow, self._until = query.compiled.flow, until
+        self.batch_rows = batch_rows or (RECORDS_MAX if self.flow.aggregates is None else ROWS_MAX)
         self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
         self._query, self._log, self._store = query, log, store
         self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())

@@ -1,5 +1,5 @@
-"""From records to few rows that can be merged: the Spark side of windows and aggregates. Owns the column expressions;
-the meaning is in `windows` and `aggregates`.
+"""From judged records to few rows that can be merged, by Spark: a plain `groupBy`. Owns the column expressions; the
+meaning is in `aggregates`, and how late a record is was said before (`judge`).
 
 One partial row is a pane, a group, and how late its records were: for how many of the pane's windows they were too late
 (`_dropped`) and for how many not on time (`_late`). Records of one group that were equally late share a row."""
@@ -9,155 +9,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
-from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from headrace.aggregates import ORDER, Aggregate, Partial
 from headrace.errors import InvalidArgument
-from headrace.flows.flow import ARRIVED, Flow
+from headrace.flows.flow import Flow
+from headrace.flows.judge import DROPPED, JUDGED, LATE, PANE, REACHED, SOURCE, UNTIMED
 from headrace.schema import quoted_name
 from headrace.sketches import HASHES_MAX
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
-from headrace.windows import Calendar, Fixed, Session, Sliding, Window, timed_us
+from headrace.windows import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PANE, DROPPED, LATE, RECORDS, UPDATED = "_pane", "_dropped", "_late", "_records", "_updated_at"
+RECORDS, UPDATED = "_records", "_updated_at"
 FIRST, LAST = "_first", "_last"
 """Of the records of a pane of a session."""
 CARRIED = "_carried"
 """Corrections of the view whose changes are folded."""
-SOURCE, REACHED = "_source", "_reached"
-_JUDGED = "_judged"
 
 
 def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
-    """`time`: the records' event time, None when the flow has no windows and needs none."""
+    """Of records that were judged, if the flow has windows. `time`: their event time, None when the flow has no windows
+    and needs none."""
     assert flow.aggregates is not None
     keys = [F.col(quoted_name(name)).alias(name) for name in flow.groups]
     if flow.window is not None:
-        assert time is not None
-        if flow.own_progress:
-            df = with_own_progress(df, time)
-            keys += [F.col(SOURCE), F.col("_partition")]
-        df = _judged(flow, df, time)
-        keys += lateness_of(flow, time)
+        keys += [F.col(SOURCE), F.col("_partition")] if flow.own_progress else []
+        keys += [F.nullif(F.col(PANE), F.lit(UNTIMED)).alias(PANE), F.col(DROPPED), F.col(LATE)]
     slots = [column for name, each in flow.aggregates.items() for column in partial_of(name, each, time)]
     if isinstance(flow.window, Session) and time is not None:
         slots += [F.min(F.unix_micros(time)).alias(FIRST), F.max(F.unix_micros(time)).alias(LAST)]
-    if flow.own_progress and time is not None:
-        slots.append(F.max(F.unix_micros(_capped(time))).alias(REACHED))
+    if flow.own_progress and flow.window is not None:
+        slots.append(F.max(REACHED).alias(REACHED))
     if flow.retracts:
         slots += [F.sum(signed(F.col(quoted_name(CORRECTIONS)))).alias(CARRIED), F.sum(_once()).alias(RECORDS)]
         return df.groupBy(*keys).agg(*slots, F.max(quoted_name(UPDATED_AT)).alias(UPDATED))
     return df.groupBy(*keys).agg(*slots, F.count(F.lit(1)).alias(RECORDS), F.max("_arrived_at").alias(UPDATED))
 
 
-def with_own_progress(df: DataFrame, time: Column) -> DataFrame:
-    """For a time that the transforms made: `_progress` comes as what the partition had reached before the batch, and
-    becomes what it had before the record: the largest time of the records let through at lower offsets."""
-    below = Over.partitionBy(SOURCE, "_partition").orderBy("_offset").rangeBetween(Over.unboundedPreceding, -1)
-    return df.withColumn("_progress", F.greatest(F.col("_progress"), F.max(_capped(time)).over(below)))
-
-
-def _capped(time: Column) -> Column:
-    """No clock in the future makes others late."""
-    return F.when(time.isNotNull(), F.least(time, F.col("_arrived_at")))
-
-
-def lateness_of(flow: Flow, time: Column) -> list[Column]:
-    assert flow.window is not None
-    return lateness(flow.window, _timed(flow.window, time), progress_of(flow), flow.grace_us, flow.late.within_us)
-
-
-def _timed(window: Window, time: Column) -> Column:
-    """In microseconds; null if there is none, or its windows would not be in the years that times have."""
-    us, (first, last) = F.unix_micros(time), timed_us(window)
-    return F.when(us.between(first, last), us) if window.reach_us else us
-
-
-def progress_of(flow: Flow) -> Column:
-    """What arrived before a record arrived no later than it: by arrival nothing is late. Nor is a change of a view: it
-    was decided where the record came from a topic."""
-    if not flow.judged:
-        return F.lit(None).cast("bigint")
-    return F.unix_micros(F.col(ARRIVED if flow.by_arrival else "_progress"))
-
-
-def _judged(flow: Flow, df: DataFrame, time: Column) -> DataFrame:
-    """What no expression of Spark's says: where a time zone's days begin. It is asked of `windows`, in Python."""
-    if not isinstance(flow.window, Calendar):
-        return df
-    from headrace.flows import calendar_udf
-
-    known = _timed(flow.window, time)
-    event = F.coalesce(known, F.lit(0))
-    reached = F.coalesce(F.when(known.isNotNull(), progress_of(flow)), event)  # without time or progress: not late
-    return df.withColumn(_JUDGED, calendar_udf.judged(flow.window, event, reached, flow.grace_us, flow.late.within_us))
-
-
-def dropped_rows(flow: Flow, df: DataFrame, time: Column) -> DataFrame:
-    """The records that were too late, with `_pane`, which of a session or a sliding window is their time, and for how
-    many of its windows."""
-    if flow.own_progress:
-        df = with_own_progress(df, time)
-    pane, dropped, _ = lateness_of(flow, time)
-    if isinstance(flow.window, Session):
-        pane = F.unix_micros(time)
-    df = _judged(flow, df, time).withColumns({PANE: pane, DROPPED: dropped}).drop(_JUDGED)
-    return df.where(F.col(DROPPED) > 0)
-
-
-def lateness(window: Window, time: Column, progress: Column, grace_us: int, within_us: int) -> list[Column]:
-    """The record's pane, for how many of its windows it is too late, for how many not on time; whole numbers."""
-    match window:
-        case Fixed():
-            return _fixed(window, time, progress, grace_us, within_us)
-        case Calendar():
-            found = F.col(_JUDGED)
-            counts = [found[name].cast("int").alias(f"_{name}") for name in ("dropped", "late")]
-            return [F.when(time.isNotNull(), found["pane"]).alias(PANE), *counts]
-        case Session():
-            pane, end = time - F.pmod(time, F.lit(window.gap_us)), time + F.lit(window.gap_us + grace_us)
-            return _passed(pane, progress, end, within_us)
-        case Sliding():
-            late, dropped = (
-                F.greatest(F.lit(0), F.least(progress - F.lit(more) - time, F.lit(window.size_us + 1)))
-                for more in (grace_us, grace_us + within_us)
-            )
-            none = time.isNull() | progress.isNull()
-            counts = [F.when(none, F.lit(0)).otherwise(each).cast("bigint") for each in (dropped, late)]
-            return [time.alias(PANE), counts[0].alias(DROPPED), counts[1].alias(LATE)]
-
-
-def _passed(pane: Column, progress: Column, end: Column, within_us: int) -> list[Column]:
-    """Of records with one window each, that ends, grace included, at `end`."""
-    late = (progress >= end).cast("int")
-    dropped = late if within_us == 0 else (progress >= end + F.lit(within_us)).cast("int")
-    return [pane.alias(PANE), F.coalesce(dropped, F.lit(0)).alias(DROPPED), F.coalesce(late, F.lit(0)).alias(LATE)]
-
-
-def _fixed(window: Fixed, time: Column, progress: Column, grace_us: int, within_us: int) -> list[Column]:
-    pane = time - F.pmod(time, F.lit(window.pane_us))
-    if window.windows_max == 1:  # the same, in fewer words: Spark takes longer to read an expression than to run it
-        return _passed(pane, progress, pane + F.lit(window.size_us + grace_us), within_us)
-    lowest = pane + F.lit(window.pane_us - window.size_us)  # the first window's start is the next multiple of the hop
-    first_end = lowest + F.pmod(-lowest, F.lit(window.every_us)) + F.lit(window.size_us)
-    count = _floor_div(pane + F.lit(window.size_us) - first_end, window.every_us) + F.lit(1)
-
-    def ended(bound: Column) -> Column:
-        passed = _floor_div(bound - first_end, window.every_us) + F.lit(1)
-        ended = F.greatest(F.lit(0), F.least(passed, count))  # these pass nulls over: without progress nothing is late
-        return F.when(progress.isNull(), F.lit(0)).otherwise(ended).cast("int")
-
-    late = ended(progress - F.lit(grace_us))
-    dropped = late if within_us == 0 else ended(progress - F.lit(grace_us + within_us))
-    return [pane.alias(PANE), dropped.alias(DROPPED), late.alias(LATE)]
-
-
-def _floor_div(number: Column, by: int) -> Column:
-    return F.call_function("div", number - F.pmod(number, F.lit(by)), F.lit(by))
+def as_if_judged(flow: Flow, df: DataFrame) -> DataFrame:
+    """The records with the columns that a judge adds, and nothing in them: for questions about types."""
+    names = () if flow.window is None else (*JUDGED, *((REACHED,) if flow.own_progress else ()))
+    return df.withColumns({name: F.lit(0).cast("bigint") for name in names})
 
 
 def partial_of(name: str, aggregate: Aggregate, time: Column | None) -> list[Column]:

@@ -43,7 +43,7 @@ from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
 from headrace.views.contract import CHANGE
 
-__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange", "sample_rows"]
+__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange", "passes", "sample_rows"]
 
 Transform = Callable[[DataFrame], DataFrame]
 Row = tuple[str, ...]
@@ -128,6 +128,28 @@ def columns_needed(spark: SparkSession, query: Transform, schema: StructType) ->
     with _whole_plans(spark):
         result = query(_probe(spark, schema, None)).select(F.struct("*").alias("row"))  # so that the plan names it all
         return columns_read(optimized(_explain(result)), schema.names)
+
+
+def passes(
+    spark: SparkSession, query: Transform, schema: StructType, as_they_are: Sequence[str], untouched: Sequence[str]
+) -> bool:
+    """Whether columns of a batch of `schema` come through a query as they are; those of `untouched` also without being
+    part of anything else. False where its plan does not tell."""
+    with _whole_plans(spark):
+        try:
+            out = query(_probe(spark, schema, None))
+            names = out.schema.names
+        except PySparkException:  # it names all columns that there are
+            return False
+        plan, _ = _explained(out, out.schema, schema, ())
+        traced = outputs(plan)
+        if traced is None or len(traced) != len(names):
+            return False
+        origins = {name: "" if each.opaque else each.origin for name, each in zip(names, traced, strict=True)}
+        if any(origins.get(name) != name for name in (*as_they_are, *untouched)):
+            return False
+        rest = out.drop(*untouched).select(F.struct("*").alias("row"))
+        return not columns_read(optimized(_explain(rest)), schema.names) & {*untouched}
 
 
 def has_exchange(spark: SparkSession, df: DataFrame) -> bool:

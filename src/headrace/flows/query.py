@@ -1,28 +1,36 @@
-"""A flow's query over ranges of offsets: records, transforms, partial rows, as Arrow. Owns the plans, and the one for
-small batches that is made once and serves all of them, of any log. Knows no position and no store."""
+"""A flow's query over ranges of offsets: records, transforms, partial rows, as Arrow. Owns the plans and the choice
+between three routes, by the size of the batch and by the flow, never by where Spark runs:
+
+    on the driver    few records (`driver_rows`), and Spark has nothing to compute: the kernels run here, no job
+    prepared plan    a Spark job by a plan that is made once; each batch only assigns ranges to its tasks
+    plan per batch   the same job by a plan of its own, where a plan cannot serve twice: it moves records between
+                     partitions (Spark groups records of several tasks), or the session is a Spark Connect one
+
+All three give the same rows. Knows no position and no store."""
 
 from __future__ import annotations
 
 import functools
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
 
 from headrace.flows import ranges, session
 from headrace.flows.compile import Compiled, moved, time_column
 from headrace.flows.flow import Flow, through
-from headrace.flows.partials import SOURCE, column_of, dropped_rows, partial_rows
+from headrace.flows.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
+from headrace.flows.partials import column_of, partial_rows
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.poison import culprits
 from headrace.flows.repeats import HASH
-from headrace.flows.session import cores, workers_are_here
 from headrace.schema import quoted_name
+from headrace.windows import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,34 +39,38 @@ if TYPE_CHECKING:
 
 Planned = Mapping[str, Sequence[ranges.Range]]
 """Topic -> what to read of it."""
-Reader = Callable[["SparkSession", ranges.Columns, Sequence[ranges.Range]], "DataFrame"]
+Reader = Callable[[ranges.Columns], "DataFrame"]
+"""The records of a topic."""
+
+DRIVER_ROWS = 10_000
+"""Up to so many records are not worth a Spark job, where Spark has nothing to compute."""
+ONE_TASK_ROWS = 50_000
+"""Up to so many are read by one task: Spark then groups them without moving any."""
 
 
-class _Small:
-    """The plan for small batches, and the slate it reads what to read from."""
+class _Prepared:
+    """Plans that serve every batch, by their number of tasks; None where there can be none."""
 
     def __init__(self) -> None:
-        self.slate = ranges.Slate()
         self.lock = threading.Lock()
-        self.plan: DataFrame | None = None
-        self.slated = False
+        self.plans: dict[int, DataFrame | None] = {}
+        self.moves_records: bool | None = None
 
 
 class FlowQuery:
-    """Serves any number of loops of the flow, one batch at a time."""
+    """Serves any number of loops of the flow, in any number of threads."""
 
-    small_rows: int | None = None
-    """Up to so many records take the way of small batches, in place of what is best. It changes no result, and tests
-    see to that."""
+    driver_rows: float = DRIVER_ROWS
+    one_task_rows: float = ONE_TASK_ROWS
 
-    def __init__(self, compiled: Compiled, spark: SparkSession, small: _Small | None = None) -> None:
+    def __init__(self, compiled: Compiled, spark: SparkSession, prepared: _Prepared | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
-        self._small = small or _Small()
+        self._prepared = prepared or _Prepared()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
         """The same over the same flow of another log; None if it is not the same."""
         found = moved(self.compiled, flow)
-        return None if found is None or spark is not self.spark else FlowQuery(found, spark, self._small)
+        return None if found is None or spark is not self.spark else self._like(found)
 
     def named(self, name: str, start: Start) -> FlowQuery:
         """The same under another name, from another start: for a version of the flow beside it."""
@@ -66,41 +78,74 @@ class FlowQuery:
         flow = replace(flow, name=name, sources=tuple(replace(source, start=start) for source in flow.sources))
         view = None if spec.view is None else replace(spec.view, name=name)
         spec = replace(spec, name=name, view=view, feeds=())  # flows over the view are told of the switch
-        return FlowQuery(replace(self.compiled, flow=flow, spec=spec), self.spark, self._small)
+        return self._like(replace(self.compiled, flow=flow, spec=spec))
+
+    def _like(self, compiled: Compiled) -> FlowQuery:
+        made = FlowQuery(compiled, self.spark, self._prepared)
+        made.driver_rows, made.one_task_rows = self.driver_rows, self.one_task_rows
+        return made
 
     def rows(self, planned: Planned) -> pa.Table:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
-        if rows > self._limit():
-            return self._query(_each(planned, ranges.read), planned).toArrow()
-        if self.compiled.arrow is not None:
-            columns, threads = self.compiled.columns, cores(self.spark)
-            found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen, threads)]
-            return pa.Table.from_batches(found, self.compiled.arrow)
-        small = self._small
-        with small.lock:
-            if small.plan is None:
-                small.plan = self._query(dict.fromkeys(planned, self._on_slate), planned)
-                small.slated = workers_are_here(self.spark) and not has_exchange(self.spark, small.plan)
-            if small.slated:
-                small.slate.write(planned, self.compiled.columns)
-                return small.plan.toArrow()
-        return self._query(_each(planned, ranges.few), planned).toArrow()
+        if self.compiled.arrow is not None and rows <= self.driver_rows:
+            return self._on_driver(planned)
+        count = 1 if rows <= self.one_task_rows else self._tasks()
+        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
+        plan = self._plan(count)
+        if plan is None:
+            return self._collect(self._query(self._readers(tasks), count))
+        with ranges.assigned(self.spark, tasks, self.compiled.columns):
+            return self._collect(plan)
 
-    def _limit(self) -> float:
-        """More records than that are read by the workers. Where these are on this machine, and have nothing to compute,
-        they are only a detour."""
-        if self.small_rows is not None:
-            return self.small_rows
-        if self.compiled.arrow is None:
-            return ranges.TINY_ROWS
-        return math.inf if workers_are_here(self.spark) else ranges.HERE_ROWS
+    def _on_driver(self, planned: Planned) -> pa.Table:
+        columns = self.compiled.columns
+        found = [batch for name, chosen in planned.items() for batch in ranges.read_on_driver(columns[name], chosen)]
+        return pa.Table.from_batches(found, self.compiled.arrow)
+
+    def _collect(self, df: DataFrame) -> pa.Table:
+        return df.toArrow()
+
+    def _tasks(self) -> int:
+        """For each topic: as many in all as there are cores."""
+        return -(-session.cores(self.spark) // len(self.compiled.columns))
+
+    def _shared_out(self, chosen: Sequence[ranges.Range], count: int) -> list[ranges.Task]:
+        return ranges.tasks_of(chosen, count, uncut=self._flow.own_progress)
+
+    def _plan(self, count: int) -> DataFrame | None:
+        """The plan with so many tasks for each topic that serves every batch; None if none does."""
+        with self._prepared.lock:
+            if count not in self._prepared.plans:
+                self._prepared.plans[count] = self._made(count)
+            return self._prepared.plans[count]
+
+    def _made(self, count: int) -> DataFrame | None:
+        if not session.has_context(self.spark):
+            return None
+        readers = dict.fromkeys(self.compiled.columns, lambda columns: ranges.read_assigned(self.spark, columns, count))
+        df = self._query(readers, count)
+        return None if has_exchange(self.spark, df) else df
+
+    def _readers(self, tasks: Mapping[str, Sequence[ranges.Task]], *, whole: bool = False) -> dict[str, Reader]:
+        """For each topic of which there is something to read."""
+
+        def reader(some: Sequence[ranges.Task], columns: ranges.Columns) -> DataFrame:
+            return ranges.read(self.spark, ranges.whole(columns) if whole else columns, some)
+
+        return {name: functools.partial(reader, some) for name, some in tasks.items() if any(some)}
 
     def dropped(self, planned: Planned) -> pa.Table:
-        """The records that were too late, whole."""
+        """The records that were too late, whole, with `_pane`, which of a session is their time, and `_dropped`: for
+        how many of its windows."""
+        tasks = {name: self._shared_out(chosen, self._tasks()) for name, chosen in planned.items()}
+        df = self._transformed(self._readers(tasks, whole=True))
+        names = df.columns
+        df = self._judged(df, [name for name in names if name not in JUDGED]).where(F.col(DROPPED) > 0)
         time = self._time()
-        assert time is not None
-        return dropped_rows(self._flow, self._transformed(_each(planned, ranges.read_whole), planned), time).toArrow()
+        if isinstance(self._flow.window, Session) and time is not None:
+            df = df.withColumn(PANE, F.unix_micros(time))
+        return self._collect(df.select(*(quoted_name(name) for name in names if name not in JUDGED), PANE, DROPPED))
 
     def culprits(self, planned: Planned) -> dict[tuple[str, int, int], str]:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
@@ -112,7 +157,7 @@ class FlowQuery:
         }
 
     def _failing(self, topic: str, parts: Sequence[ranges.Range]) -> Mapping[int, str]:
-        df = self._transformed({topic: ranges.read_parts}, {topic: parts})
+        df = self._transformed({topic: lambda columns: ranges.read_parts(self.spark, columns, parts)})
         if self._flow.aggregates is not None:  # what nobody asks for is not computed
             df = df.select([column.alias(f"/{number}") for number, column in enumerate(self._asked())])
         return session.failed_tasks(self.spark, lambda: df.write.format("noop").mode("overwrite").save(), len(parts))
@@ -125,37 +170,60 @@ class FlowQuery:
         named = [F.col(quoted_name(name)) for name in flow.groups]
         return [F.lit(0), *named, *([] if time is None else [time]), *map(column_of, given)]
 
-    def _on_slate(self, spark: SparkSession, columns: ranges.Columns, _: Sequence[ranges.Range]) -> DataFrame:
-        return self._small.slate.read(spark, columns)
-
-    def _query(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
+    def _query(self, readers: Mapping[str, Reader], count: int) -> DataFrame:
+        """`count`: so many tasks there are for each topic."""
         if self.compiled.arrow is not None:
-            return _together(
-                [readers[name](self.spark, self.compiled.columns[name], planned[name]) for name in readers]
-            )
-        df = self._transformed(readers, planned)
+            return _together([read(self.compiled.columns[name]) for name, read in readers.items()])
+        df = self._transformed(readers, together=count == 1)
         if self._flow.dedup is not None:
             df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
-        return df if self._flow.aggregates is None else partial_rows(self._flow, df, self._time())
+        if self._flow.aggregates is None:
+            return df
+        return partial_rows(self._flow, self._judged(df, self.compiled.judged_behind), self._time())
 
-    def _transformed(self, readers: Mapping[str, Reader], planned: Planned) -> DataFrame:
-        """The records behind the transforms."""
+    def _judged(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
+        """The records with what a judge says of them, if nobody has where they were read; of their columns, these."""
+        flow, time = self._flow, self._time()
+        if flow.window is None or time is None or any(each.judge for each in self.compiled.columns.values()):
+            return df
+        if flow.own_progress and self._moves_records(df):
+            df = df.repartition(SOURCE, "_partition").sortWithinPartitions(SOURCE, "_partition", "_offset")
+        df = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
+        own: list[OwnProgress | Judge] = [OwnProgress()] if flow.own_progress else []
+        steps = (*own, Judge.of_flow(flow, EVENT))
+        made = (REACHED, *JUDGED) if flow.own_progress else JUDGED
+        schema = StructType([field for field in df.schema if field.name != EVENT])
+        for name in made:
+            schema = schema.add(name, LongType())
+
+        def in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            judged = functools.reduce(lambda records, step: step.of(records), steps, batches)
+            return (batch.select([*names, *made]) for batch in judged)
+
+        return df.mapInArrow(in_worker, schema)
+
+    def _moves_records(self, df: DataFrame) -> bool:
+        """Whether a transform joins a table in a way that leaves records in any order, in any task."""
+        if self._prepared.moves_records is None:
+            self._prepared.moves_records = has_exchange(self.spark, df)
+        return self._prepared.moves_records
+
+    def _transformed(self, readers: Mapping[str, Reader], *, together: bool = False) -> DataFrame:
+        """The records behind the transforms; `together`: in one task."""
         frames: list[DataFrame] = []
         topics = sorted(topic.name for topic in self._flow.topics)  # of equal times, their partition and topic decide
         for number, source in enumerate(self._flow.sources):
             name = source.topic.name
             columns = self.compiled.columns[name]
-            if name in readers:
-                df = readers[name](self.spark, columns, planned[name])
-            else:  # it decides about the types of the others' columns, too
-                df = self.spark.createDataFrame([], columns.schema)
+            nothing = functools.partial(self.spark.createDataFrame, [], columns.schema)
+            df = readers[name](columns) if name in readers else nothing()  # it has a say about types, too
             df = through(source.transforms, df)
             if self._flow.records and len(topics) > 1:
                 df = df.withColumn("_partition", F.col("_partition") * len(topics) + topics.index(name))
             frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
         df = _together(frames)
-        if len(frames) > 1 and all(reader != ranges.read for reader in readers.values()):
-            df = df.coalesce(1)  # few records need no exchange
+        if together and len(frames) > 1:
+            df = df.coalesce(1)
         return through(self._flow.transforms, df)
 
     def _time(self) -> Column | None:
@@ -170,8 +238,3 @@ def _hash(key: Sequence[Column]) -> Column:
 
 def _together(frames: Sequence[DataFrame]) -> DataFrame:
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
-
-
-def _each(planned: Planned, reader: Reader) -> dict[str, Reader]:
-    """The reader for all topics of which there is something to read."""
-    return {name: reader for name, chosen in planned.items() if chosen}

@@ -1,18 +1,18 @@
 """Ranges of offsets: which a micro-batch reads next, and their records as a DataFrame. Owns planning and reading.
 
-Workers read the log's files themselves. Many records are cut into pieces for all of them; few are read by one, in one
-partition, without an exchange, and by a plan that is made once and used for every small batch (`Slate`). The switch is
-by planned rows and changes no result. Partitions that are behind are read first: a batch takes stored batches in the
-order of their event time, across partitions."""
+Spark's workers read the log's files themselves, as many tasks as there are cores. A plan is made once and serves every
+batch (`read_assigned`): which task reads what travels with the job, as a local property of the thread that runs it.
+Partitions that are behind are read first: a batch takes stored batches in the order of their event time, across
+partitions."""
 
 from __future__ import annotations
 
 import functools
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -23,8 +23,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange
-from headrace.flows.scratch import scratch_file
-from headrace.flows.session import cores
+from headrace.flows.judge import JUDGED, Judge
 from headrace.log.contract import META
 from headrace.schema import parse_ddl
 from headrace.time import UNSET
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
     from headrace.log.embedded.log import EmbeddedLog
     from headrace.log.embedded.topic import EmbeddedTopic
 
-TINY_ROWS = 5_000
-"""Up to so many records are read by one worker, in one partition."""
-HERE_ROWS = 100_000
-"""Up to so many are folded by this process alone, where no worker is needed to compute anything."""
+PLANNED_WHOLE_ROWS = 5_000
+"""Up to so many records are read without asking which of them are older."""
 BATCH_BYTES = 512 << 20
 SPANS = 2_000
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
@@ -127,7 +124,7 @@ def plan(sources: Sequence[Behind], rows_max: int, *, whole: bool = False) -> di
                 raise OffsetOutOfRange(source.topic.name, partition, start, end.earliest, end.next)
             if start < end.next:
                 starts[source.topic.name, partition], stops[source.topic.name, partition] = start, end.next
-    if sum(stops[each] - start for each, start in starts.items()) > min(rows_max, TINY_ROWS):
+    if sum(stops[each] - start for each, start in starts.items()) > min(rows_max, PLANNED_WHOLE_ROWS):
         stops = _oldest(sources, starts, stops, rows_max, whole=whole)
     out: dict[str, list[Range]] = {source.topic.name: [] for source in sources}
     for (name, partition), start in starts.items():
@@ -220,6 +217,8 @@ class Columns:
     schema: StructType
     needed: frozenset[str]
     then: Then | None = None
+    judge: Judge | None = None
+    """Says how late records are, where they are read: `schema` has its three columns."""
     changes: bool = False
     """Whether its records are changes, with marks between them, which are nobody's."""
     placeless: bool = False
@@ -230,22 +229,92 @@ class Columns:
         return self.schema if self.then is None else self.then.schema
 
 
-def read_whole(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
-    """The records, with all columns."""
-    return read(spark, replace(columns, needed=frozenset(columns.schema.names), then=None), ranges)
+def whole(columns: Columns) -> Columns:
+    """The same for records with all their columns."""
+    return replace(columns, needed=frozenset(columns.schema.names) - {*JUDGED}, then=None)
 
 
-def read(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
-    """The ranges, read by the workers."""
-    parts = _parts(ranges, cores(spark))
-    reader, where = _reader(columns), _where(columns.topic)
+Task = list[Range]
+"""What one task reads, in this order."""
 
+
+def tasks_of(chosen: Sequence[Range], count: int, *, uncut: bool = False) -> list[Task]:
+    """The ranges, shared out evenly among at most `count` tasks. `uncut`: no range is cut, so that one task sees all of
+    a partition in the order of offsets."""
+    if uncut:
+        bins: list[Task] = [[] for _ in range(min(count, len(chosen)))]
+        for each in sorted(chosen, key=lambda each: -each.rows):
+            min(bins, key=lambda taken: sum(one.rows for one in taken)).append(each)
+        return bins
+    size = max(1, -(-sum(each.rows for each in chosen) // count))
+    out: list[Task] = [[]]
+    room = size
+    for each in chosen:
+        start = each.start
+        while start < each.stop:
+            if not room:
+                out.append([])
+                room = size
+            stop = min(each.stop, start + room)
+            out[-1].append(replace(each, start=start, stop=stop))
+            room -= stop - start
+            start = stop
+    return out
+
+
+def read(spark: SparkSession, columns: Columns, tasks: Sequence[Task]) -> DataFrame:
+    """The ranges, read by the workers, a partition for each task. For a plan that serves one batch."""
+    reader, told = _reader(columns), [_where(columns.topic), [[astuple(each) for each in task] for task in tasks]]
+    return _frame(spark, columns, max(1, len(tasks)), lambda number: reader(*_assigned_to(number, told)))
+
+
+ASSIGNED = "headrace.assigned"
+
+
+def read_assigned(spark: SparkSession, columns: Columns, tasks: int) -> DataFrame:
+    """What was assigned to the topic's tasks (`assigned`) when the job runs. For a plan that serves every batch, of any
+    log; not for one with an exchange, of which Spark would not run the map side again."""
+    reader, name = _reader(columns), columns.topic.name
+
+    def read_number(number: int) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        told = orjson.loads((context and context.getLocalProperty(ASSIGNED)) or "{}")
+        return reader(*_assigned_to(number, told[name]))
+
+    return _frame(spark, columns, tasks, read_number)
+
+
+@contextmanager
+def assigned(
+    spark: SparkSession, tasks: Mapping[str, Sequence[Task]], columns: Mapping[str, Columns]
+) -> Iterator[None]:
+    """Jobs that this thread runs inside the block read these ranges."""
+    told = {
+        name: [_where(each.topic), [[astuple(one) for one in task] for task in tasks.get(name, ())]]
+        for name, each in columns.items()
+    }
+    context = spark.sparkContext
+    context.setLocalProperty(ASSIGNED, orjson.dumps(told).decode())
+    try:
+        yield
+    finally:
+        context.setLocalProperty(ASSIGNED, None)  # type: ignore[arg-type]
+
+
+def _assigned_to(number: int, told: Sequence[Any]) -> tuple[Where, list[Range]]:
+    where, tasks = told
+    return where, [Range(*each) for each in tasks[number]] if number < len(tasks) else []
+
+
+def _frame(
+    spark: SparkSession, columns: Columns, tasks: int, read_number: Callable[[int], Iterator[pa.RecordBatch]]
+) -> DataFrame:
     def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered.column(0).to_pylist():
-                yield from reader(where, [parts[number]])
+                yield from read_number(number)
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.comes)
+    return spark.range(0, tasks, 1, tasks).mapInArrow(in_worker, columns.comes)
 
 
 def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) -> DataFrame:
@@ -264,33 +333,6 @@ def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) ->
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
 
 
-class Slate:
-    """A file that says what to read, and of which log: so that one plan, made once, serves every small batch. Spark's
-    analysis, planning and half of a small batch's time are spared. Only where the workers are on this machine, and for
-    plans without an exchange: Spark would not run its map side again."""
-
-    @functools.cached_property
-    def _path(self) -> str:
-        return scratch_file(self)
-
-    def write(self, ranges: Mapping[str, Sequence[Range]], columns: Mapping[str, Columns]) -> None:
-        told = {name: [_where(columns[name].topic), [astuple(each) for each in some]] for name, some in ranges.items()}
-        with open(self._path, "wb") as file:
-            file.write(orjson.dumps(told))
-
-    def read(self, spark: SparkSession, columns: Columns) -> DataFrame:
-        """The records of the topic's ranges on the slate, in one partition."""
-        path, name, reader = self._path, columns.topic.name, _reader(columns)
-
-        def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in numbers:
-                with open(path, "rb") as file:
-                    where, told = orjson.loads(file.read())[name]
-                yield from reader(where, [Range(*each) for each in told])
-
-        return spark.range(0, 1, 1, 1).mapInArrow(in_worker, columns.comes)
-
-
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """How ranges are read; goes to the workers."""
@@ -298,6 +340,7 @@ class _Reading:
     wanted: list[str]
     whole: pa.Schema
     steps: tuple[Step, ...] | None
+    judge: Judge | None = None
     changes: bool = False
     placeless: bool = False
     plain_changes: bool = False
@@ -307,7 +350,9 @@ class _Reading:
         records = self._records(topic, ranges)
         if self.steps is not None:
             return functools.reduce(lambda records, step: step(records), self.steps, records)
-        if len(self.wanted) == len(self.whole):
+        if self.judge is not None:
+            records = self.judge.of(records)
+        if len(self.wanted) + (len(JUDGED) if self.judge else 0) == len(self.whole):
             return records
         return (_padded(batch, self.whole) for batch in records)
 
@@ -347,7 +392,7 @@ def _reading(columns: Columns) -> _Reading:
     wanted = [column for column in whole.names if column in needed] or ["_offset"]
     steps = None if columns.then is None else columns.then.steps
     plain_changes = columns.topic.settings.changes
-    return _Reading(wanted, whole, steps, columns.changes, columns.placeless, plain_changes)
+    return _Reading(wanted, whole, steps, columns.judge, columns.changes, columns.placeless, plain_changes)
 
 
 def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:
@@ -386,15 +431,9 @@ def _reader(columns: Columns) -> Callable[[Where, Iterable[Range]], Iterator[pa.
     return lambda where, ranges: reading(worker_topic(*where), ranges)
 
 
-def here(columns: Columns, ranges: Sequence[Range], threads: int = 1) -> Iterator[pa.RecordBatch]:
-    """The ranges, read by this process; many records by several threads."""
-    reading = _reading(columns)
-    if threads == 1 or sum(each.rows for each in ranges) <= HERE_ROWS:
-        yield from reading(columns.topic, ranges)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-fold") as pool:
-        for found in pool.map(lambda part: list(reading(columns.topic, [part])), _parts(ranges, threads)):
-            yield from found
+def read_on_driver(columns: Columns, chosen: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    """The ranges, read by this process."""
+    return _reading(columns)(columns.topic, chosen)
 
 
 def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -413,29 +452,13 @@ def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at), pa.repeat(value, batch.num_rows))
 
 
-def few(spark: SparkSession, columns: Columns, ranges: Sequence[Range]) -> DataFrame:
-    """The records of the ranges, read here: for small batches where there is no slate."""
-    schema = arrow_schema(columns.known, columns.schema.names)
-    table = pa.Table.from_batches(here(columns, ranges), schema=schema)
-    return spark.createDataFrame(table, schema=columns.schema).coalesce(1)
-
-
 def arrow_schema(known_columns: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     instant = pa.timestamp("us", tz="UTC")
     known = {field.name: field for field in known_columns}
     known |= {"_partition": pa.field("_partition", pa.int32()), "_offset": pa.field("_offset", pa.int64())}
     known |= {name: pa.field(name, instant) for name in META[2:]}
+    known |= {name: pa.field(name, pa.int64()) for name in JUDGED}
     return pa.schema([known[name].with_nullable(True) for name in columns])
-
-
-def _parts(ranges: Sequence[Range], cores: int) -> list[Range]:
-    """Pieces for the workers: two for each core, so that one that is slow does not hold up the other."""
-    size = max(-(-sum(each.rows for each in ranges) // (2 * cores)), 10_000)
-    return [
-        replace(each, start=start, stop=min(start + size, each.stop))
-        for each in ranges
-        for start in range(each.start, each.stop, size)
-    ]
 
 
 OPEN_MAX = 16

@@ -94,16 +94,17 @@ class Running:
         flows: Mapping[str, Flow],
         log: EmbeddedLog,
         spark: Any,
-        batch_rows: int,
+        batch_rows: int | None,
         checked: dict[str, FlowQuery],
         clock_us: Callable[[], int] | None = None,
         *,
+        driver_rows: int | None = None,
         throwaway: bool = False,
     ) -> None:
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
-        self._checked, self._clock_us = checked, clock_us
+        self._checked, self._clock_us, self._driver_rows = checked, clock_us, driver_rows
         self._session: SparkSession | None = None
         self._owned = self._starting = self._closed = False
         self._store: SqliteViews | None = None
@@ -184,6 +185,8 @@ class Running:
                     found = self._checked[flow.name] = FlowQuery(made, self.spark)
                     for note in found.compiled.notes:
                         logger.warning("%s", note)
+                if self._driver_rows is not None:
+                    found.driver_rows = self._driver_rows
                 self._queries[flow.name] = found
             return found
 

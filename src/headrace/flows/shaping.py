@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError, TransformFailed
 from headrace.flows.flow import through
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.query import FlowQuery
-from headrace.flows.ranges import TINY_ROWS
 from headrace.flows.scratch import scratch_file
 from headrace.flows.session import workers_are_here
 
@@ -23,12 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Shaping", "first_line"]
 
+FILE_ROWS = 5_000
+"""Up to so many rows go to Spark in a file."""
 NAMELESS = {"UnknownException", "SparkConnectGrpcException", "RetriesExceeded"}
 
 
 class Shaping:
-    """The transforms, as a store calls them. Few rows go to Spark in a file that a plan made once reads, as those of a
-    small batch do (`ranges.Slate`)."""
+    """The transforms, as a store calls them. Few rows go to Spark in a file that a plan made once reads."""
 
     def __init__(self, query: FlowQuery) -> None:
         self._flow, self._spark = query.compiled.flow, query.spark
@@ -38,7 +38,7 @@ class Shaping:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         try:
-            if self._slated and rows.num_rows <= TINY_ROWS:
+            if self._slated and rows.num_rows <= FILE_ROWS:
                 return self._from_file(rows)
             return self._planned(rows)
         except Exception as error:

@@ -25,6 +25,7 @@ from headrace.failpoints import InjectedFault
 from headrace.flows import session
 from headrace.flows.audit import Audited, Compared, Difference, compare
 from headrace.flows.loop import FlowLoop
+from headrace.flows.query import DRIVER_ROWS, ONE_TASK_ROWS
 from headrace.log.embedded.catalog import SYSTEM_PREFIX
 from headrace.testing.comparing import shown, table
 from headrace.testing.spark import shared_session
@@ -177,12 +178,14 @@ def _cut(trial: Trial, rng: random.Random) -> list[str]:
 
 def _some(trial: Trial, loop: FlowLoop, rng: random.Random, sizes: Sequence[int], way: list[str]) -> int:
     """A batch of the flow, or a few: the next computed while the last is committed. How many records."""
-    trial.app.running.query(loop.flow).small_rows = limit = rng.choice([0, *[None] * 6, 20])
+    query = trial.app.running.query(loop.flow)
+    query.driver_rows = rng.choice([0, *[DRIVER_ROWS] * 6])
+    query.one_task_rows = limit = rng.choice([0, 20, *[ONE_TASK_ROWS] * 6])
     several = rng.random() < 0.2
     size = rng.choice(sizes[2:] if several else sizes)
     rows = loop.drain(size) if several else loop.step(size)
     if rows:
-        by = " by many workers" if limit is not None and min(rows, size) > limit else ""
+        by = " by several tasks" if min(rows, size) > limit else ""
         way.append(f"{loop.flow.name} {rows}{f' in batches of {size}' if rows > size else ''}{by}")
     return rows
 
