@@ -1,4 +1,4 @@
-"""Which way a batch takes depends on its size and on the flow, and never on where Spark runs; all ways give the same."""
+"""Which way a batch takes depends on its size and on the flow, never on where Spark runs; all ways give the same."""
 
 from __future__ import annotations
 

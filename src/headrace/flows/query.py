@@ -188,11 +188,11 @@ class FlowQuery:
             return df
         if flow.own_progress and self._moves_records(df):
             df = df.repartition(SOURCE, "_partition").sortWithinPartitions(SOURCE, "_partition", "_offset")
-        df = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
+        read = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
         own: list[OwnProgress | Judge] = [OwnProgress()] if flow.own_progress else []
         steps = (*own, Judge.of_flow(flow, EVENT))
         made = (REACHED, *JUDGED) if flow.own_progress else JUDGED
-        schema = StructType([field for field in df.schema if field.name != EVENT])
+        schema = StructType([field for field in read.schema if field.name != EVENT])
         for name in made:
             schema = schema.add(name, LongType())
 
@@ -200,7 +200,8 @@ class FlowQuery:
             judged = functools.reduce(lambda records, step: step.of(records), steps, batches)
             return (batch.select([*names, *made]) for batch in judged)
 
-        return df.mapInArrow(in_worker, schema)
+        nobodys = {field.name: F.lit(None).cast(field.dataType) for field in df.schema if field.name not in names}
+        return read.mapInArrow(in_worker, schema).withColumns(nobodys)  # an expression may name them all the same
 
     def _moves_records(self, df: DataFrame) -> bool:
         """Whether a transform joins a table in a way that leaves records in any order, in any task."""
