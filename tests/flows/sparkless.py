@@ -169,7 +169,7 @@ class Sparkless:
         read = ranges.Columns(
             self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, (arrow.of,))
         )
-        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, (), time)
+        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, None, (), time)
 
     def started(self, *, at_once: bool = True) -> FlowLoop:
         """As a program that is started again would."""

@@ -64,7 +64,7 @@ class Cleaning:
         self.log.create_topic("too_late", dropped, exist_ok=True)
         flow = Flow("clean", tuple(map(Source, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
         spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP))
-        self._compiled = Compiled(flow, flow, spec, {}, None, (), None)
+        self._compiled = Compiled(flow, flow, spec, {}, None, None, (), None)
         self.loop = self.started()
 
     def started(self, *, turned: bool = False) -> FlowLoop:

@@ -39,7 +39,8 @@ from headrace.flows.judge import JUDGED, SOURCE, Judge
 from headrace.flows.own_check import check_own
 from headrace.flows.packing import packed_type
 from headrace.flows.partials import as_if_judged, column_of, partial_rows
-from headrace.flows.plan_check import check_transform, columns_needed, passes, unknown_column
+from headrace.flows.passing import PLACE, Passed
+from headrace.flows.plan_check import check_transform, columns_needed, origins, passes, unknown_column
 from headrace.flows.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from, type_ddl
@@ -90,6 +91,8 @@ class Compiled:
     columns: Mapping[str, ranges.Columns]
     arrow: pa.Schema | None
     """The columns of what is made where the records are read, if Spark has nothing to compute."""
+    passed: Passed | None
+    """The columns that transforms only pass on, where there are such and the flow writes records."""
     judged_behind: tuple[str, ...]
     """Where records are judged behind the transforms: the columns that anybody reads from there on."""
     time: str | None
@@ -133,7 +136,28 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         arrow, columns = made
     elif _judged_when_read(flow, spark):
         columns, behind = {name: _with_judge(flow, each, spark) for name, each in columns.items()}, ()
-    return Compiled(given, flow, spec, columns, arrow, behind, _time_folded(flow), tuple(checks.notes))
+    passed = None
+    if arrow is None and (passed := _passed(flow, df, spark)) is not None:
+        columns = {name: _only_computed(flow, passed, each, spark) for name, each in columns.items()}
+    return Compiled(given, flow, spec, columns, arrow, passed, behind, _time_folded(flow), tuple(checks.notes))
+
+
+def _passed(flow: Flow, df: DataFrame, spark: SparkSession) -> Passed | None:
+    """What transforms of the records of one topic only pass on; None if nothing, or the rows are not records."""
+    if flow.aggregates is not None or flow.dedup is not None or flow.retracts or len(flow.sources) > 1:
+        return None
+    (source,) = flow.sources
+    transforms = functools.partial(through, (*source.transforms, *flow.transforms))
+    found = origins(spark, transforms, ranges.spark_schema(source.topic))
+    return Passed(found, tuple(df.columns)) if found.keys() > {*PLACE} else None
+
+
+def _only_computed(flow: Flow, passed: Passed, columns: ranges.Columns, spark: SparkSession) -> ranges.Columns:
+    (source,) = flow.sources
+    asked = [quoted_name(name) for name in passed.computed]
+    transforms = (*source.transforms, *flow.transforms)
+    needed = columns_needed(spark, lambda df: through(transforms, df).select(asked), columns.schema)
+    return replace(columns, needed=needed)
 
 
 def _judged_when_read(flow: Flow, spark: SparkSession) -> bool:

@@ -43,7 +43,16 @@ from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
 from headrace.views.contract import CHANGE
 
-__all__ = ["Checked", "Transform", "check_transform", "columns_needed", "has_exchange", "passes", "sample_rows"]
+__all__ = [
+    "Checked",
+    "Transform",
+    "check_transform",
+    "columns_needed",
+    "has_exchange",
+    "origins",
+    "passes",
+    "sample_rows",
+]
 
 Transform = Callable[[DataFrame], DataFrame]
 Row = tuple[str, ...]
@@ -135,21 +144,26 @@ def passes(
 ) -> bool:
     """Whether columns of a batch of `schema` come through a query as they are; those of `untouched` also without being
     part of anything else. False where its plan does not tell."""
+    try:
+        found = origins(spark, query, schema)
+    except PySparkException:  # it names all columns that there are
+        return False
+    if any(found.get(name) != name for name in (*as_they_are, *untouched)):
+        return False
+    return not columns_needed(spark, lambda df: query(df).drop(*untouched), schema) & {*untouched}
+
+
+def origins(spark: SparkSession, query: Transform, schema: StructType) -> dict[str, str]:
+    """A column of a query's result -> the column of a batch of `schema` that it is, whole and unchanged, as far as the
+    plan tells."""
     with _whole_plans(spark):
-        try:
-            out = query(_probe(spark, schema, None))
-            names = out.schema.names
-        except PySparkException:  # it names all columns that there are
-            return False
-        plan, _ = _explained(out, out.schema, schema, ())
-        traced = outputs(plan)
-        if traced is None or len(traced) != len(names):
-            return False
-        origins = {name: "" if each.opaque else each.origin for name, each in zip(names, traced, strict=True)}
-        if any(origins.get(name) != name for name in (*as_they_are, *untouched)):
-            return False
-        rest = out.drop(*untouched).select(F.struct("*").alias("row"))
-        return not columns_read(optimized(_explain(rest)), schema.names) & {*untouched}
+        out = query(_probe(spark, schema, None))
+        traced = outputs(_explained(out, out.schema, schema, ())[0])
+    if traced is None or len(traced) != len(out.schema):
+        return {}
+    found = {field.name: each.origin for field, each in zip(out.schema, traced, strict=True) if not each.opaque}
+    kinds = {field.name: field.dataType for field in schema}
+    return {name: of for name, of in found.items() if of and kinds.get(of) == out.schema[name].dataType}
 
 
 def has_exchange(spark: SparkSession, df: DataFrame) -> bool:

@@ -90,6 +90,13 @@ class FlowQuery:
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         if self.compiled.arrow is not None and rows <= self.driver_rows:
             return self._on_driver(planned)
+        found = self._by_spark(planned, rows)
+        if self.compiled.passed is None:
+            return found
+        ((name, chosen),) = planned.items()
+        return self.compiled.passed.joined(found, self.compiled.columns[name], chosen)
+
+    def _by_spark(self, planned: Planned, rows: int) -> pa.Table:
         count = 1 if rows <= self.one_task_rows else self._tasks()
         tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
         plan = self._plan(count)
@@ -177,6 +184,8 @@ class FlowQuery:
         df = self._transformed(readers, together=count == 1)
         if self._flow.dedup is not None:
             df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
+        if self.compiled.passed is not None:
+            return df.select([quoted_name(name) for name in self.compiled.passed.computed])
         if self._flow.aggregates is None:
             return df
         return partial_rows(self._flow, self._judged(df, self.compiled.judged_behind), self._time())

@@ -234,6 +234,12 @@ def whole(columns: Columns) -> Columns:
     return replace(columns, needed=frozenset(columns.schema.names) - {*JUDGED}, then=None)
 
 
+def only(columns: Columns, needed: frozenset[str]) -> Columns:
+    """The same for these columns of records, and no others."""
+    kept = StructType([field for field in columns.schema if field.name in needed])
+    return replace(columns, schema=kept, needed=needed, then=None)
+
+
 Task = list[Range]
 """What one task reads, in this order."""
 

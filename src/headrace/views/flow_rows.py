@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.errors import UnknownView, ViewsDamaged
 from headrace.horizon import dropped_us
 from headrace.position import Position
-from headrace.views import versions
+from headrace.views import staged, versions
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.values import text_of_us, us_of
@@ -252,20 +252,28 @@ def reader_of(db: sqlite3.Connection, spec: FlowSpec) -> Reader:
     return Reader(flow, spec.sources, ids, read, spec.writes, found)
 
 
-def put_out(db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing]) -> None:
+def put_out(
+    db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing], files: Sequence[str | None] = ()
+) -> None:
+    """`files`: of the first of them, the names of files that have the rows already."""
     there = "SELECT coalesce(max(number) + 1, 0) FROM _outbox WHERE flow = ? AND sequence = ?"
     (first,) = db.execute(there, (flow, sequence)).fetchone()
-    for number, each in enumerate(outgoing, start=first):
+    for (number, each), file in zip_longest(enumerate(outgoing, start=first), files):
         found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
         (base,) = found.fetchone() or (0,)
-        sink = pa.BufferOutputStream()
-        packed = pa.ipc.IpcWriteOptions(compression="zstd" if each.rows.num_rows >= MANY else None)
-        with pa.ipc.new_stream(sink, each.rows.schema, options=packed) as writer:
-            writer.write_table(each.rows)
-        body = sink.getvalue().to_pybytes()
+        body = _stream(each.rows) if file is None else staged.named(file)
         db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body))
         carried = (flow, each.target, base + each.rows.num_rows)
         db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    packed = pa.ipc.IpcWriteOptions(compression="zstd" if rows.num_rows >= MANY else None)
+    with pa.ipc.new_stream(sink, rows.schema, options=packed) as writer:
+        writer.write_table(rows)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
 def not_kept(db: sqlite3.Connection, spec: FlowSpec, commit: Commit | None = None) -> int | None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
-from headrace.views import feeding, merging, versions, watchers
+from headrace.views import feeding, merging, staged, versions, watchers
 from headrace.views.contract import (
     Commit,
     Emit,
@@ -80,7 +80,9 @@ class SqliteViews(ViewsFile):
                 "UPDATE _flows SET epoch = ?, spec = ?, pid = ?, host = ?, started_at = ? WHERE flow = ?",
                 (next_epoch(db), text, os.getpid(), socket.gethostname(), now(), spec.name),
             )
-            return state_of(db, spec.name)  # inside: a moment later it may be somebody else's
+            state = state_of(db, spec.name)  # inside: a moment later it may be somebody else's
+            staged.sweep(self.path.parent, spec.name, staged.names(db))
+            return state
 
     def refuse_changed(self, spec: FlowSpec) -> None:
         """What `begin` would say of the flow, without beginning it."""
@@ -132,6 +134,9 @@ class SqliteViews(ViewsFile):
                 dropped.append(before)
             for name in (*(spec.name for spec in dropped), *versions.found_beside(db, flow)):
                 self._drop(db, self._known(db, name))
+            known = staged.names(db)
+        for spec in dropped:
+            staged.sweep(self.path.parent, spec.name, known)
         fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
         return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
 
@@ -270,13 +275,19 @@ class SqliteViews(ViewsFile):
                 "(SELECT relayed FROM _flows WHERE flow = ?1) ORDER BY sequence, number",
                 (flow,),
             ).fetchall()
-        return [Waiting(row[0], row[1], row[2], pa.ipc.open_stream(row[3]).read_all()) for row in found]
+        return [Waiting(row[0], row[1], row[2], self._rows_out(row[3])) for row in found]
+
+    def _rows_out(self, body: bytes) -> pa.Table:
+        name = staged.name_in(body)
+        return pa.ipc.open_stream(body).read_all() if name is None else staged.read(self.path.parent, name)
 
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None:
         """As a commit does that says so: for a flow that has nothing to commit."""
         with self._writing() as db:
             self._check(db, flow, flow.sequence)
+            gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, relayed)
             settle(db, self._known(db, flow.name), relayed, written)
+        staged.remove(self.path.parent, gone)
 
     def filters(self, flow: str) -> list[Filtered]:
         """What the flow has seen."""
@@ -368,6 +379,24 @@ class SqliteViews(ViewsFile):
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
         """Makes the change, all of it or nothing. Fenced, or in conflict, nothing is changed."""
+        home = self.path.parent
+        large = [each.rows.num_rows >= staged.ROWS_MIN for each in commit.outgoing]
+        files = [
+            staged.put(home, flow.name, each.rows) if is_large else None
+            for each, is_large in zip(commit.outgoing, large, strict=True)
+        ]
+        try:
+            state, gone = self._apply(flow, commit, files)
+        except BaseException:
+            staged.remove(home, [file for file in files if file is not None])
+            raise
+        staged.remove(home, gone)
+        self._give_back_for(TIME_SHARE * state.held_seconds)
+        self._checkpoint_if_due()
+        return state
+
+    def _apply(self, flow: FlowState, commit: Commit, files: Sequence[str | None]) -> tuple[FlowState, list[str]]:
+        """In one transaction; the flow as it is then, and the names of files that the outbox has no more."""
         with self._writing() as db:
             began = time.monotonic()
             reach("view.begun")
@@ -375,6 +404,7 @@ class SqliteViews(ViewsFile):
             closed = text(commit.closed_us)
             watched = watchers.record(db, flow.name, commit.closed_us)
             spec = self._known(db, flow.name)
+            gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, commit.relayed)
             settle(db, spec, commit.relayed, commit.written)
             outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
             spec = self._widen(db, spec)
@@ -382,17 +412,14 @@ class SqliteViews(ViewsFile):
                 watched.merged()
             reach("view.merged")
             note(db, flow.name, commit, closed)
-            put_out(db, flow.name, commit.sequence, outgoing)
+            put_out(db, flow.name, commit.sequence, outgoing, files)
             if watched is not None:
                 assert spec.view is not None
                 watched.keep(commit.sequence + 1, spec.view)
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
-        state = replace_spec(state, held_seconds=time.monotonic() - began)
-        self._give_back_for(TIME_SHARE * state.held_seconds)
-        self._checkpoint_if_due()
-        return state
+        return replace_spec(state, held_seconds=time.monotonic() - began), gone
 
     def _widen(self, db: sqlite3.Connection, spec: FlowSpec) -> FlowSpec:
         """Notes which columns have a sum, for the first time, that does not fit their type."""
