@@ -1,5 +1,5 @@
-"""Copies a home while it is in use: views first, then the log's index, then the bytes of the data files that this index
-knows. In that order, because what is copied later may be newer: a log may be ahead of its views, never behind. Bytes
+"""Copies a home while it is in use: views first, with the files of rows that wait to go out, then the log's index, then
+the bytes of the data files that this index knows. In that order, because what is copied later may be newer: a log may be ahead of its views, never behind. Bytes
 behind what the index knows are left out, because they would tell of commits that the copy does not have.
 
     python backup.py .headrace backup-of-monday
@@ -26,14 +26,18 @@ def backup(home: Path, target: Path) -> None:
     target.mkdir(mode=0o700)  # refuses one that is there
     (target / "data").mkdir(mode=0o700)
     if (home / "views.db").exists():
-        copied(home / "views.db", target / "views.db").close()
+        (target / "outbox").mkdir(mode=0o700)
+        with contextlib.closing(copied(home / "views.db", target / "views.db")) as views:
+            waiting = "SELECT CAST(rows AS TEXT) FROM _outbox WHERE substr(rows, 1, 5) = CAST('file ' AS BLOB)"
+            for (name,) in views.execute(waiting).fetchall():
+                shutil.copyfile(home / "outbox" / name[5:], target / "outbox" / name[5:])
     with contextlib.closing(copied(home / "log.db", target / "log.db")) as index:
         for name, committed in index.execute("SELECT name, committed FROM files").fetchall():
             with open(home / "data" / name, "rb") as source, open(target / "data" / name, "wb") as copy:
                 shutil.copyfileobj(source, copy)
                 copy.truncate(committed)
-    for file in (target / "views.db", target / "log.db", *(target / "data").iterdir()):
-        if file.exists():
+    for file in target.rglob("*"):
+        if file.is_file():
             file.chmod(0o600)
 
 
@@ -42,5 +46,5 @@ if __name__ == "__main__":
         raise SystemExit("usage: backup.py HOME TARGET")
     try:
         backup(Path(sys.argv[1]), Path(sys.argv[2]))
-    except FileNotFoundError as error:  # upkeep removed a file meanwhile
+    except FileNotFoundError as error:  # upkeep removed a file meanwhile, or its rows have arrived
         raise SystemExit(f"{error}: remove {sys.argv[2]} and try again") from None
