@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,6 +69,18 @@ def test_a_commit_that_fails_leaves_no_file(tmp_path: Path) -> None:
         finally:
             failpoints.disarm()
         assert files(tmp_path) == [] and store.outbox("clicks") == []
+
+
+def test_a_backup_has_the_files(tmp_path: Path) -> None:
+    backup = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "backup.py"))["backup"]
+    hr.open_log(tmp_path / "home").close()
+    with SqliteViews(tmp_path / "home") as store:
+        state = store.begin(counting())
+        store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
+        backup(tmp_path / "home", tmp_path / "copy")
+    with SqliteViews(tmp_path / "copy") as store:
+        assert [each.rows for each in store.outbox("clicks")] == [LARGE]
+    assert [each.stat().st_mode & 0o777 for each in files(tmp_path / "copy")] == [0o600]
 
 
 def test_a_file_that_is_gone_is_damage(tmp_path: Path) -> None:
