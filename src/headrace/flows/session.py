@@ -85,7 +85,7 @@ def make(app: str, spark: Any, home: Path, *, outlives_home: bool = False) -> tu
             if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
                 raise _not_started(error, home) from error
             raise
-    if (context := _context(session)) is not None:
+    if (context := context_of(session)) is not None:
         context.setLogLevel("ERROR")
         if not running:
             _ignore_sigterm(context)
@@ -140,7 +140,7 @@ def _say_errors_once() -> None:
 
 def lent(spark: SparkSession) -> tuple[int, str] | None:
     """How another process on this machine gets to the session's JVM; None over Spark Connect."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is None:
         return None
     known = context._gateway.gateway_parameters  # type: ignore[union-attr]
@@ -167,7 +167,7 @@ def borrowed(port: int, token: str) -> SparkSession:
 # -- what a session can be asked, over Spark Connect too ---------------------------------------------
 
 
-def _context(spark: SparkSession) -> SparkContext | None:
+def context_of(spark: SparkSession) -> SparkContext | None:
     """A session of Spark Connect has none: its JVM is elsewhere."""
     try:
         return spark.sparkContext
@@ -182,18 +182,18 @@ def has_context(spark: SparkSession) -> bool:
 
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once, as far as the session tells."""
-    context = _context(spark)
+    context = context_of(spark)
     return context.defaultParallelism if context is not None else os.cpu_count() or 1
 
 
 def workers_are_here(spark: SparkSession) -> bool:
-    context = _context(spark)
+    context = context_of(spark)
     return context is not None and str(context.master).startswith("local")
 
 
 def refuse_lost(spark: SparkSession, what: str, home: Path) -> None:
     """SparkLost if the session's JVM is gone, Closed if the session was stopped; over Spark Connect nobody can tell."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is None:
         return
     try:
@@ -231,7 +231,7 @@ def _answers(spark: SparkSession) -> bool:
 
 def cancel(spark: SparkSession) -> None:
     """Whatever runs is given up."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is not None:
         context.cancelAllJobs()
     else:
@@ -241,28 +241,28 @@ def cancel(spark: SparkSession) -> None:
 def failed_tasks(spark: SparkSession, run: Callable[[], object], tasks: int) -> dict[int, str]:
     """Runs a job of so many tasks: number -> error of each that failed at first. None, if it is not known: over Spark
     Connect, and where a task that fails is not run again."""
-    context = _context(spark)
+    context = context_of(spark)
     if context is None:
         return {}
-    group = uuid.uuid4().hex
-    context.setJobGroup(group, "headrace looks for records that break the program")
+    tag = f"headrace-search-{uuid.uuid4().hex}"
+    context.addJobTag(tag)  # not a job group: the thread may have one of its own
     try:
         run()
-        return _errors_of_tasks(context, group, tasks)
+        return _errors_of_tasks(context, tag, tasks)
     except Exception:  # Spark's own records of its tasks are not for everybody: they may look otherwise tomorrow
         return {}
     finally:
-        context._jsc.clearJobGroup()
+        context.removeJobTag(tag)
 
 
-def _errors_of_tasks(context: SparkContext, group: str, tasks: int) -> dict[int, str]:
+def _errors_of_tasks(context: SparkContext, tag: str, tasks: int) -> dict[int, str]:
     scala = context._jsc.sc()
     scala.listenerBus().waitUntilEmpty()
     status, states = scala.statusStore(), context._jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr]
     failed = context._jvm.java.util.ArrayList()  # type: ignore[union-attr]
     failed.add(states.TaskStatus.FAILED)
     tracker, out = context.statusTracker(), {}
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    jobs = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
     for stage in (stage for job in jobs if job is not None for stage in job.stageIds):
         known = tracker.getStageInfo(stage)
         if known is None or known.numTasks != tasks:

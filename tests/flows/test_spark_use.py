@@ -1,0 +1,109 @@
+"""How much of Spark a flow uses: its numbers are those that Spark's own status tracker gives for the thread's group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import InheritableThread
+
+from headrace.flows import session
+from headrace.flows.spark_use import SparkUse
+
+
+@pytest.fixture
+def group(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """What a user may have set for this thread."""
+    spark.sparkContext.setJobGroup(request.node.name, "as it was")
+    yield request.node.name
+    spark.sparkContext._jsc.clearJobGroup()
+
+
+def told(spark: Any, group: str) -> tuple[int, int]:
+    """Jobs and tasks of the group, by another way than the one that is tested."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(number) for job in jobs for number in job.stageIds]
+    return len(jobs), sum(stage.numCompletedTasks + stage.numFailedTasks for stage in stages)
+
+
+def broken(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise ValueError("this record breaks the program")
+
+
+def actions(spark: Any) -> list[Callable[[], object]]:
+    numbers = spark.range(300, numPartitions=3)
+    grouped = numbers.selectExpr("id % 7 as k").groupBy("k").count()
+    joined = numbers.join(grouped.hint("broadcast"), numbers.id == grouped.k)
+    return [numbers.toArrow, grouped.toArrow, joined.toArrow, spark.createDataFrame([(1,)], "x int").limit(0).toArrow]
+
+
+def test_an_action_counts_the_jobs_and_tasks_that_spark_ran(spark: Any, group: str) -> None:
+    use = SparkUse()
+    for action in actions(spark):
+        use.run(spark, action)
+        assert (use.jobs, use.tasks) == told(spark, group)
+    assert (use.jobs, use.tasks) == told(spark, group)  # a second look counts nothing twice
+    assert use.jobs > 3  # a broadcast is a job of its own
+    assert use.seconds > 0
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == group
+    assert not spark.sparkContext.getLocalProperty("spark.job.tags")
+
+
+def test_an_action_that_fails_counts(spark: Any, group: str) -> None:
+    use, bad = SparkUse(), spark.range(2, numPartitions=1).mapInArrow(broken, "id long")
+    with pytest.raises(Exception, match="breaks the program"):
+        use.run(spark, bad.toArrow)
+    assert (use.jobs, use.tasks) == told(spark, group)
+    assert use.jobs == 1 and use.tasks >= 1
+
+
+def test_the_search_for_bad_records_counts_and_leaves_the_users_group(spark: Any, group: str) -> None:
+    use, good = SparkUse(), spark.range(4, numPartitions=2)
+    save = good.write.format("noop").mode("overwrite").save
+    assert use.run(spark, lambda: session.failed_tasks(spark, save, 2)) == {}
+    assert (use.jobs, use.tasks) == told(spark, group) == (1, 2)
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == group
+    assert spark.sparkContext.getLocalProperty("spark.job.description") == "as it was"
+
+
+def test_threads_that_share_it_lose_nothing(spark: Any) -> None:
+    use, one = SparkUse(), spark.range(10, numPartitions=2).selectExpr("id + 1")
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(use.run, spark, one.toArrow) for _ in range(24)]:
+            each.result()
+    assert (use.jobs, use.tasks) == (24, 48)
+
+
+def test_a_job_that_outlives_its_action_is_counted_when_it_ends(spark: Any, tmp_path: Path) -> None:
+    use, release = SparkUse(), tmp_path / "release"
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        while not release.exists():
+            time.sleep(0.01)
+        return batches
+
+    slow = InheritableThread(target=spark.range(1, numPartitions=1).mapInArrow(waits, "id long").toArrow)
+    use.run(spark, slow.start)
+    tracker = spark.sparkContext.statusTracker()
+    while not tracker.getActiveJobsIds():
+        assert slow.is_alive()
+    use.run(spark, spark.range(1, numPartitions=1).selectExpr("id + 1").toArrow)
+    assert (use.jobs, use.tasks) == (1, 1)
+    release.touch()
+    slow.join()
+    assert (use.jobs, use.tasks) == (2, 2)
+
+
+def test_without_a_context_an_action_is_one_job_of_unknown_tasks() -> None:
+    use = SparkUse()
+    assert use.run(object(), lambda: 7) == 7  # type: ignore[arg-type]  # as a session of Spark Connect has none
+    use.folded_on_driver()
+    assert (use.jobs, use.tasks, use.on_driver) == (1, 0, 1)
