@@ -29,6 +29,7 @@ from headrace.flows.partials import column_of, partial_rows
 from headrace.flows.plan_check import has_exchange
 from headrace.flows.poison import culprits
 from headrace.flows.repeats import HASH
+from headrace.flows.spark_use import SparkUse
 from headrace.schema import quoted_name
 from headrace.windows import Session
 
@@ -66,6 +67,7 @@ class FlowQuery:
     def __init__(self, compiled: Compiled, spark: SparkSession, prepared: _Prepared | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._prepared = prepared or _Prepared()
+        self.use = SparkUse()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
         """The same over the same flow of another log; None if it is not the same."""
@@ -108,10 +110,12 @@ class FlowQuery:
     def _on_driver(self, planned: Planned) -> pa.Table:
         columns = self.compiled.columns
         found = [batch for name, chosen in planned.items() for batch in ranges.read_on_driver(columns[name], chosen)]
+        self.use.folded_on_driver()
         return pa.Table.from_batches(found, self.compiled.arrow)
 
     def _collect(self, df: DataFrame) -> pa.Table:
-        return df.toArrow()
+        """Every Spark job of a batch is run here."""
+        return self.use.run(self.spark, df.toArrow)
 
     def _tasks(self) -> int:
         """For each topic: as many in all as there are cores."""
