@@ -132,7 +132,7 @@ class FlowQuery:
             return self._prepared.plans[count]
 
     def _made(self, count: int) -> DataFrame | None:
-        if not session.has_context(self.spark):
+        if session.context_of(self.spark) is None:  # jobs have no properties of their own there
             return None
         readers = dict.fromkeys(self.compiled.columns, lambda columns: ranges.read_assigned(self.spark, columns, count))
         df = self._query(readers, count)

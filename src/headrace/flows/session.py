@@ -175,11 +175,6 @@ def context_of(spark: SparkSession) -> SparkContext | None:
         return None
 
 
-def has_context(spark: SparkSession) -> bool:
-    """Whether jobs can be given properties of their own: not over Spark Connect."""
-    return _context(spark) is not None
-
-
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once, as far as the session tells."""
     context = context_of(spark)
