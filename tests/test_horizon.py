@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.horizon import Horizon, Partition, dropped_us, frontier, reach
+from headrace.windows import ending
 
 IDLE, ABSENT = 30, 60
 
@@ -70,11 +71,11 @@ def test_silence_only_ever_moves_the_frontier_on(found: list[Partition], idle: i
 @pytest.mark.parametrize(
     ("horizon", "final", "unchanged", "told"),
     [
-        (Horizon("fixed", 10, grace_us=3, within_us=5), 97, 92, 97),
-        (Horizon("calendar", 0), 100, 100, 100),
-        (Horizon("sliding", 10, grace_us=3, within_us=5), 96, 91, 97),  # its end, 96, is before 97
-        (Horizon("session", 10, grace_us=3, within_us=5), 86, 72, 87),
-        (Horizon(None, 0, grace_us=3), 97, 97, 97),
+        (Horizon(ending("fixed", 10), grace_us=3, within_us=5), 97, 92, 97),
+        (Horizon(ending("calendar", 0)), 100, 100, 100),
+        (Horizon(ending("sliding", 10), grace_us=3, within_us=5), 96, 91, 97),  # its end, 96, is before 97
+        (Horizon(ending("session", 10), grace_us=3, within_us=5), 86, 72, 87),
+        (Horizon(None, grace_us=3), 97, 97, 97),
     ],
 )
 def test_what_windows_make_of_it(horizon: Horizon, final: int, unchanged: int, told: int) -> None:
@@ -85,18 +86,18 @@ def test_what_windows_make_of_it(horizon: Horizon, final: int, unchanged: int, t
 
 def test_results_are_told_by_when_their_windows_begin() -> None:
     """[90, 100) is final; of calendars and sessions nobody knows."""
-    assert Horizon("fixed", 10).written_us(100) == 91
-    assert Horizon("sliding", 10).written_us(100) == 90  # it ends at 99, and is final
-    assert Horizon("session", 10).written_us(100) is Horizon("calendar", 0).written_us(100) is None
+    assert Horizon(ending("fixed", 10)).written_us(100) == 91
+    assert Horizon(ending("sliding", 10)).written_us(100) == 90  # it ends at 99, and is final
+    assert Horizon(ending("session", 10)).written_us(100) is Horizon(ending("calendar", 0)).written_us(100) is None
     assert Horizon(None).written_us(100) == 100
 
 
 def test_before_the_first_year_there_is_nothing() -> None:
-    first = Horizon("session", 10, grace_us=3, within_us=10**19)
+    first = Horizon(ending("session", 10), grace_us=3, within_us=10**19)
     assert first.final_us(INSTANT_MIN_US + 13) is None and first.final_us(INSTANT_MIN_US + 14) == INSTANT_MIN_US
     assert first.unchanged_us(INSTANT_MAX_US) is None
     assert first.told_us(INSTANT_MAX_US) == INSTANT_MAX_US
-    assert Horizon("fixed", 10).written_us(INSTANT_MIN_US) is None
+    assert Horizon(ending("fixed", 10)).written_us(INSTANT_MIN_US) is None
 
 
 def test_what_is_dropped_is_old_and_final_and_unchanging() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
+from headrace.windows import Ending
 
 __all__ = ["Horizon", "Partition", "dropped_us", "frontier", "reach"]
 
@@ -49,27 +50,22 @@ def _largest(*times_us: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What a flow's windows make of a frontier and a reach. `windows`: their kind, as a view keeps them; None without.
-    `length_us`: their size, or the gap of sessions."""
+    """What a flow's windows make of a frontier and a reach. `ending`: what follows from a window's end; None without
+    windows."""
 
-    windows: str | None
-    length_us: int = 0
+    ending: Ending | None
     grace_us: int = 0
     within_us: int = 0
 
     @property
     def final_after_us(self) -> int:
-        """How far behind a window's end the frontier is when it is final. The end is part of sessions and of sliding
-        windows; what comes exactly the gap later still joins a session."""
-        own = {"session": self.length_us + 1, "sliding": 1}.get(self.windows or "", 0)
-        return own + self.grace_us
+        """How far behind a window's end the frontier is when it is final."""
+        return (self.ending or Ending()).final_after_us + self.grace_us
 
     @property
     def unchanged_after_us(self) -> int:
-        """How far behind a window's end the reach is when no record to come changes it. A record is on time for a
-        session for the gap after its own time, and may then join what ended the gap before it."""
-        own = {"session": 2 * self.length_us, "sliding": 1}.get(self.windows or "", 0)
-        return own + self.grace_us + self.within_us
+        """How far behind a window's end the reach is when no record to come changes it."""
+        return (self.ending or Ending()).unchanged_after_us + self.grace_us + self.within_us
 
     def final_us(self, frontier_us: int | None) -> int | None:
         """Windows that end by then are final; None: none is."""
@@ -82,16 +78,18 @@ class Horizon:
     def told_us(self, end_us: int | None) -> int | None:
         """For those who read a view's changes: all of an earlier time are of windows that end by then. A change's time
         is the last instant of its window."""
-        if end_us is None or self.windows not in ("session", "sliding"):
+        if end_us is None or self.ending is None or not self.ending.included:
             return end_us
         return min(end_us + 1, INSTANT_MAX_US)
 
     def written_us(self, frontier_us: int | None) -> int | None:
         """For those who read a topic of results, whose time is their window's start: all of an earlier time are final.
         None where the start does not say when a window ends."""
-        if self.windows not in ("fixed", "sliding"):
-            return None if self.windows is not None else frontier_us
-        return _before(self.final_us(frontier_us), self.length_us - 1)
+        if self.ending is None:
+            return frontier_us
+        if self.ending.length_us is None:
+            return None
+        return _before(self.final_us(frontier_us), self.ending.length_us - 1)
 
 
 def dropped_us(

@@ -18,7 +18,7 @@ from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.view import View
 from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
-from headrace.windows import CALENDAR_US_MAX, Calendar, Correct, Drop, Fixed, Late, Session, Window, drop
+from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -203,10 +203,9 @@ class Stream(_Steps):
         if flow.dedup is not None:
             flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
             return replace(self, sources=(Source(app._add_to_topic(flow, {})),), deduped=None)
-        assert isinstance(flow.window, Session)
+        assert flow.keep_us is not None, "so long repetitions are found"
         if window is not None:
-            size_us = window.size_us if isinstance(window, Fixed) else CALENDAR_US_MAX
-            needed_us = size_us + shape.grace_us + shape.late.within_us - flow.window.gap_us
+            needed_us = window.reach_us + shape.grace_us + shape.late.within_us - flow.keep_us
             late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
             flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late)
         flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
@@ -242,7 +241,7 @@ class Stream(_Steps):
             _check_over_changes(f"topic {self.sources[0].topic.name!r}", window, time, judging)
         if self.deduped is not None and time is not None:
             raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
-        if self.deduped is not None and self.deduped.records and not isinstance(window, Fixed | Calendar):
+        if self.deduped is not None and self.deduped.records and not window.aligned:
             why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
             raise InvalidArgument("window", str(window), why)
         idle_us, absent_us = duration_us(idle, argument="idle"), duration_us(absent, argument="absent")
@@ -407,13 +406,12 @@ def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapp
     if view.window is None:
         raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
     _check_over_changes(of, window, time, judging)
-    assert isinstance(window, Fixed | Calendar)
-    if isinstance(view.window, Fixed | Calendar) and window.size_us < view.window.size_us:
+    if isinstance(window, Aligned) and isinstance(view.window, Aligned) and window.longest_us < view.window.longest_us:
         raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
 
 
 def _check_over_changes(of: str, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
-    if not isinstance(window, Fixed | Calendar):
+    if not window.aligned:
         raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
     if time is not None:
         raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")

@@ -14,7 +14,7 @@ from pyspark.sql.types import NullType, StructField, StructType
 import headrace as hr
 from headrace.flows import ranges
 from headrace.flows.arrow_partials import ArrowPartials
-from headrace.flows.compile import Compiled, kept_windows
+from headrace.flows.compile import Compiled
 from headrace.flows.flow import Flow, Source
 from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.loop import Clock, FlowLoop
@@ -141,7 +141,7 @@ class Sparkless:
             own = tuple(slot.name for slot in made) if name == "mean" else (name,)
             results.append(Result(name, _RESULTS.get(name, "string"), own))
             partials += _PARTIALS[name]
-        kind, length = kept_windows(flow.window)
+        kind, length = ("fixed", None) if flow.window is None else (flow.window.kind, flow.window.kept_us)
         columns = tuple(Column(name, "int" if name == "n" else "string") for name in flow.groups)
         view = ViewSpec(
             "view", columns, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind

@@ -184,8 +184,8 @@ class Compared:
         if spec.keep_us is not None and state.frontier_us is not None:
             kept = from_us(max(state.frontier_us - spec.keep_us, INSTANT_MIN_US))
         since = max(times, default=None)
-        if since is not None and spec.windows == "session" and spec.window_us is not None:
-            since += timedelta(microseconds=spec.window_us[0])  # what is left of a session begins within the gap
+        if since is not None and spec.ending is not None:
+            since += timedelta(microseconds=spec.ending.gap_us)
         return cls(spec, since, kept)
 
     def rows(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -61,14 +61,12 @@ from headrace.views.contract import (
     Result,
     SlotColumn,
     ViewSpec,
-    WindowKind,
     change_columns,
     feed_columns,
     whole_of,
     wholes_in,
 )
 from headrace.views.values import arrow_type, check_column
-from headrace.windows import Calendar, Fixed, Session, Sliding, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -537,16 +535,15 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         else:
             own = next(slot for slot in made if slot.name == name)
             results.append(Result(name, _shown(own), (name,)))
-    kind, length = kept_windows(flow.window)
     return ViewSpec(
         flow.name,
         groups,
         tuple(slots),
         tuple(results),
-        length,
+        None if flow.window is None else flow.window.kept_us,
         flow.keep_us,
         flow.target is None,
-        windows=kind,
+        windows="fixed" if flow.window is None else flow.window.kind,
         retracts=flow.retracts,
         records=flow.records,
     )
@@ -572,21 +569,6 @@ def _check_time(flow: Flow, time: str, df: DataFrame) -> None:
     made = f"timestamp_millis({time})" if isinstance(kind, (IntegerType, LongType)) else f"to_timestamp({time})"
     why = f"flow {flow.name!r}: is {kind.simpleString()}; a window needs a timestamp. Make one in .transform(…): {made}"
     raise InvalidArgument("time", time, why)
-
-
-def kept_windows(window: Window | None) -> tuple[WindowKind, tuple[int, int] | None]:
-    """What a store has to know of windows."""
-    match window:
-        case None:
-            return "fixed", None
-        case Fixed():
-            return "fixed", (window.size_us, window.every_us)
-        case Calendar():
-            return "calendar", (0, 0)
-        case Session():
-            return "session", (window.gap_us, 0)
-        case Sliding():
-            return "sliding", (window.size_us, 0)
 
 
 def _check_arguments(flow: Flow, df: DataFrame) -> None:

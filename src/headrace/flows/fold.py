@@ -4,7 +4,6 @@ numpy only; no Spark session, no store."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +26,8 @@ from headrace.views.contract import (
     ViewSpec,
 )
 from headrace.views.exact import exact_sum, rounded
-from headrace.windows import Calendar, Fixed, Session, Sliding, Window
-
-if TYPE_CHECKING:
-    from headrace.windows.judging import Flags
+from headrace.windows import Aligned, Window
+from headrace.windows.window import Panes
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _I64 = npt.NDArray[np.int64]
@@ -54,43 +51,51 @@ def folded(
         return _slots(rows, aggregates), [LedgerRow(None, None, on_time=total)] if total else []
     timed = partials.filter(pc.is_valid(partials[PANE]))
     untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py() or 0
-    match window:
-        case Session():
-            rows, ledger = _of_sessions(timed, values, window, groups, aggregates)
-        case Sliding():
-            rows, ledger = _of_slides(timed, values, window)
-        case _:
-            rows, ledger = _of_windows(timed, values, window, groups, aggregates)
+    rows = _merged(timed, values, window, groups, aggregates)
+    ledger = _tally(timed, window) if isinstance(window, Aligned) else _of_flow(timed)
     if untimed:
         ledger.append(LedgerRow(None, None, untimed=untimed))
     return _slots(rows, aggregates), ledger
 
 
-def _of_windows(
-    timed: pa.Table, values: list[str], window: Fixed | Calendar, groups: tuple[str, ...], aggregates: Aggregates
-) -> tuple[pa.Table, list[LedgerRow]]:
-    """A row for each window of a pane; of windows that overlap, if possible one for all of the panes of a group."""
-    functions = hops.merging(timed, groups, aggregates) if isinstance(window, Fixed) else None
-    if functions is None or not isinstance(window, Fixed) or window.windows_max == 1:
-        return _in_windows(timed, values, window), _tally(timed, window)
-    kept = [hops.KEY, *(name for name in values if name not in groups)]
-    rows = hops.merged(timed, groups, functions, lambda piece: _in_windows(piece, kept, window), window.windows_max)
-    return rows, _tally(timed, window)
+def _merged(
+    timed: pa.Table, values: list[str], window: Window, groups: tuple[str, ...], aggregates: Aggregates
+) -> pa.Table:
+    """A row for each window of a pane; of windows that overlap, or grow together, if possible one for all of the panes
+    of a group."""
+    overlap, gap_us = window.windows_max > 1, window.joins_us
+    functions = hops.merging(timed, groups, aggregates) if overlap or gap_us is not None else None
+    if functions is not None and overlap:
+        kept = [hops.KEY, *(name for name in values if name not in groups)]
+        return hops.merged(timed, groups, functions, lambda some: _in_windows(some, kept, window), window.windows_max)
+    rows = _in_windows(timed, values, window)
+    if functions is not None and gap_us is not None and rows.num_rows:
+        return hops.together(rows, groups, functions, gap_us)
+    return rows
 
 
-def _in_windows(timed: pa.Table, values: list[str], window: Fixed | Calendar) -> pa.Table:
-    records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
-    carried = _carried(timed)
-    pieces = []
-    for number, held in enumerate(window.windows(_numbers(timed[PANE]))):
-        accepted = held.inside & (number >= dropped)
-        chosen = _within(timed.select(values).filter(pa.array(accepted)), held.start[accepted], held.end[accepted])
-        corrections = np.where(number >= late, 0, records) + carried
-        pieces.append(chosen.append_column("_corrections", pa.array(corrections[accepted])))
-    return pa.concat_tables(pieces)
+def _in_windows(timed: pa.Table, values: list[str], window: Window) -> pa.Table:
+    """The partial rows, once for each of their windows that they are not too late for."""
+    carried, out = _carried(timed), []
+    for piece in window.pieces(_panes(timed)):
+        chosen = piece.chosen
+        rows = _within(timed.select(values).filter(pa.array(chosen)), piece.start[chosen], piece.end[chosen])
+        for name, times in (COUNTS_FROM, piece.counts_from), (ON_TIME_FROM, piece.on_time_from):
+            if times is not None:
+                rows = rows.append_column(name, pa.array(times[chosen], pa.int64()).cast(INSTANT))
+        out.append(rows.append_column("_corrections", pa.array((piece.corrections + carried)[chosen])))
+    return pa.concat_tables(out)
 
 
-def _tally(timed: pa.Table, window: Fixed | Calendar) -> list[LedgerRow]:
+def _panes(timed: pa.Table) -> Panes:
+    """What windows are asked about. Where the first and the last record do not matter, nobody has looked."""
+    pane, dropped, late, records = (_numbers(timed[name]) for name in (PANE, DROPPED, LATE, RECORDS))
+    known = FIRST in timed.column_names
+    first, last = (_numbers(timed[name]) if known else pane for name in (FIRST, LAST))
+    return Panes(pane, dropped, late, records, first, last)
+
+
+def _tally(timed: pa.Table, window: Aligned) -> list[LedgerRow]:
     """Records by window and what became of them."""
     few = timed.group_by([PANE, DROPPED, LATE], use_threads=False).aggregate([(RECORDS, "sum")])
     records, dropped, late = (_numbers(few[name]) for name in (f"{RECORDS}_sum", DROPPED, LATE))
@@ -103,35 +108,11 @@ def _tally(timed: pa.Table, window: Fixed | Calendar) -> list[LedgerRow]:
     return [LedgerRow(start, end, *each) for (start, end), each in sorted(counts.items())]
 
 
-def _of_sessions(
-    timed: pa.Table, values: list[str], window: Session, groups: tuple[str, ...], aggregates: Aggregates
-) -> tuple[pa.Table, list[LedgerRow]]:
-    """A row for each pane, from its first record to its last, or if possible for each session of the batch: the store
-    joins them. What became of the records is told of the flow: which session they are part of may change."""
+def _of_flow(timed: pa.Table) -> list[LedgerRow]:
+    """What became of the records, told of the flow: which window they are part of may change, or they are part of many.
+    Each is told as what it is for the window that ends with it."""
     records, dropped, late = (_numbers(timed[name]) for name in (RECORDS, DROPPED, LATE))
-    accepted = dropped == 0
-    first, last = (_numbers(timed[name])[accepted] for name in (FIRST, LAST))
-    rows = _within(timed.select(values).filter(pa.array(accepted)), first, last)
-    rows = rows.append_column("_corrections", pa.array(np.where(late > 0, records, 0)[accepted]))
-    functions = hops.merging(timed, groups, aggregates)
-    if functions is not None and rows.num_rows:
-        rows = hops.together(rows, groups, functions, window.gap_us)
-    return rows, _of_flow(records, accepted, late == 0)
-
-
-def _of_slides(timed: pa.Table, values: list[str], window: Sliding) -> tuple[pa.Table, list[LedgerRow]]:
-    """A row for each instant and how late its records were: from when on they count, and count as on time. The store
-    makes windows of them. A record is told as what it is for the window that ends with it."""
-    at, records, dropped, late = (_numbers(timed[name]) for name in (PANE, RECORDS, DROPPED, LATE))
-    counts = dropped <= window.size_us
-    rows = _within(timed.select(values).filter(pa.array(counts)), (at - window.size_us)[counts], at[counts])
-    for name, times in (COUNTS_FROM, at + dropped), (ON_TIME_FROM, at + late):
-        rows = rows.append_column(name, pa.array(times[counts], pa.int64()).cast(INSTANT))
-    rows = rows.append_column("_corrections", pa.array(records[counts]))
-    return rows, _of_flow(records, dropped == 0, late == 0)
-
-
-def _of_flow(records: _I64, accepted: Flags, on_time: Flags) -> list[LedgerRow]:
+    accepted, on_time = dropped == 0, late == 0
     counts = [int(records[kind].sum()) for kind in (on_time, accepted & ~on_time, ~accepted)]
     return [LedgerRow(None, None, *counts)] if any(counts) else []
 
@@ -146,22 +127,10 @@ def dropped_records(dropped: pa.Table, window: Window) -> pa.Table:
     """Dropped records, each with the stretch of the windows that it was too late for, with how many they are, and of
     how many others it is part. Of a session or a sliding window that is the record's own; how many sliding windows it
     is part of depends on what is to come."""
-    pane, missed = _numbers(dropped[PANE]), _numbers(dropped[DROPPED])
-    plain = dropped.drop_columns([PANE, DROPPED])
-    one, none = np.ones_like(missed), np.zeros_like(missed)
-    match window:
-        case Session():
-            return _missing(_within(plain, pane, pane), one, pa.array(none))
-        case Sliding():
-            return _missing(_within(plain, pane - window.size_us, pane), one, pa.nulls(len(pane), pa.int64()))
-    held = list(window.windows(pane))
-    ends = np.stack([each.end for each in held])[missed - 1, np.arange(len(pane))]
-    counted = np.sum([each.inside for each in held], axis=0) - missed
-    return _missing(_within(plain, held[0].start, ends), missed, pa.array(counted))
-
-
-def _missing(rows: pa.Table, missed: _I64, counted: pa.Array) -> pa.Table:
-    return rows.append_column(WINDOWS_MISSED, pa.array(missed)).append_column(WINDOWS_COUNTED, counted)
+    found = window.missed(_numbers(dropped[PANE]), _numbers(dropped[DROPPED]))
+    rows = _within(dropped.drop_columns([PANE, DROPPED]), found.start, found.end)
+    counted = pa.nulls(dropped.num_rows, pa.int64()) if found.counted is None else pa.array(found.counted)
+    return rows.append_column(WINDOWS_MISSED, pa.array(found.missed)).append_column(WINDOWS_COUNTED, counted)
 
 
 def reached(partials: pa.Table) -> dict[tuple[int, int], int]:

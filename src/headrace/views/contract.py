@@ -19,6 +19,7 @@ from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
 from headrace.position import Position
+from headrace.windows import Ending, Kind, ending
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,7 @@ RECORD = "/record"
 """The one result of a flow whose results are records."""
 ROWS = "/rows"
 """How many rows a result is made of: with the last of them it goes."""
-WindowKind = Literal["fixed", "calendar", "session", "sliding", "parts"]
+WindowKind = Kind | Literal["parts"]
 """`parts`: what sliding windows are made of, for the store alone."""
 
 
@@ -109,6 +110,11 @@ class ViewSpec:
     @property
     def key(self) -> tuple[str, ...]:
         return (*WINDOW[: 1 if self.window_us else 0], *(column.name for column in self.groups))
+
+    @property
+    def ending(self) -> Ending | None:
+        """What follows from a window's end."""
+        return None if self.window_us is None else ending(self.windows, self.window_us[0])
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -218,10 +224,7 @@ class FlowSpec:
     @property
     def horizon(self) -> Horizon:
         """What its windows make of how far time has come."""
-        view = self.view
-        if view is None or view.window_us is None:
-            return Horizon(None, 0, self.grace_us, self.within_us)
-        return Horizon(view.windows, view.window_us[0], self.grace_us, self.within_us)
+        return Horizon(None if self.view is None else self.view.ending, self.grace_us, self.within_us)
 
     @property
     def writes(self) -> frozenset[str]:

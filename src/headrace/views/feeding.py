@@ -61,13 +61,12 @@ def marked(view: ViewSpec, rows: pa.Table, marks: tuple[int | None, int | None] 
     if view.records:
         return _with_mark(_unpacked(rows), marks)
     if marks is not None:
-        told_us = Horizon(view.windows).told_us
+        told_us = Horizon(view.ending).told_us
         final_us, unchanged_us = marks
         marks = told_us(final_us), told_us(unchanged_us)
     times = pa.nulls(rows.num_rows, INSTANT)
-    if view.window_us:
-        inside = 1 if view.windows in ("fixed", "calendar") else 0  # the end itself is not part of such a window
-        times = time_column(us_column(rows[WINDOW[1]]) - inside)
+    if view.ending is not None:
+        times = time_column(us_column(rows[WINDOW[1]]) - (0 if view.ending.included else 1))
     return _with_mark(rows.append_column(AT, times), marks)
 
 

@@ -1,25 +1,30 @@
 """Windows: which stretches of event time a record belongs to, and for which of them it is on time. Pure; microseconds
 since the epoch; knows no Spark, no store and no clock.
 
-One file for each kind. All judge a record by itself, from its time and the progress of its partition. A record's
-windows begin and end at most `reach_us` from its time. `horizon` says when a window is final, and when it can no longer
-change."""
+One file for each kind, and `window` for what is asked of all of them. All judge a record by itself, from its time and
+the progress of its partition. A record's windows begin and end at most `reach_us` from its time. `horizon` says when a
+window is final, and when it can no longer change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
-from headrace.windows.calendars import CALENDAR_US_MAX, Calendar, calendar
+from headrace.windows.calendars import Calendar, calendar
 from headrace.windows.fixed import Fixed, hopping, tumbling
 from headrace.windows.late import Correct, Drop, Late, correct, drop
 from headrace.windows.sessions import Session, session
 from headrace.windows.slides import Sliding, sliding
+from headrace.windows.window import Aligned, Ending, Kind, Window
 
 __all__ = [
-    "CALENDAR_US_MAX",
+    "Aligned",
     "Calendar",
     "Correct",
     "Drop",
+    "Ending",
     "Fixed",
+    "Kind",
     "Late",
     "Session",
     "Sliding",
@@ -27,6 +32,7 @@ __all__ = [
     "calendar",
     "correct",
     "drop",
+    "ending",
     "hopping",
     "session",
     "sliding",
@@ -34,7 +40,12 @@ __all__ = [
     "tumbling",
 ]
 
-Window = Fixed | Calendar | Session | Sliding
+_ENDINGS: dict[str, Callable[[int], Ending]] = {each.kind: each.ending for each in (Fixed, Calendar, Session, Sliding)}
+
+
+def ending(kind: str, length_us: int) -> Ending:
+    """What follows from the end of a window that a store keeps so: `window.kind`, and the first of `window.kept_us`."""
+    return _ENDINGS[kind](length_us)
 
 
 def timed_us(window: Window) -> tuple[int, int]:

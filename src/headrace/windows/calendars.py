@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from headrace.durations import INSTANT_MAX_US
 from headrace.errors import InvalidArgument, nearest
 from headrace.windows.judging import Held, Judged
+from headrace.windows.window import Aligned, Ending
 
 if TYPE_CHECKING:
     from headrace.windows.judging import I64
@@ -29,15 +30,27 @@ _SECOND, _MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class Calendar(Aligned):
     unit: Unit
     timezone: str
 
-    reach_us = CALENDAR_US_MAX
+    kind = "calendar"
+
+    @staticmethod
+    def ending(_: int) -> Ending:
+        return Ending()
 
     @property
-    def size_us(self) -> int:
-        """Of the longest, but for an hour that is shown twice."""
+    def reach_us(self) -> int:
+        return CALENDAR_US_MAX
+
+    @property
+    def kept_us(self) -> tuple[int, int]:
+        """No length: a day has 23 hours, or 25."""
+        return 0, 0
+
+    @property
+    def longest_us(self) -> int:
         return {"day": 1, "week": 7, "month": 31}[self.unit] * DAY_US
 
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.durations import Duration, duration_us, format_duration
 from headrace.errors import InvalidArgument
 from headrace.windows.judging import Held, Judged
+from headrace.windows.window import Aligned, Ending
 
 if TYPE_CHECKING:
     from headrace.windows.judging import I64
@@ -21,15 +22,29 @@ WINDOWS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Aligned):
     """`tumbling` or `hopping`."""
 
     size_us: int
     every_us: int
 
+    kind = "fixed"
+
+    @staticmethod
+    def ending(size_us: int) -> Ending:
+        return Ending(length_us=size_us)
+
     @property
     def reach_us(self) -> int:
         return self.size_us
+
+    @property
+    def longest_us(self) -> int:
+        return self.size_us
+
+    @property
+    def kept_us(self) -> tuple[int, int]:
+        return self.size_us, self.every_us
 
     @property
     def pane_us(self) -> int:
@@ -37,7 +52,6 @@ class Fixed:
 
     @property
     def windows_max(self) -> int:
-        """The most windows one record belongs to."""
         return -(-self.size_us // self.every_us)
 
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
@@ -54,7 +68,6 @@ class Fixed:
         return Judged(pane, late if within_us == 0 else ended(progress - grace_us - within_us), late)
 
     def windows(self, pane: I64) -> Iterator[Held]:
-        """The panes' first windows, their second ones, …"""
         first, count = self._windows_of(pane)
         for number in range(self.windows_max):
             start = first + number * self.every_us

@@ -28,3 +28,26 @@ class Held(NamedTuple):
     start: I64
     end: I64
     inside: Flags
+
+
+class Piece(NamedTuple):
+    """One window for each partial row that is `chosen`, and how many of its records correct it. `counts_from`,
+    `on_time_from`: of sliding windows, which the store makes of instants: from which end on the records count, and
+    count as on time."""
+
+    chosen: Flags
+    start: I64
+    end: I64
+    corrections: I64
+    counts_from: I64 | None = None
+    on_time_from: I64 | None = None
+
+
+class Missed(NamedTuple):
+    """Of each dropped record: the stretch of the windows that it was too late for, how many these are, and in how many
+    others it counts; None where that depends on what is to come."""
+
+    start: I64
+    end: I64
+    missed: I64
+    counted: I64 | None

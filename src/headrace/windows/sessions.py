@@ -6,21 +6,42 @@ found before, are joined where they are at most the gap apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.durations import Duration, duration_us, format_duration
-from headrace.windows.judging import Judged
+from headrace.windows.judging import Judged, Missed, Piece
+from headrace.windows.window import Ending, Panes, Window
 
 if TYPE_CHECKING:
     from headrace.windows.judging import I64, Flags
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(Window):
     gap_us: int
 
-    reach_us = 0
+    kind = "session"
+    aligned = False
+
+    @staticmethod
+    def ending(gap_us: int) -> Ending:
+        """What comes exactly the gap behind the end still joins. A record is on time for the gap after its own time,
+        and may then join what ended the gap before it."""
+        return Ending(gap_us + 1, 2 * gap_us, included=True, gap_us=gap_us)
+
+    @property
+    def reach_us(self) -> int:
+        return 0
+
+    @property
+    def joins_us(self) -> int:
+        return self.gap_us
+
+    @property
+    def kept_us(self) -> tuple[int, int]:
+        return self.gap_us, 0
 
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         """A record is judged as if it were a session by itself, which ends when the gap is over: whether some other is
@@ -31,6 +52,18 @@ class Session:
         late = (progress >= end).astype(np.int64)
         dropped = late if within_us == 0 else (progress >= end + within_us).astype(np.int64)
         return Judged(event - event % self.gap_us, dropped, late)
+
+    def pieces(self, panes: Panes) -> Iterator[Piece]:
+        """From the first record of a pane to its last: the store joins them."""
+        import numpy as np
+
+        corrections = np.where(panes.late > 0, panes.records, 0)
+        yield Piece(panes.dropped == 0, panes.first, panes.last, corrections)
+
+    def missed(self, pane: I64, dropped: I64) -> Missed:
+        import numpy as np
+
+        return Missed(pane, pane, np.ones_like(dropped), np.zeros_like(dropped))
 
     def __str__(self) -> str:
         return f"session({format_duration(self.gap_us)!r})"
