@@ -34,6 +34,7 @@ class Query:
     """Aggregates it does not ask for."""
     kind: str = "fixed"
     timezone: str = ""
+    offset: int = 0
 
 
 def records_of(topic: Any) -> list[Row]:
@@ -49,7 +50,7 @@ def windows_of(at: datetime, query: Query) -> Iterable[tuple[datetime, datetime]
         return
     assert query.size is not None and query.every is not None
     seconds = (at - EPOCH) / timedelta(seconds=1)
-    start = int(seconds // query.every) * query.every
+    start = int((seconds - query.offset) // query.every) * query.every + query.offset
     while start + query.size > seconds:
         yield EPOCH + timedelta(seconds=start), EPOCH + timedelta(seconds=start + query.size)
         start -= query.every

@@ -32,12 +32,14 @@ QUERIES = {
 WINDOWS = {
     "day": Query(1, None, 2, 30, ("word",), kind="calendar", timezone="Europe/London"),
     "arrow_day": Query(1, None, 0, 0, ("word",), without=FOR_SPARK, kind="calendar", timezone="Europe/London"),
+    "hopping_offset": Query(10, 4, 1, 15, ("word",), without=MERGED, offset=3),
+    "arrow_offset": Query(10, 10, 0, 15, ("word",), without=FOR_SPARK, offset=7),
     "session_correct": Query(3, None, 0, 40, ("word",), kind="session"),
     "arrow_session": Query(2, None, 0, 15, ("word",), without=FOR_SPARK, kind="session"),
     "sliding_correct": Query(5, None, 1, 20, ("word",), kind="sliding"),
     "arrow_sliding": Query(5, None, 0, 0, ("word",), without=FOR_SPARK, kind="sliding"),
 }
-"""The same for windows that are not fixed."""
+"""The same for other windows."""
 ALL = QUERIES | WINDOWS
 
 
@@ -50,7 +52,7 @@ def window_of(query: Query) -> Any:
             return hr.session(size)
         case "sliding":
             return hr.sliding(size)
-    return hr.hopping(size, every=timedelta(seconds=query.every or 0))
+    return hr.hopping(size, every=timedelta(seconds=query.every or 0), offset=timedelta(seconds=query.offset))
 
 
 def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple(QUERIES), **settings: Any) -> hr.App:

@@ -1,4 +1,4 @@
-"""Windows that are not fixed, on Spark: calendar, arrival time, session, sliding. Each view is its question over the
+"""Windows on Spark: calendar, with an offset, arrival time, session, sliding. Each view is its question over the
 whole log as one batch, whatever the cuts; what a test says of single steps has the arithmetic beside it."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def at(seconds: float) -> datetime:
 
 KINDS = {
     "calendar": ("day", "arrow_day"),
+    "offset": ("hopping_offset", "arrow_offset"),
     "session": ("session_correct", "arrow_session"),
     "sliding": ("sliding_correct", "arrow_sliding"),
 }

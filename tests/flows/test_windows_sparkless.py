@@ -135,9 +135,9 @@ def test_what_other_flows_write_may_come_from_further_back(tmp_path: Path, begun
 
 
 @few
-@given(found=records, within=st.sampled_from([0, 6]), group=st.booleans())
+@given(found=records, within=st.sampled_from([0, 6]), group=st.booleans(), offset=st.integers(0, 1))
 def test_panes_of_hopping_windows_are_merged_before_they_are_stored(
-    found: list[tuple[Any, ...]], within: int, group: bool
+    found: list[tuple[Any, ...]], within: int, group: bool, offset: int
 ) -> None:
     names = ("records", "total", "mean", "least", "most")
     groups = ("word",) if group else ()
@@ -146,7 +146,7 @@ def test_panes_of_hopping_windows_are_merged_before_they_are_stored(
         pytest.MonkeyPatch.context() as patch,
         Sparkless(
             Path(home),
-            hr.hopping("7 seconds", every="2 seconds"),
+            hr.hopping("7 seconds", every="2 seconds", offset=f"{offset} seconds"),
             groups=groups,
             within=within,
             partitions=2,
@@ -155,7 +155,7 @@ def test_panes_of_hopping_windows_are_merged_before_they_are_stored(
     ):
         patch.setattr(hops, "ROWS_MAX", 12)  # a few rows at a time
         put(flow, found)
-        asked = Query(7, 2, 0, within, groups)
+        asked = Query(7, 2, 0, within, groups, offset=offset)
         check(flow, asked)
 
 

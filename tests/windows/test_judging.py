@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.windows import Fixed, Session, Sliding
 from headrace.windows.sessions import joined
 
 times = st.integers(-50, 100)
+hour = timedelta(hours=1)
 graces = st.sampled_from([0, 3])
 withins = st.sampled_from([0, 1, 20])
 
@@ -19,10 +25,15 @@ def arrays(*columns: list[int]) -> list[np.ndarray]:
 
 
 @given(
-    st.integers(1, 12), st.integers(1, 12), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 12),
+    st.lists(st.tuples(times, times), min_size=1, max_size=8),
+    graces,
+    withins,
 )
-def test_fixed(size: int, every: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
-    window = Fixed(max(size, every), min(size, every))
+def test_fixed(size: int, every: int, offset: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
+    window = Fixed(max(size, every), min(size, every), offset % min(size, every))
     event, progress = arrays(*map(list, zip(*found, strict=True)))  # type: ignore[arg-type]
     judged = window.judged(event, progress, grace, within)
     held = list(window.windows(judged.pane))
@@ -30,7 +41,9 @@ def test_fixed(size: int, every: int, found: list[tuple[int, int]], grace: int, 
         mine = [(int(each.start[at]), int(each.end[at])) for each in held if each.inside[at]]
         starts = range(-200, 200)
         assert mine == [
-            (k, k + window.size_us) for k in starts if k % window.every_us == 0 and k <= t < k + window.size_us
+            (k, k + window.size_us)
+            for k in starts
+            if (k - offset) % window.every_us == 0 and k <= t < k + window.size_us
         ]
         assert int(judged.late[at]) == sum(p >= end + grace for _, end in mine)
         assert int(judged.dropped[at]) == sum(p >= end + grace + within for _, end in mine)
@@ -80,3 +93,26 @@ def test_far_apart_times_do_not_run_over() -> None:
     number, first, last = joined(key, start, end, 10)
     assert number.tolist() == [0, 2, 1, 2]
     assert (first.tolist(), last.tolist()) == ([-(2**62), 2**62, -(2**62)], [-(2**62), 2**62, 2**62])
+
+
+@pytest.mark.parametrize("offset", ["22 hours", "46 hours", "-2 hours", " - 2 h", -2 * hour, 22 * hour, 70 * hour])
+def test_only_where_windows_lie_matters_of_an_offset(offset: Any) -> None:
+    assert hr.tumbling("1 day", offset=offset) == hr.tumbling("1 day", offset="22 hours")
+    assert str(hr.tumbling("1 day", offset=offset)) == "tumbling('1 day', offset='22 hours')"
+    # windows that begin every 12 hours do so at 10 and 22
+    assert str(hr.hopping("1 day", every="12 hours", offset=offset)) == (
+        "hopping('1 day', every='12 hours', offset='10 hours')"
+    )
+
+
+@pytest.mark.parametrize("offset", ["0 seconds", "-0 seconds", 0 * hour, "1 day", "-7 days", 24 * hour])
+def test_an_offset_that_changes_nothing_is_none(offset: Any) -> None:
+    assert hr.tumbling("1 day", offset=offset) == hr.tumbling("1 day")
+    assert str(hr.tumbling("1 day", offset=offset)) == "tumbling('1 day')"
+
+
+@pytest.mark.parametrize("offset", ["soon", "- soon", "--1 hour", "1 month", 5, None])
+def test_an_offset_that_is_no_duration_is_refused_by_name(offset: Any) -> None:
+    with pytest.raises(hr.InvalidArgument) as refused:
+        hr.tumbling("1 day", offset=offset)
+    assert refused.value.argument == "offset"

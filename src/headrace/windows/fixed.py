@@ -1,4 +1,5 @@
-"""Fixed windows: [k * every, k * every + size), tumbling when `every` is the size, hopping when it is less.
+"""Fixed windows: [offset + k * every, offset + k * every + size), tumbling when `every` is the size, hopping when it is
+less. 0 <= offset < every: any other gives windows that one of these gives, too.
 
 An event is folded once, into its *pane*: the longest stretch that every window either holds whole or not at all. A
 pane's windows are counted from the one that ends first."""
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ class Fixed(Aligned):
 
     size_us: int
     every_us: int
+    offset_us: int = 0
 
     kind = "fixed"
 
@@ -57,7 +60,7 @@ class Fixed(Aligned):
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         import numpy as np
 
-        pane = event - event % self.pane_us
+        pane = event - (event - self.offset_us) % self.pane_us
         first, count = self._windows_of(pane)
 
         def ended(bound: I64) -> I64:
@@ -75,28 +78,42 @@ class Fixed(Aligned):
 
     def _windows_of(self, pane: I64) -> tuple[I64, I64]:
         """Where the first window that holds the pane starts, and how many there are."""
-        first = -(-(pane + self.pane_us - self.size_us) // self.every_us) * self.every_us
+        lowest = pane + self.pane_us - self.size_us
+        first = lowest + (self.offset_us - lowest) % self.every_us
         return first, (pane - first) // self.every_us + 1
 
     def __str__(self) -> str:
-        size = format_duration(self.size_us)
+        size, offset = repr(format_duration(self.size_us)), ""
+        if self.offset_us:
+            offset = f", offset={format_duration(self.offset_us)!r}"
         if self.every_us == self.size_us:
-            return f"tumbling({size!r})"
-        return f"hopping({size!r}, every={format_duration(self.every_us)!r})"
+            return f"tumbling({size}{offset})"
+        return f"hopping({size}, every={format_duration(self.every_us)!r}{offset})"
 
 
-def tumbling(size: Duration) -> Fixed:
-    """Windows of one size, one after the other, counted from 1970-01-01T00:00Z: `tumbling("1 minute")`."""
+def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Fixed:
+    """Windows of one size, one after the other, counted from 1970-01-01T00:00Z: `tumbling("1 minute")`; or from
+    `offset` after that: `tumbling("1 day", offset="6 hours")`. It may be negative, or longer than a window."""
     size_us = duration_us(size, argument="size")
-    return Fixed(size_us, size_us)
+    return Fixed(size_us, size_us, _offset_us(offset) % size_us)
 
 
-def hopping(size: Duration, *, every: Duration) -> Fixed:
-    """Windows of `size` that begin `every` so often, and overlap: `hopping("1 hour", every="5 minutes")`."""
+def hopping(size: Duration, *, every: Duration, offset: Duration = "0 seconds") -> Fixed:
+    """Windows of `size` that begin `every` so often, and overlap: `hopping("1 hour", every="5 minutes")`. `offset`: as
+    in `tumbling`."""
     size_us, every_us = duration_us(size, argument="size"), duration_us(every, argument="every")
     if every_us > size_us:
         raise InvalidArgument("every", every, f"is longer than size={size!r}: what falls between windows would be lost")
-    window = Fixed(size_us, every_us)
+    window = Fixed(size_us, every_us, _offset_us(offset) % every_us)
     if window.windows_max > WINDOWS_MAX:
         raise InvalidArgument("every", every, f"each record would be in {window.windows_max} windows of {size!r}")
     return window
+
+
+def _offset_us(offset: Duration) -> int:
+    """Microseconds of a duration that may be negative."""
+    if isinstance(offset, timedelta) and offset < timedelta(0):
+        return -duration_us(-offset, argument="offset")
+    if isinstance(offset, str) and offset.lstrip().startswith("-"):
+        return -duration_us(offset.lstrip()[1:], argument="offset", positive=False)
+    return duration_us(offset, argument="offset", positive=False)
