@@ -45,7 +45,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         [
             *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *(Rebuild, reading.Diff, versions.Counts),
-            *("tumbling", "hopping", "calendar", "session", "sliding", "correct", "drop"),
+            *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
             *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
             *("approx_quantile", "top_k", "histogram", "collect", "merge", "CHANGE", "Aggregate"),
             *("corrected_time", "clock_quality"),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.views.reading import open_views as open_views
     from headrace.windows import calendar as calendar
     from headrace.windows import correct as correct
+    from headrace.windows import cumulative as cumulative
     from headrace.windows import drop as drop
     from headrace.windows import hopping as hopping
     from headrace.windows import session as session
@@ -74,7 +75,9 @@ _HOMES = {
     "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.reading",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
-    **dict.fromkeys(("tumbling", "hopping", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"),
+    **dict.fromkeys(
+        ("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"
+    ),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
     **dict.fromkeys(("approx_count_distinct", "approx_quantile", "top_k", "histogram"), "headrace.aggregates"),
     **dict.fromkeys(("collect", "merge", "Aggregate"), "headrace.aggregates"),

@@ -227,7 +227,7 @@ class Stream(_Steps):
         a partition without records for so long moves on with the clock, from where it is. `absent`: one without records
         for so long, and for `idle`, holds nobody up."""
         if not isinstance(window, Window):
-            kinds = "hr.tumbling(…), hr.hopping(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
+            kinds = "hr.tumbling(…), hr.hopping(…), hr.cumulative(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
         if time is not None and not isinstance(time, str):
             raise InvalidArgument("time", time, "must be the name of a column; make one with .transform(…)")

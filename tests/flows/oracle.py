@@ -36,6 +36,11 @@ class Query:
     timezone: str = ""
     offset: int = 0
 
+    @property
+    def told_by(self) -> str:
+        """The column that tells windows apart: cumulative ones begin together, and end one by one."""
+        return "window_end" if self.kind == "cumulative" else "window_start"
+
 
 def records_of(topic: Any) -> list[Row]:
     columns = [*topic.schema.names, "_partition", "_offset", "_arrived_at", "_progress"]
@@ -50,6 +55,12 @@ def windows_of(at: datetime, query: Query) -> Iterable[tuple[datetime, datetime]
         return
     assert query.size is not None and query.every is not None
     seconds = (at - EPOCH) / timedelta(seconds=1)
+    if query.kind == "cumulative":
+        start = int(seconds // query.size) * query.size
+        for end in range(start + query.every, start + query.size + 1, query.every):
+            if end > seconds:
+                yield EPOCH + timedelta(seconds=start), EPOCH + timedelta(seconds=end)
+        return
     start = int((seconds - query.offset) // query.every) * query.every + query.offset
     while start + query.size > seconds:
         yield EPOCH + timedelta(seconds=start), EPOCH + timedelta(seconds=start + query.size)
@@ -72,7 +83,7 @@ Ledger = dict[Any, list[int]]
 
 
 def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Row], Ledger]:
-    """(window start, group…) -> row; window start -> [on time, corrected, dropped, untimed]."""
+    """(window, group…) -> row; window -> [on time, corrected, dropped, untimed]."""
     kept = [record for record in records if query.keep(record)]
     ledger: Ledger = defaultdict(lambda: [0, 0, 0, 0])
     members: Members = defaultdict(list)
@@ -84,10 +95,10 @@ def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Ro
             ledger[None][0] += 1
         elif record["at"] is None:
             ledger[None][3] += 1
-        elif query.kind in ("fixed", "calendar"):
+        elif query.kind in ("fixed", "calendar", "cumulative"):
             for start, end in windows_of(record["at"], query):
                 judged = verdict(record, end, query)
-                ledger[start][judged] += 1
+                ledger[end if query.told_by == "window_end" else start][judged] += 1
                 if judged < 2:
                     members[(start, end, *group)].append((record, judged))
         else:
@@ -100,10 +111,11 @@ def expected(records: list[Row], query: Query) -> tuple[dict[tuple[Any, ...], Ro
     for (start, end, *group), of_row in members.items():
         chosen_rows = [record for record, _ in of_row]
         row = {name: value for name, value in aggregates(chosen_rows).items() if name not in query.without}
-        row |= {} if query.size is None else {"window_end": end}
+        by_end = query.told_by == "window_end"
+        row |= {} if query.size is None else {"window_start": start} if by_end else {"window_end": end}
         row["_corrections"] = sum(judged for _, judged in of_row)
         row["_updated_at"] = max(record["_arrived_at"] for record in chosen_rows)
-        rows[(*(() if query.size is None else (start,)), *group)] = row
+        rows[(*(() if query.size is None else (end if by_end else start,)), *group)] = row
     return rows, dict(ledger)
 
 

@@ -34,6 +34,8 @@ WINDOWS = {
     "arrow_day": Query(1, None, 0, 0, ("word",), without=FOR_SPARK, kind="calendar", timezone="Europe/London"),
     "hopping_offset": Query(10, 4, 1, 15, ("word",), without=MERGED, offset=3),
     "arrow_offset": Query(10, 10, 0, 15, ("word",), without=FOR_SPARK, offset=7),
+    "cumulative_correct": Query(20, 5, 1, 15, ("word",), without=MERGED, kind="cumulative"),
+    "arrow_cumulative": Query(20, 4, 0, 15, ("word",), without=FOR_SPARK, kind="cumulative"),
     "session_correct": Query(3, None, 0, 40, ("word",), kind="session"),
     "arrow_session": Query(2, None, 0, 15, ("word",), without=FOR_SPARK, kind="session"),
     "sliding_correct": Query(5, None, 1, 20, ("word",), kind="sliding"),
@@ -48,6 +50,8 @@ def window_of(query: Query) -> Any:
     match query.kind:
         case "calendar":
             return hr.calendar("day", timezone=query.timezone)
+        case "cumulative":
+            return hr.cumulative(size, step=timedelta(seconds=query.every or 0))
         case "session":
             return hr.session(size)
         case "sliding":
@@ -132,7 +136,7 @@ def rows_of(app: hr.App, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def rows_in(views: Any, name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    key = (("window_start",) if ALL[name].size else ()) + ALL[name].groups
+    key = ((ALL[name].told_by,) if ALL[name].size else ()) + ALL[name].groups
     out = {}
     for row in views.to_arrow(name).to_pylist():
         values = {column: row[column] for column in row if column not in (*key, "_status")}
@@ -148,6 +152,6 @@ def ledger_of(app: hr.App, name: str) -> dict[Any, list[int]]:
 
 def ledger_in(views: Any, name: str) -> dict[Any, list[int]]:
     return {
-        row["window_start"]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
+        row[ALL[name].told_by]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
         for row in views.ledger(name).to_pylist()
     }

@@ -1,5 +1,5 @@
-"""Windows on Spark: calendar, with an offset, arrival time, session, sliding. Each view is its question over the
-whole log as one batch, whatever the cuts; what a test says of single steps has the arithmetic beside it."""
+"""Windows on Spark: calendar, with an offset, cumulative, arrival time, session, sliding. Each view is its question
+over the whole log as one batch, whatever the cuts; what a test says of single steps has the arithmetic beside it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def at(seconds: float) -> datetime:
 KINDS = {
     "calendar": ("day", "arrow_day"),
     "offset": ("hopping_offset", "arrow_offset"),
+    "cumulative": ("cumulative_correct", "arrow_cumulative"),
     "session": ("session_correct", "arrow_session"),
     "sliding": ("sliding_correct", "arrow_sliding"),
 }

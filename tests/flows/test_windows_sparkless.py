@@ -18,13 +18,18 @@ import headrace as hr
 from headrace.flows import hops
 from headrace.flows.audit import Compared, Gone, audit
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
+from headrace.windows import Cumulative
 from tests.flows.oracle import Query, expected, records_of
 from tests.flows.sparkless import AGGREGATES, Sparkless
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Nothing here is about disks, and hundreds of commits are synced."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
-WINDOWS = {"session": hr.session("4 seconds"), "sliding": hr.sliding("4 seconds")}
+WINDOWS = {
+    "session": hr.session("4 seconds"),
+    "sliding": hr.sliding("4 seconds"),
+    "cumulative": hr.cumulative("4 seconds", step="1 second"),
+}
 few = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 """Each is a log, a store and some commits."""
 
@@ -61,7 +66,7 @@ def put(flow: Sparkless, found: list[tuple[Any, ...]], *, restarts: bool = False
 
 
 def query(kind: str, grace: int, within: int, groups: tuple[str, ...] = ("word",)) -> Query:
-    return Query(4, None, grace, within, groups, kind=kind)
+    return Query(4, 1 if kind == "cumulative" else None, grace, within, groups, kind=kind)
 
 
 def wanted(flow: Sparkless, asked: Query) -> tuple[Any, Any]:
@@ -71,7 +76,7 @@ def wanted(flow: Sparkless, asked: Query) -> tuple[Any, Any]:
 
 def rows_of(flow: Sparkless) -> dict[tuple[Any, ...], dict[str, Any]]:
     out = {}
-    key = ("window_start", *flow.flow.groups)
+    key = ("window_end" if isinstance(flow.flow.window, Cumulative) else "window_start", *flow.flow.groups)
     for row in flow.views.to_arrow("view").to_pylist():
         place = tuple(row[name] for name in key)
         assert place not in out
@@ -86,10 +91,10 @@ def check(flow: Sparkless, asked: Query) -> None:
     for place, row in rows.items():
         assert found[place] == {name: row[name] for name in found[place]}, place
     assert {
-        row["window_start"]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
+        row[asked.told_by]: [row["on_time"], row["corrected"], row["dropped"], row["untimed"]]
         for row in flow.views.ledger("view").to_pylist()
     } == ledger
-    if asked.kind != "fixed":  # each record once
+    if asked.kind not in ("fixed", "cumulative"):  # each record once
         assert sum(sum(counts) for counts in ledger.values()) == len(records_of(flow.topic))
 
 
@@ -99,8 +104,8 @@ NUMBERS = ("records", "total", "mean", "least")
 
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [(kind, names) for kind in ("session", "sliding") for names in (tuple(AGGREGATES), NUMBERS)],
-    ids=["session", "session numbers", "sliding", "sliding numbers"],
+    [(kind, names) for kind in WINDOWS for names in (tuple(AGGREGATES), NUMBERS)],
+    ids=[f"{kind}{names}" for kind in WINDOWS for names in ("", " numbers")],
 )
 @few
 @given(found=records, grace=st.sampled_from([0, 2]), within=st.sampled_from([0, 6]), group=st.booleans())
@@ -159,7 +164,7 @@ def test_panes_of_hopping_windows_are_merged_before_they_are_stored(
         check(flow, asked)
 
 
-@pytest.mark.parametrize("kind", ["session", "sliding"])
+@pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize("emit", ["updates", "final"])
 @few
 @given(found=records, within=st.sampled_from([0, 6]))
@@ -180,7 +185,8 @@ def test_what_goes_out_comes_to_the_view(kind: str, emit: Any, found: list[tuple
             there[tuple(row.values())] += sign
             assert there[tuple(row.values())] in (0, 1)
         assert +there == Counter(
-            (start, row["window_end"], word, *(row[name] for name in AGGREGATES)) for (start, word), row in rows.items()
+            (row.get("window_start", at), row.get("window_end", at), word, *(row[name] for name in AGGREGATES))
+            for (at, word), row in rows.items()
         )
 
 
@@ -199,6 +205,7 @@ def test_what_is_left_of_a_session_is_not_compared() -> None:
     [
         hr.tumbling("7 days"),
         hr.hopping("1 hour", every="5 minutes"),
+        hr.cumulative("1 day", step="1 hour"),
         hr.sliding("1 hour"),
         hr.calendar("day", timezone="Asia/Tokyo"),
     ],

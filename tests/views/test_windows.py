@@ -156,7 +156,7 @@ def test_who_watches_sees_two_rows_go_and_one_come(tmp_path: Path, opened: conte
     assert changes[2:] == [("+", 0, 9, "/", 3, 3, "open")]
 
 
-@pytest.mark.parametrize("windows", ["calendar", "session", "sliding"])
+@pytest.mark.parametrize("windows", ["calendar", "cumulative", "session", "sliding"])
 def test_a_version_takes_the_place_of_another_again_and_again(tmp_path: Path, windows: Any) -> None:
     """Made beside it, switched to, and what was served is dropped for the next: all names are free again."""
     spec = spec_of(windows)
@@ -172,7 +172,7 @@ def test_a_version_takes_the_place_of_another_again_and_again(tmp_path: Path, wi
         assert len(store.rows()) == (1 if windows == "session" else number + 1)
 
 
-@pytest.mark.parametrize("windows", ["calendar", "session", "sliding"])
+@pytest.mark.parametrize("windows", ["calendar", "cumulative", "session", "sliding"])
 def test_what_closes_next_is_the_window_that_ends_first(tmp_path: Path, windows: Any) -> None:
     store = Store(tmp_path, spec_of(windows))
     ends = []
@@ -182,7 +182,7 @@ def test_what_closes_next_is_the_window_that_ends_first(tmp_path: Path, windows:
     assert ends == [us(2), us(9), us(9), None]
 
 
-@pytest.mark.parametrize(("windows", "more_us"), [("calendar", 0), ("session", 1), ("sliding", 1)])
+@pytest.mark.parametrize(("windows", "more_us"), [("calendar", 0), ("cumulative", 0), ("session", 1), ("sliding", 1)])
 def test_whoever_reads_changes_is_told_what_is_final_by_their_times(tmp_path: Path, windows: Any, more_us: int) -> None:
     """All changes before the mark are final; a row that ends with a record is of that record's time."""
     store = Store(tmp_path, replace(spec_of(windows), feeds=("updates",)))
@@ -277,7 +277,7 @@ def test_numbers_of_a_new_sliding_window_are_merged_before_they_are_stored(
     assert [row[0] for row in rows()[-3:]] == [2**62, 2**63, 3 * 2**62]
 
 
-@pytest.mark.parametrize("windows", ["calendar", "session", "sliding"])
+@pytest.mark.parametrize("windows", ["calendar", "cumulative", "session", "sliding"])
 def test_no_part_of_a_commit_reads_the_whole_view(
     tmp_path: Path, windows: Any, monkeypatch: pytest.MonkeyPatch, opened: contextlib.ExitStack
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.windows import Fixed, Session, Sliding
+from headrace.windows import Cumulative, Fixed, Session, Sliding
 from headrace.windows.sessions import joined
 
 times = st.integers(-50, 100)
@@ -47,6 +47,22 @@ def test_fixed(size: int, every: int, offset: int, found: list[tuple[int, int]],
         ]
         assert int(judged.late[at]) == sum(p >= end + grace for _, end in mine)
         assert int(judged.dropped[at]) == sum(p >= end + grace + within for _, end in mine)
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins)
+def test_cumulative(steps: int, step: int, found: list[tuple[int, int]], grace: int, within: int) -> None:
+    size = steps * step
+    window = Cumulative(size, step)
+    event, progress = arrays(*map(list, zip(*found, strict=True)))  # type: ignore[arg-type]
+    judged = window.judged(event, progress, grace, within)
+    held = list(window.windows(judged.pane))
+    for at, (t, p) in enumerate(found):
+        mine = [(int(each.start[at]), int(each.end[at])) for each in held if each.inside[at]]
+        day = t // size * size
+        assert mine == [(day, end) for end in range(day + step, day + size + 1, step) if t < end]
+        assert int(judged.late[at]) == sum(p >= end + grace for _, end in mine)
+        assert int(judged.dropped[at]) == sum(p >= end + grace + within for _, end in mine)
+        assert all(t - window.reach_us <= start and end <= t + window.reach_us for start, end in mine)
 
 
 @given(st.integers(1, 9), st.lists(st.tuples(times, times), min_size=1, max_size=8), graces, withins)
@@ -116,3 +132,12 @@ def test_an_offset_that_is_no_duration_is_refused_by_name(offset: Any) -> None:
     with pytest.raises(hr.InvalidArgument) as refused:
         hr.tumbling("1 day", offset=offset)
     assert refused.value.argument == "offset"
+
+
+def test_a_step_must_go_into_the_size() -> None:
+    with pytest.raises(hr.InvalidArgument, match="a whole number of times") as refused:
+        hr.cumulative("1 day", step="7 hours")
+    assert refused.value.argument == "step"
+    with pytest.raises(hr.InvalidArgument, match="86400 windows"):
+        hr.cumulative("1 day", step="1 second")
+    assert str(hr.cumulative("1 day", step="1 hour")) == "cumulative('1 day', step='1 hour')"

@@ -208,7 +208,7 @@ def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared) -> No
     stored, expected = (_by_key(_numbered(compared.rows(each.rows.to_pylist()), spec), key) for each in (real, fresh))
     out.rows += len(expected)
     _differ(out, spec.name, "", stored, expected, columns)
-    stored, expected = (_by_key(compared.rows(each.ledger.to_pylist()), ["window_start"]) for each in (real, fresh))
+    stored, expected = (_by_key(compared.rows(each.ledger.to_pylist()), LEDGER_COLUMNS[:2]) for each in (real, fresh))
     _differ(out, spec.name, "ledger ", stored, expected, LEDGER_COLUMNS[2:])
 
 

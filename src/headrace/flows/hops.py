@@ -60,7 +60,8 @@ def merged(
     names = {name: rows[name].take(pa.array(one_of)) for name in groups}
     rows = rows.drop_columns(list(groups)).append_column(KEY, pa.array(key)).take(pa.array(np.argsort(key)))
     pieces = _pieces(rows, ends, ROWS_MAX // times)
-    return _named(pa.concat_tables([_merged(spread(piece), (KEY, WINDOW[0]), functions) for piece in pieces]), names)
+    functions = {WINDOW[0]: "min", **{name: each for name, each in functions.items() if name != WINDOW[1]}}
+    return _named(pa.concat_tables([_merged(spread(piece), (KEY, WINDOW[1]), functions) for piece in pieces]), names)
 
 
 def together(rows: pa.Table, groups: tuple[str, ...], functions: Mapping[str, str], gap_us: int) -> pa.Table:

@@ -454,7 +454,7 @@ class Routes:
         """What became of every record, window by window, the latest first; the row without a window counts what belongs
         to none."""
         columns = "window_start, window_end, on_time, corrected, dropped, untimed"
-        sql = f"SELECT {columns} FROM _ledger WHERE flow = ? ORDER BY window_start DESC"
+        sql = f"SELECT {columns} FROM _ledger WHERE flow = ? ORDER BY window_start DESC, window_end DESC"
 
         def look() -> dict[str, Any]:
             self.home.views.spec(check_name(view, argument="view"))

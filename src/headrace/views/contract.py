@@ -95,7 +95,8 @@ class ViewSpec:
     slots: tuple[SlotColumn, ...]
     results: tuple[Result, ...]
     window_us: tuple[int, int] | None = None
-    """Size and hop of fixed windows; the gap of sessions and the size of sliding ones, and 0; of a calendar's zeros."""
+    """Size and hop of fixed windows, size and step of cumulative ones; the gap of sessions and the size of sliding
+    ones, and 0; of a calendar's zeros."""
     keep_us: int | None = None
     public: bool = True
     shaped: tuple[Column, ...] | None = None
@@ -109,7 +110,9 @@ class ViewSpec:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return (*WINDOW[: 1 if self.window_us else 0], *(column.name for column in self.groups))
+        """What tells rows apart. The start tells windows apart, but for cumulative ones, which begin together."""
+        window = () if self.window_us is None else WINDOW if self.windows == "cumulative" else WINDOW[:1]
+        return (*window, *(column.name for column in self.groups))
 
     @property
     def ending(self) -> Ending | None:
@@ -119,7 +122,7 @@ class ViewSpec:
     @property
     def order(self) -> tuple[str, ...]:
         """The key as rows lie in the file: by window, or, where those of a key are looked for, by group."""
-        if self.windows in ("fixed", "calendar"):
+        if self.windows in ("fixed", "calendar", "cumulative"):
             return self.key
         own = 2 if self.windows == "parts" else 0
         groups = self.key[1:]

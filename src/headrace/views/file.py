@@ -141,8 +141,7 @@ class ViewsFile:
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
         refuse_other_format(db, self.path)
-        for statement in flow_rows.LATER:  # a file may be from before there was such a table
-            db.execute(statement)
+        flow_rows.upgrade(db)
         db.execute("COMMIT")
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:

@@ -43,6 +43,13 @@ FILTERS = (
 MANY = 1_000
 """Rows on their way out that are worth compressing."""
 
+LEDGER = (
+    "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP NOT NULL, "
+    "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, window_start, window_end)) WITHOUT ROWID"
+)
+"""'' as start and end: what belongs to no window."""
+
 LATER = (BEGINS, BURIED, FILTERS)
 """Tables that files made before do not have."""
 
@@ -55,10 +62,7 @@ SCHEMA = (
     "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
     "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, "
     "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
-    # '' as window_start: what belongs to no window.
-    "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
-    "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
-    "PRIMARY KEY (flow, window_start)) WITHOUT ROWID",
+    LEDGER,
     # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
     "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "
     "target TEXT NOT NULL, base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, number)) "
@@ -71,19 +75,33 @@ SCHEMA = (
 )
 
 _LEDGER = (
-    "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start) DO UPDATE SET "
+    "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start, window_end) DO UPDATE SET "
     "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
     "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
 )
 _EMPTY = (
-    "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND on_time = 0 AND corrected = 0 AND dropped = 0 "
-    "AND untimed = 0"
+    "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND window_end = ? AND on_time = 0 AND corrected = 0 "
+    "AND dropped = 0 AND untimed = 0"
 )
 _POSITION = (
     "INSERT INTO _positions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, topic, partition) DO UPDATE SET "
     "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress, "
     "arrived = excluded.arrived"
 )
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Makes of a file from before what it would be today."""
+    for statement in LATER:
+        db.execute(statement)
+    keys = [name for _, name, *_, key in db.execute("PRAGMA table_info(_ledger)") if key]
+    if "window_end" not in keys:  # there were no windows that begin together
+        db.execute("ALTER TABLE _ledger RENAME TO _ledger_before")
+        db.execute(LEDGER)
+        counts = "on_time, corrected, dropped, untimed"
+        columns = f"flow, window_start, coalesce(window_end, ''), {counts}"
+        db.execute(f"INSERT INTO _ledger SELECT {columns} FROM _ledger_before")
+        db.execute("DROP TABLE _ledger_before")
 
 
 @contextlib.contextmanager
@@ -142,8 +160,8 @@ def now() -> str:
 
 
 def _ledger_values(row: LedgerRow) -> tuple[Any, ...]:
-    start = "" if row.window_start_us is None else text_of_us(row.window_start_us)
-    return start, text(row.window_end_us), row.on_time, row.corrected, row.dropped, row.untimed
+    start, end = ("" if us is None else text_of_us(us) for us in (row.window_start_us, row.window_end_us))
+    return start, end, row.on_time, row.corrected, row.dropped, row.untimed
 
 
 def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> None:
@@ -172,7 +190,7 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
         kept = [(0, -1, each.reached_us.to_bytes(8, "big", signed=True)), *each.pages]
         db.executemany("INSERT OR REPLACE INTO _filters VALUES (?, ?, ?, ?, ?, ?)", [(*place, *row) for row in kept])
     db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
-    fewer = [(flow, _ledger_values(row)[0]) for row in commit.ledger if row.on_time <= 0]
+    fewer = [(flow, *_ledger_values(row)[:2]) for row in commit.ledger if row.on_time <= 0]
     db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
     later = ", ".join(
         f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"

@@ -684,8 +684,8 @@ class Views:
 
 def _ledger(db: sqlite3.Connection, view: str) -> pa.Table:
     rows = db.execute(
-        "SELECT nullif(window_start, ''), window_end, on_time, corrected, dropped, untimed FROM _ledger "
-        "WHERE flow = ? ORDER BY window_start",
+        "SELECT nullif(window_start, ''), nullif(window_end, ''), on_time, corrected, dropped, untimed FROM _ledger "
+        "WHERE flow = ? ORDER BY window_start, window_end",
         (view,),
     ).fetchall()
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6

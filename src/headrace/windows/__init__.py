@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.windows.calendars import Calendar, calendar
+from headrace.windows.cumulative import Cumulative, cumulative
 from headrace.windows.fixed import Fixed, hopping, tumbling
 from headrace.windows.late import Correct, Drop, Late, correct, drop
 from headrace.windows.sessions import Session, session
@@ -21,6 +22,7 @@ __all__ = [
     "Aligned",
     "Calendar",
     "Correct",
+    "Cumulative",
     "Drop",
     "Ending",
     "Fixed",
@@ -31,6 +33,7 @@ __all__ = [
     "Window",
     "calendar",
     "correct",
+    "cumulative",
     "drop",
     "ending",
     "hopping",
@@ -40,7 +43,9 @@ __all__ = [
     "tumbling",
 ]
 
-_ENDINGS: dict[str, Callable[[int], Ending]] = {each.kind: each.ending for each in (Fixed, Calendar, Session, Sliding)}
+_ENDINGS: dict[str, Callable[[int], Ending]] = {
+    each.kind: each.ending for each in (Fixed, Calendar, Cumulative, Session, Sliding)
+}
 
 
 def ending(kind: str, length_us: int) -> Ending:

@@ -15,7 +15,7 @@ from headrace.windows.judging import Held, Judged, Missed, Piece
 if TYPE_CHECKING:
     from headrace.windows.judging import I64
 
-Kind = Literal["fixed", "calendar", "session", "sliding"]
+Kind = Literal["fixed", "calendar", "cumulative", "session", "sliding"]
 """How a store keeps the rows."""
 
 

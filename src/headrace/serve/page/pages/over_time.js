@@ -21,7 +21,7 @@ export function overTime(known, act) {
   const chosen = numbers.find((each) => each.name === known.column)?.name ?? numbers[0].name;
   const label = (row) => (flow?.groups ?? []).map((group) => value(row[group])).join(" · ");
   const sessions = windowKind(flow?.window) === "session";
-  const marked = windowKind(flow?.window) === "sliding" ? WINDOW[1] : WINDOW[0]; // where a result has its mark
+  const marked = ["sliding", "cumulative"].includes(windowKind(flow?.window)) ? WINDOW[1] : WINDOW[0]; // where a result has its mark
   const points = rows.map((row) => ({
     at: millis(row[marked]),
     start: millis(row.window_start),

@@ -5,7 +5,7 @@
 import { corrects, paired } from "../changes.js";
 import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
-import { ago, clock, count, day, iso, millis, numeric, span, value } from "../format.js";
+import { ago, clock, count, day, iso, millis, numeric, span, value, windowKind } from "../format.js";
 import { calmly, follow, get } from "../live.js";
 import {
   badge,
@@ -119,8 +119,11 @@ export function view(app, name, search) {
     read();
   }
 
-  const groups = () => app.overview?.flows.find((flow) => flow.view === name)?.groups ?? [];
-  const nameOf = (row) => JSON.stringify([row.window_start, ...groups().map((group) => row[group])]);
+  const flowOf = () => app.overview?.flows.find((flow) => flow.view === name);
+  const groups = () => flowOf()?.groups ?? [];
+  const endsTell = () => windowKind(flowOf()?.window) === "cumulative"; // such windows begin together
+  const nameOf = (row) =>
+    JSON.stringify([row.window_start, endsTell() && row.window_end, ...groups().map((group) => row[group])]);
 
   function within(row) {
     const at = millis(row.window_start);
@@ -396,7 +399,7 @@ export function view(app, name, search) {
           })),
         ],
         rows,
-        { keyed: (row) => row[at.window_start] ?? "none", max: 100, what: "windows" },
+        { keyed: (row) => `${row[at.window_start]} ${row[at.window_end]}`, max: 100, what: "windows" },
       ),
     );
   }
