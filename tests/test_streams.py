@@ -54,6 +54,35 @@ def test_what_is_recommended_exists() -> None:
             assert hasattr(hr, name), f"{text!r} recommends hr.{name}"
 
 
+@pytest.mark.parametrize(
+    ("window", "fill", "why"),
+    [
+        (hr.tumbling("1 minute"), "nothing", "must be one of 'null', 'zero', 'previous'"),
+        (hr.tumbling("1 minute"), 0, "must be one of"),
+        (hr.session("1 minute"), "zero", "only where there are records.* Use hr.tumbling"),
+        (hr.sliding("1 minute"), "null", "only where there are records"),
+        (hr.hopping("2 minutes", every="1 minute"), "zero", "overlap.* Use hr.tumbling"),
+        (hr.cumulative("1 day", step="1 hour"), "previous", "overlap"),
+    ],
+)
+def test_gaps_are_filled_where_there_are_some(stream: Any, window: Any, fill: Any, why: str) -> None:
+    with pytest.raises(hr.InvalidArgument, match=why) as refused:
+        stream.window(window, fill=fill)
+    assert refused.value.argument == "fill"
+
+
+def test_gaps_are_filled_in_views_alone(stream: Any) -> None:
+    filled = stream.window(hr.tumbling("1 minute"), fill="zero").group_by("v").agg(n=hr.count())
+    with pytest.raises(hr.InvalidArgument, match=r"a topic has what was written to it.*\.to_view"):
+        filled.to_topic("minutes")
+    with pytest.raises(hr.InvalidArgument, match="a transform behind agg"):
+        filled.transform(lambda df: df).to_view("minutes")
+    view = filled.to_view("minutes")
+    with pytest.raises(hr.InvalidArgument, match="without fill=, and stream that"):
+        stream.app.stream(view)
+    assert [name for name, flow in stream.app.flows.items() if flow.fill] == ["minutes"]
+
+
 def test_repetitions_are_for_dedup() -> None:
     for operator in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct"):
         assert "Use .dedup('id', within='1 hour') on the stream" in plan_rules.REFUSED[operator][1]

@@ -182,6 +182,9 @@ class App:
             raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
         if emit == "final" and flow.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        if flow.fill is not None:
+            why = f"fills gaps when it is read (fill={flow.fill!r}), and rows that fill gaps are no changes"
+            raise InvalidArgument("source", view, f"{why}. Make a view of the same without fill=, and stream that")
         topic = self.running.feed(flow, emit)
         if emit not in flow.feeds:
             self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Never, get_args
 
 from headrace.aggregates import Aggregate, first, over_changes
 from headrace.bloom import Dedup
@@ -17,7 +17,7 @@ from headrace.flows.flow import Flow, Source, Transform
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.view import View
-from headrace.views.contract import RECORD, Emit, check_emit, feed_topic
+from headrace.views.contract import RECORD, Emit, Gaps, check_emit, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
 if TYPE_CHECKING:
@@ -221,11 +221,14 @@ class Stream(_Steps):
         late: Late | None = None,
         idle: Duration = "30 seconds",
         absent: Duration = "1 hour",
+        fill: Gaps | None = None,
     ) -> Windowed:
         """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
         may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
         a partition without records for so long moves on with the clock, from where it is. `absent`: one without records
-        for so long, and for `idle`, holds nobody up."""
+        for so long, and for `idle`, holds nobody up. `fill`: who reads the view sees a row, too, for windows in which a
+        group has no records, from its first window on: with results that are null, with counts and sums that are "zero"
+        and others that are null, or with those of the row before, "previous"."""
         if not isinstance(window, Window):
             kinds = "hr.tumbling(…), hr.hopping(…), hr.cumulative(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
@@ -244,8 +247,10 @@ class Stream(_Steps):
         if self.deduped is not None and self.deduped.records and not window.aligned:
             why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
             raise InvalidArgument("window", str(window), why)
+        if fill is not None:
+            _check_fill(fill, window)
         idle_us, absent_us = duration_us(idle, argument="idle"), duration_us(absent, argument="absent")
-        shape = _Shape(window, time, grace_us, late or Drop(), idle_us, absent_us)
+        shape = _Shape(window, time, grace_us, late or Drop(), idle_us, absent_us, fill)
         return Windowed(self, shape)
 
     def group_by(self, *columns: str) -> Grouped:
@@ -272,6 +277,7 @@ class _Shape:
     late: Late = field(default_factory=Drop)
     idle_us: int = 30_000_000
     absent_us: int = 3_600_000_000
+    fill: Gaps | None = None
 
 
 @dataclass(frozen=True)
@@ -388,7 +394,11 @@ class Aggregated:
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         if keep_us is not None and self.grouped.shape.window is None:
             raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
-        self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us))
+        fill = self.grouped.shape.fill
+        if fill is not None and self.after:
+            why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
+            raise InvalidArgument("fill", fill, f"{why}. Leave one of them out, or compute it in the query")
+        self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us, fill=fill))
         return View(self.grouped.stream.app, name)
 
     def to_topic(self, name: str, *, emit: Emit = "updates", **settings: Any) -> EmbeddedTopic:
@@ -396,8 +406,22 @@ class Aggregated:
         closed, and then corrections only, as '-' and '+'."""
         if check_emit(emit) == "final" and self.grouped.shape.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        if self.grouped.shape.fill is not None:
+            why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
+            raise InvalidArgument("fill", self.grouped.shape.fill, f"{why} .to_view(…)")
         flow = replace(self._flow(name), target=name, emit=emit)
         return self.grouped.stream.app._add_to_topic(flow, settings)
+
+
+def _check_fill(fill: Gaps, window: Window) -> None:
+    if fill not in get_args(Gaps):
+        raise InvalidArgument("fill", fill, f"must be one of {', '.join(map(repr, get_args(Gaps)))}")
+    if not window.aligned:
+        why = f"{window} has a window only where there are records, so it has no gaps"
+        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…)")
+    if not (isinstance(window, Aligned) and window.disjoint):
+        why = f"is for windows that follow each other, and those of {window} overlap"
+        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…), or leave it out")
 
 
 def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:

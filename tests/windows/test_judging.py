@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.windows import Cumulative, Fixed, Session, Sliding
+from headrace.windows import Calendar, Cumulative, Fixed, Session, Sliding, Window, parse
+from headrace.windows.calendars import Unit, Weekday
+from headrace.windows.fixed import WINDOWS_MAX
 from headrace.windows.sessions import joined
 
 times = st.integers(-50, 100)
@@ -141,3 +143,22 @@ def test_a_step_must_go_into_the_size() -> None:
     with pytest.raises(hr.InvalidArgument, match="86400 windows"):
         hr.cumulative("1 day", step="1 second")
     assert str(hr.cumulative("1 day", step="1 hour")) == "cumulative('1 day', step='1 hour')"
+
+
+lengths = st.integers(1, 10**12)
+
+
+@given(
+    st.one_of(
+        st.builds(lambda size, offset: Fixed(size, size, offset % size), lengths, lengths),
+        st.builds(lambda every, more, offset: Fixed(every + more, every, offset % every), lengths, lengths, lengths),
+        st.builds(lambda step, steps: Cumulative(step * steps, step), lengths, st.integers(1, 100)),
+        st.builds(Session, lengths),
+        st.builds(Sliding, lengths),
+        st.builds(Calendar, st.sampled_from(get_args(Unit)), st.sampled_from(["UTC", "America/Sao_Paulo"])),
+        st.builds(Calendar, st.just("week"), st.just("Asia/Kolkata"), st.sampled_from(get_args(Weekday))),
+    )
+)
+def test_a_window_can_be_read_as_it_is_written(window: Window) -> None:
+    if window.windows_max <= WINDOWS_MAX:
+        assert parse(str(window)) == window

@@ -57,6 +57,7 @@ from headrace.views.contract import (
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
     Column,
+    Fill,
     FlowSpec,
     Result,
     SlotColumn,
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
 Sieves = Mapping[str, Sequence[Sieve]]
 """Topic -> what its records go through."""
 TIMES = (TimestampType, TimestampNTZType, DateType)
+COUNTS_AND_SUMS = ("count", "count_distinct", "approx_count_distinct", "sum", "sum_distinct")
+"""Of no records they are 0."""
 OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
@@ -546,7 +549,15 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         windows="fixed" if flow.window is None else flow.window.kind,
         retracts=flow.retracts,
         records=flow.records,
+        fill=_fill(flow),
     )
+
+
+def _fill(flow: Flow) -> Fill | None:
+    if flow.fill is None:
+        return None
+    zeros = [name for name, each in (flow.aggregates or {}).items() if each.kind in COUNTS_AND_SUMS]
+    return Fill(flow.fill, str(flow.window), tuple(zeros) if flow.fill == "zero" else ())
 
 
 def _shown(slot: SlotColumn) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
-from headrace.views.contract import Emit, feed_topic
+from headrace.views.contract import Emit, Gaps, feed_topic
 from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+    fill: Gaps | None = None
+    """What readers of the view see where a group has no records in a window."""
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes other flows read."""
     records: bool = False

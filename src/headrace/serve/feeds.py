@@ -334,7 +334,7 @@ class _Feed:
 
     def _take(self) -> _Snapshot:
         bounds = self._home.bounds(rows=SNAPSHOT_ROWS_MAX, seconds=30.0, result_bytes=SNAPSHOT_BYTES_MAX)
-        page = self._home.views.page(self.view, bounds=bounds)
+        page = self._home.views.page(self.view, bounds=bounds, stored=True)
         if page.after is not None:
             why = "the view is too large to be sent whole: read /rows page by page, and listen with snapshot=false"
             raise InvalidArgument("snapshot", True, why)

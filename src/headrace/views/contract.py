@@ -32,6 +32,7 @@ TAIL = ("_status", "_corrections", "_updated_at")
 """The columns every view has: a windowed one begins with `WINDOW`, all end with `TAIL`."""
 
 Emit = Literal["updates", "final"]
+Gaps = Literal["null", "zero", "previous"]
 
 WIDE = "decimal(38,0)"
 """What holds every sum of whole numbers."""
@@ -86,6 +87,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """What readers see where a group has no records in a window: results that are null, or the values of the row
+    before; or with "zero" 0 in `zeros`, and null in the others."""
+
+    gaps: Gaps
+    window: str
+    """As it is written: `windows.parse`."""
+    zeros: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ViewSpec:
     """What a view's table is made of. `public`: readers may see it under its name; a flow into a topic has the state
     only."""
@@ -107,6 +119,8 @@ class ViewSpec:
     """Whether results can go again: they are made of another view's changes."""
     records: bool = False
     """Whether its one result, `RECORD`, is a record, and what is told of changes is that."""
+    fill: Fill | None = None
+    """Of windows that have no row; None: readers see the rows that are stored."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -242,7 +256,7 @@ class FlowSpec:
     def from_json(cls, tree: Mapping[str, Any]) -> FlowSpec:
         view = tree["view"]
         if view is not None:
-            shaped = view.get("shaped")
+            shaped, fill = view.get("shaped"), view.get("fill")
             view = ViewSpec(
                 **{
                     **view,
@@ -251,6 +265,7 @@ class FlowSpec:
                     "results": tuple(Result(**{**each, "slots": tuple(each["slots"])}) for each in view["results"]),
                     "window_us": None if view["window_us"] is None else tuple(view["window_us"]),
                     "shaped": None if shaped is None else tuple(Column(**each) for each in shaped),
+                    "fill": None if fill is None else Fill(**{**fill, "zeros": tuple(fill["zeros"])}),
                 }
             )
         feeds = tuple(tree.get("feeds", ()))

@@ -31,7 +31,7 @@ from headrace.errors import (
 )
 from headrace.log.embedded import disk
 from headrace.log.embedded.turnstile import Turnstile
-from headrace.views import exact, flow_rows, watchers
+from headrace.views import exact, filling, flow_rows, watchers
 from headrace.views.values import order_decimals
 
 FILE = "views.db"
@@ -132,6 +132,7 @@ class ViewsFile:
         db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         exact.register(db, self._problems)
         order_decimals(db)
+        filling.register(db)
         db.execute("BEGIN IMMEDIATE")
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
         if not names:

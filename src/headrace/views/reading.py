@@ -39,7 +39,7 @@ from headrace.places import directory
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.schema import type_ddl
-from headrace.views import versions
+from headrace.views import filling, versions
 from headrace.views.contract import WIDE, Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.file import FILE, refuse_inherited, refuse_other_format, translate
 from headrace.views.flow_rows import reader_of, spec_of, state_of, whole
@@ -206,6 +206,8 @@ class Views:
             refuse_other_format(db, self.path)
             yield db
         except sqlite3.Error as error:
+            if why := filling.refusal():
+                raise InvalidArgument("fill", view, why) from error
             raise translate(error, self.path) from error
         finally:
             db.close()
@@ -340,6 +342,8 @@ class Views:
 
     def _explained(self, error: Exception) -> str:
         said = str(error)
+        if why := filling.refusal():
+            return why
         if "too big" in said:
             return f"a value in it is too large ({said}): ask for other columns, or read the view's rows"
         if "no such table: " in said:
@@ -534,19 +538,24 @@ class Views:
         stop_us: int | None = None,
         after: str | None = None,
         bounds: Bounds,
+        stored: bool = False,
     ) -> Page:
         """Rows of the view in pieces of `bounds.rows`: the latest windows first; without windows, by group. `where`: by
-        values of groups; `start_us`, `stop_us`: windows that start in there."""
+        values of groups; `start_us`, `stop_us`: windows that start in there. `stored`: without rows that fill gaps."""
         spec = self.spec(view)
         tables, schema, windowed = tables_of(spec), schema_of(spec.columns), spec.window_us is not None
         groups = [column.name for column in spec.groups]
-        conditions, values = [], []
+        conditions: list[str] = []
+        values: list[Any] = []
         for name, value in (where or {}).items():
             if name not in groups:
                 why = f"view {view!r} is not grouped by it.{nearest(name, groups)} It is by: {', '.join(groups) or '-'}"
                 raise InvalidArgument(name, value, why)
             conditions.append(f"s.{quoted(name)} IS ?")
             values.append(_cell(name, value, schema.field(name).type))
+        seen, seen_from = tables.seen(), tables.seen_from
+        if spec.fill is not None and not stored:
+            seen, seen_from, values = "s.*", f"({tables.shown(conditions)}) s", [*values, *values]
         for sign, bound_us in ((">=", start_us), ("<", stop_us)):
             if bound_us is not None:
                 if not windowed:
@@ -560,13 +569,13 @@ class Views:
             values += more
         order = ", ".join(f"{key} {'DESC' if windowed else 'ASC'}" for key in keys) or "1"
         sql = (
-            f"SELECT {', '.join([*keys, tables.seen()])} FROM {tables.seen_from} "
+            f"SELECT {', '.join([*keys, seen])} FROM {seen_from} "
             f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
         )
         with self._reading(view) as db, self._explaining(sql, bounds):
             db.execute("BEGIN")
             if self._flow(db, view).view != spec:  # switched to another version since
-                again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after}
+                again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after, "stored": stored}
                 return self.page(view, bounds=bounds, **again)  # type: ignore[arg-type]
             state = state_of(db, view)
             _limit(db, bounds)
@@ -590,15 +599,15 @@ class Views:
             return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
 
     def moment(self, view: str) -> Moment:
-        """All of the view, of one moment: whoever makes it may go on meanwhile."""
+        """All that is stored of the view, of one moment: whoever makes it may go on meanwhile."""
         with self._reading(view) as db:
             db.execute("BEGIN")
-            spec, cursor = self._all(db, view)
+            spec, cursor = self._all(db, view, stored=True)
             rows = pa.Table.from_batches([batch_of(cursor.fetchall(), schema_of(spec.columns))])
             return Moment(spec, state_of(db, view), rows, _ledger(db, view))
 
     def _all(
-        self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None
+        self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None, *, stored: bool = False
     ) -> tuple[ViewSpec, sqlite3.Cursor]:
         spec = self._flow(db, view).view
         assert spec is not None, "_flow() has looked"
@@ -607,11 +616,17 @@ class Views:
             if name not in schema.names:
                 why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
                 raise InvalidArgument(name, (where or {})[name], why)
-        condition = " AND ".join(f"{quoted(name)} IS ?" for name in where or ()) or "1"
+        cells = {name: _cell(name, value, schema.field(name).type) for name, value in (where or {}).items()}
+        condition = " AND ".join(f"{quoted(name)} IS ?" for name in cells) or "1"
         order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
-        sql = f"SELECT * FROM {quoted(view)} WHERE {condition} ORDER BY {order}"
-        values = [_cell(name, value, schema.field(name).type) for name, value in (where or {}).items()]
-        return spec, db.execute(sql, values)
+        tables, groups = tables_of(spec), [group.name for group in spec.groups if group.name in cells]
+        if stored or spec.fill is None:
+            return spec, db.execute(
+                f"SELECT * FROM {tables.stored} WHERE {condition} ORDER BY {order}", [*cells.values()]
+            )
+        rows = tables.shown([f"s.{quoted(name)} IS ?" for name in groups])
+        values = [*(cells[name] for name in groups), *cells.values()]
+        return spec, db.execute(f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY {order}", values)
 
     def diff(self, view: str, limit: int | None = None) -> Diff:
         """The view beside the version of it that was made anew, or after a switch, the one that was served before; what
@@ -784,6 +799,7 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
         detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
     )
     order_decimals(db)
+    filling.register(db)
     return db
 
 

@@ -26,9 +26,11 @@ from headrace.views.contract import (
     TAIL,
     WINDOW,
     Column,
+    Fill,
     SlotColumn,
     ViewSpec,
 )
+from headrace.views.filling import made_rows
 from headrace.views.values import BY_VALUE, WHOLE, arrow_type, declared
 
 __all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
@@ -95,6 +97,11 @@ class ViewTables:
         self.shaped_names = [ROW, NUMBER, *(column.name for column in spec.shaped or ())]
         self.seen_from = f"{self.state} s{self.joined}"
         """Where `seen` is selected from."""
+
+    @property
+    def stored(self) -> str:
+        """What readers see, as a table, without rows that fill gaps."""
+        return f"(SELECT {self.seen()} FROM {self.seen_from})"
 
     # -- making them -------------------------------------------------------------------------------
 
@@ -163,7 +170,25 @@ class ViewTables:
         if not self.spec.public:
             return []
         name = quoted(self.spec.name)
-        return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS SELECT {self.seen()} FROM {self.seen_from}"]
+        return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS {self.shown()}"]
+
+    def shown(self, only: Sequence[str] = ()) -> str:
+        """A SELECT of what readers see; `only`: conditions on groups, of which gaps need be filled."""
+        rows, fill = f"SELECT {self.seen()} FROM {self.seen_from}", self.spec.fill
+        if fill is None:
+            return rows
+        # Stored rows on both sides: there SQLite looks for the columns' types.
+        return f"{rows} WHERE 0 UNION ALL SELECT * FROM ({self._made_rows(fill, only)}) UNION ALL {rows}"
+
+    def _made_rows(self, fill: Fill, only: Sequence[str]) -> str:
+        """The rows of windows that have none."""
+        results = self._results()
+        types = {result.name: result.type for result in self.spec.results}
+        if fill.gaps != "previous":
+            results = {name: _zero(types[name]) if name in fill.zeros else "NULL" for name in results}
+        values = {quoted(name): sql for name, sql in results.items()}
+        groups = [quoted(group.name) for group in self.spec.groups]
+        return made_rows(self.spec.name, fill, self.state, self.row, groups, values, self.closed, only)
 
     def drop(self) -> list[str]:
         tables = [self.state, *(self.values_of(slot) for slot in self.with_values)]
@@ -234,8 +259,12 @@ class ViewTables:
         """Final or open: without windows nothing is ever final."""
         if not self.spec.window_us:
             return "'open'"
-        closed = f"(SELECT closed FROM _flows WHERE flow = '{self.spec.name}')"  # a name has no quotes: names.py
-        return f"CASE WHEN s.window_end <= {closed} THEN 'final' ELSE 'open' END"
+        return f"CASE WHEN s.window_end <= {self.closed} THEN 'final' ELSE 'open' END"
+
+    @property
+    def closed(self) -> str:
+        """Up to when windows are closed."""
+        return f"(SELECT closed FROM _flows WHERE flow = '{self.spec.name}')"  # a name has no quotes: names.py
 
     # -- merging -----------------------------------------------------------------------------------
 
@@ -273,6 +302,10 @@ class ViewTables:
         out["_corrections"] = f"_corrections + {incoming('_corrections')}"
         out["_updated_at"] = _better("_updated_at", incoming("_updated_at"), ">")
         return out
+
+
+def _zero(ddl: str) -> str:
+    return {"DOUBLE": "0.0", "DECIMAL_TEXT": "'0'"}.get(_kind(ddl), "0")
 
 
 def _ratio(above: str, below: str, *, type_above: str) -> str:

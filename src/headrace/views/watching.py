@@ -34,7 +34,7 @@ from headrace.views.file import FILE, translate
 from headrace.views.flow_rows import spec_of
 from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, Views, batch_of, connected, schema_of
 from headrace.views.sqlite import SqliteViews
-from headrace.views.tables import quoted
+from headrace.views.tables import quoted, tables_of
 
 __all__ = ["Watch"]
 
@@ -116,7 +116,7 @@ class Watch:
         ready = []
         if snapshot:
             order = ", ".join(quoted(name) for name in spec.key) or "1"
-            cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {quoted(self.view)} ORDER BY {order}")
+            cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {tables_of(spec).stored} ORDER BY {order}")
             read = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])]
             ready = [batch for batch in map(self._wanted, read) if batch.num_rows]
         self._db.execute("COMMIT")

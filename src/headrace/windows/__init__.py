@@ -7,7 +7,9 @@ window is final, and when it can no longer change."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from typing import Any
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.windows.calendars import Calendar, calendar
@@ -37,6 +39,7 @@ __all__ = [
     "drop",
     "ending",
     "hopping",
+    "parse",
     "session",
     "sliding",
     "timed_us",
@@ -51,6 +54,18 @@ _ENDINGS: dict[str, Callable[[int], Ending]] = {
 def ending(kind: str, length_us: int) -> Ending:
     """What follows from the end of a window that a store keeps so: `window.kind`, and the first of `window.kept_us`."""
     return _ENDINGS[kind](length_us)
+
+
+_MAKERS: dict[str, Callable[..., Window]] = {
+    each.__name__: each for each in (tumbling, hopping, calendar, cumulative, session, sliding)
+}
+
+
+def parse(text: str) -> Window:
+    """The window that is written so: `parse(str(window)) == window`."""
+    call: Any = ast.parse(text, mode="eval").body
+    given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+    return _MAKERS[call.func.id](*map(ast.literal_eval, call.args), **given)
 
 
 def timed_us(window: Window) -> tuple[int, int]:

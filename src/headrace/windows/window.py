@@ -100,6 +100,25 @@ class Aligned(Window):
     def longest_us(self) -> int:
         """How long the longest window is, but for an hour that a clock shows twice."""
 
+    @property
+    def disjoint(self) -> bool:
+        """True when every instant is in one window: windows follow each other."""
+        return self.windows_max == 1
+
+    def start_of(self, at_us: int) -> int:
+        """Where the window of an instant starts, of windows that are disjoint."""
+        return int(self._held(at_us).start[0])
+
+    def end_of(self, at_us: int) -> int:
+        """Where it ends."""
+        return int(self._held(at_us).end[0])
+
+    def _held(self, at_us: int) -> Held:
+        import numpy as np
+
+        at = np.array([at_us], np.int64)
+        return next(self.windows(self.judged(at, at, 0, 0).pane))
+
     @abstractmethod
     def windows(self, pane: I64) -> Iterator[Held]:
         """The panes' first windows, their second ones, …, counted from the one that ends first."""
