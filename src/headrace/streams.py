@@ -370,7 +370,7 @@ class Aggregated:
             raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
         return replace(self, after=(*self.after, function))
 
-    def _flow(self, name: str) -> Flow:
+    def _flow(self, name: str, every: Duration | None) -> Flow:
         check_name(name, argument="name")
         shape = self.grouped.shape
         stream = self.grouped.stream._named(name, shape)
@@ -387,10 +387,12 @@ class Aggregated:
             groups=self.grouped.columns,
             aggregates=self.aggregates,
             after=self.after,
+            every_us=0 if every is None else duration_us(every, argument="every"),
         )
 
-    def to_view(self, name: str, *, keep: Duration | None = None) -> View:
-        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay."""
+    def to_view(self, name: str, *, keep: Duration | None = None, every: Duration | None = None) -> View:
+        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay. `every`: while the
+        flow is live, it changes the view at most so often; when it is behind, and in `drain`, at once."""
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         if keep_us is not None and self.grouped.shape.window is None:
             raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
@@ -398,18 +400,21 @@ class Aggregated:
         if fill is not None and self.after:
             why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
             raise InvalidArgument("fill", fill, f"{why}. Leave one of them out, or compute it in the query")
-        self.grouped.stream.app._add(replace(self._flow(name), keep_us=keep_us, fill=fill))
+        self.grouped.stream.app._add(replace(self._flow(name, every), keep_us=keep_us, fill=fill))
         return View(self.grouped.stream.app, name)
 
-    def to_topic(self, name: str, *, emit: Emit = "updates", **settings: Any) -> EmbeddedTopic:
+    def to_topic(
+        self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any
+    ) -> EmbeddedTopic:
         """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
-        closed, and then corrections only, as '-' and '+'."""
+        closed, and then corrections only, as '-' and '+'. `every`: as in `to_view`, so that a result changes at most so
+        often."""
         if check_emit(emit) == "final" and self.grouped.shape.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         if self.grouped.shape.fill is not None:
             why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
             raise InvalidArgument("fill", self.grouped.shape.fill, f"{why} .to_view(…)")
-        flow = replace(self._flow(name), target=name, emit=emit)
+        flow = replace(self._flow(name, every), target=name, emit=emit)
         return self.grouped.stream.app._add_to_topic(flow, settings)
 
 

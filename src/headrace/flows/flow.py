@@ -74,6 +74,8 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+    every_us: int = 0
+    """While it is live, a batch is taken at most so often."""
     fill: Gaps | None = None
     """What readers of the view see where a group has no records in a window."""
     feeds: tuple[Emit, ...] = ()

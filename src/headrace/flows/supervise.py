@@ -111,6 +111,28 @@ class Pulse:
         return sum(rows for _, rows in self.recent) / span
 
 
+class Turns:
+    """When a flow that is to take a batch at most every so often may take the next: at once while it is behind."""
+
+    def __init__(self, every_us: int) -> None:
+        self._every_seconds, self._due = every_us / 1e6, 0.0
+
+    def left_seconds(self, now: float) -> float:
+        return max(0.0, self._due - now)
+
+    def take(self, now: float, *, behind: bool) -> None:
+        self._due = now if behind else now + self._every_seconds
+
+
+def is_behind(batch: Batch) -> bool:
+    """Whether there was more to read than the batch has."""
+    return any(
+        batch.places[topic][partition].offset < end.next
+        for topic, ends in batch.look.ends.items()
+        for partition, end in ends.items()
+    )
+
+
 def starting_again(flow: str, error: BaseException, pause_seconds: float) -> str:
     """The line for the log: our errors end with a full stop, and others do not."""
     return f"flow {flow}: {first_line(error).rstrip('.')}; starting again in {pause_seconds:.1f} s"
@@ -134,6 +156,7 @@ class Supervisor:
         self._trouble = False
         self._suspect: tuple[str, int, int] | None = None
         self._since_first_dead = 0
+        self._turns = Turns(loop.flow.every_us)
 
     def start(self) -> None:
         self._thread.start()
@@ -207,7 +230,8 @@ class Supervisor:
                 self.pulse.state = "running"
                 seen = loop.news()
                 began = time.monotonic()
-                batch = self._next(loop, waiting)
+                early = 0.0 if to_end else self._turns.left_seconds(began)
+                batch = None if early else self._next(loop, waiting)
                 if waiting is not None:
                     waiting.result()
                     waiting = None
@@ -220,8 +244,12 @@ class Supervisor:
                     loop.refuse_removed()
                     loop.report()
                     self.pulse.state = "waiting"
-                    loop.wait(seen, LOOK_SECONDS)
+                    if early:
+                        self._stop.wait(min(early, LOOK_SECONDS))
+                    else:
+                        loop.wait(seen, LOOK_SECONDS)
                     continue
+                self._turns.take(began, behind=is_behind(batch))
                 self.pulse.count(batch.rows, time.monotonic() - began)
                 waiting = committer.submit(self._commit, loop, batch)
             if waiting is not None:
