@@ -83,6 +83,11 @@ def test_gaps_are_filled_in_views_alone(stream: Any) -> None:
     assert [name for name, flow in stream.app.flows.items() if flow.fill] == ["minutes"]
 
 
+def test_a_group_without_a_window_is_kept(stream: Any) -> None:
+    with pytest.raises(hr.InvalidArgument, match=r"hr\.session\('90 days'\), time='_arrived_at'\) before"):
+        stream.group_by("v").agg(n=hr.count()).to_view("all", keep="90 days")
+
+
 def test_repetitions_are_for_dedup() -> None:
     for operator in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct"):
         assert "Use .dedup('id', within='1 hour') on the stream" in plan_rules.REFUSED[operator][1]

@@ -395,7 +395,11 @@ class Aggregated:
         flow is live, it changes the view at most so often; when it is behind, and in `drain`, at once."""
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         if keep_us is not None and self.grouped.shape.window is None:
-            raise InvalidArgument("keep", keep, "without a window no row ever gets old: leave it out")
+            why = (
+                "without a window no row ever gets old: leave it out. If a group is to go when no record has come for "
+            )
+            why += f"that time, write .window(hr.session({keep!r}), time='_arrived_at') before .group_by(…)"
+            raise InvalidArgument("keep", keep, why)
         fill = self.grouped.shape.fill
         if fill is not None and self.after:
             why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"

@@ -154,6 +154,7 @@ class Sparkless:
             aggregates={name: str(aggregate) for name, aggregate in aggregates.items()},
             grace_us=flow.grace_us,
             within_us=flow.late.within_us,
+            time=flow.time,
             target=flow.target,
             emit=flow.emit,
         )

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.durations import instant_us
 from headrace.flows import hops
 from headrace.flows.audit import Compared, Gone, audit
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
@@ -222,3 +223,59 @@ def test_a_time_whose_window_would_begin_before_the_first_year_is_none(tmp_path:
         if emit is None:
             assert {row["window_end"] >= START for row in flow.views.to_arrow("view").to_pylist()} == {True}
             assert audit([flow.loop._query], flow.log).differences == []
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 1),  # the partition
+        st.sampled_from(["a", "a", "b", None]),
+        st.integers(0, 6),  # seconds since the one before
+        st.booleans(),  # whether a batch ends here
+        st.booleans(),  # whether the program is started again then
+    ),
+    max_size=25,
+)
+
+
+@few
+@given(found=arrivals, keep=st.sampled_from([1, 4, 9]))
+def test_groups_that_are_silent_for_long_go(found: list[tuple[Any, ...]], keep: int) -> None:
+    """Sessions by arrival: what of a group came at most the gap apart is one row, whatever the cuts. It goes once all
+    partitions have arrived further than the gap, and than it is kept, past its last record; what comes then begins a
+    new one."""
+    now_us = [instant_us(START, argument="start")]
+    settings = {"time": "_arrived_at", "partitions": 2, "keep_us": keep * 1_000_000, "clock_us": lambda: now_us[0]}
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        Sparkless(Path(home), hr.session("4 seconds"), names=("records",), **settings) as flow,  # type: ignore[arg-type]
+    ):
+        for partition, word, seconds, ends, restarts in found:
+            now_us[0] += seconds * 1_000_000
+            flow.topic.append([{"word": word}], partition=partition)
+            if ends:
+                flow.loop.step(batch_rows=2)  # perhaps not all there is
+            if restarts:
+                flow.started()
+        flow.loop.drain()
+        assert rows_of(flow).keys() == lives(flow, gap=4, keep=keep)
+
+
+def lives(flow: Sparkless, gap: int, keep: int) -> set[tuple[Any, ...]]:
+    """(First arrival, word) of the runs of records that are not over."""
+    of_word: dict[Any, list[list[datetime]]] = {}
+    records = records_of(flow.topic)
+    for record in sorted(records, key=lambda record: record["_arrived_at"]):
+        runs = of_word.setdefault(record["word"], [])
+        if runs and record["_arrived_at"] - runs[-1][-1] <= timedelta(seconds=gap):
+            runs[-1].append(record["_arrived_at"])
+        else:
+            runs.append([record["_arrived_at"]])
+    last = [max((r["_arrived_at"] for r in records if r["_partition"] == each), default=None) for each in (0, 1)]
+    ends = [end.arrived_at if at is None else at for at, end in zip(last, flow.topic.offsets().values(), strict=True)]
+    reached = min(each for each in ends if each is not None)
+    return {
+        (run[0], word)
+        for word, runs in of_word.items()
+        for run in runs
+        if run[-1] + timedelta(seconds=gap) >= reached or run[-1] + timedelta(seconds=keep) > reached
+    }

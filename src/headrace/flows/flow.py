@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
+from headrace.views.contract import ARRIVED as ARRIVED
 from headrace.views.contract import Emit, Gaps, feed_topic
 from headrace.windows import Drop, Late, Window
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from headrace.log.contract import Start
     from headrace.log.embedded.topic import EmbeddedTopic
-
-ARRIVED = "_arrived_at"
 
 Transform = Callable[[Any], Any]
 """DataFrame -> DataFrame, row by row."""

@@ -24,6 +24,7 @@ from headrace.windows import Ending, Kind, ending
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ARRIVED = "_arrived_at"
 WINDOW = ("window_start", "window_end")
 WINDOWS_MISSED, WINDOWS_COUNTED = "windows_missed", "windows_counted"
 """Of a dropped record: of how many windows it is no part, because it came too late, and of how many it is."""
@@ -241,7 +242,10 @@ class FlowSpec:
     @property
     def horizon(self) -> Horizon:
         """What its windows make of how far time has come."""
-        return Horizon(None if self.view is None else self.view.ending, self.grace_us, self.within_us)
+        ending = None if self.view is None else self.view.ending
+        if ending is not None and self.time == ARRIVED:  # nothing is late: what is final does not change
+            ending = ending._replace(unchanged_after_us=ending.final_after_us)
+        return Horizon(ending, self.grace_us, self.within_us)
 
     @property
     def writes(self) -> frozenset[str]:
