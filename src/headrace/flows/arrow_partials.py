@@ -26,7 +26,6 @@ from headrace.flows.hashes import can_hash, hashes
 from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.packing import packed
 from headrace.flows.partials import FIRST, LAST, RECORDS, UPDATED
-from headrace.windows import Session
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
@@ -75,7 +74,7 @@ class ArrowPartials:
             return self._of_changes(records, grouping)
         for name, aggregate in self.aggregates.items():
             self._ask(grouping, name, aggregate, records)
-        if self.judge is not None and isinstance(self.judge.window, Session):
+        if self.judge is not None and self.judge.window.joins_us is not None:
             grouping.value(FIRST, records[self.time].cast(pa.int64()), "min")
             grouping.value(LAST, records[self.time].cast(pa.int64()), "max")
         if lists:

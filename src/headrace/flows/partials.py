@@ -18,7 +18,6 @@ from headrace.flows.judge import DROPPED, JUDGED, LATE, PANE, REACHED, SOURCE, U
 from headrace.schema import quoted_name
 from headrace.sketches import HASHES_MAX
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
-from headrace.windows import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +38,7 @@ def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
         keys += [F.col(SOURCE), F.col("_partition")] if flow.own_progress else []
         keys += [F.nullif(F.col(PANE), F.lit(UNTIMED)).alias(PANE), F.col(DROPPED), F.col(LATE)]
     slots = [column for name, each in flow.aggregates.items() for column in partial_of(name, each, time)]
-    if isinstance(flow.window, Session) and time is not None:
+    if flow.window is not None and flow.window.joins_us is not None and time is not None:
         slots += [F.min(F.unix_micros(time)).alias(FIRST), F.max(F.unix_micros(time)).alias(LAST)]
     if flow.own_progress and flow.window is not None:
         slots.append(F.max(REACHED).alias(REACHED))

@@ -31,7 +31,6 @@ from headrace.flows.poison import culprits
 from headrace.flows.repeats import HASH
 from headrace.flows.spark_use import SparkUse
 from headrace.schema import quoted_name
-from headrace.windows import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,14 +146,14 @@ class FlowQuery:
         return {name: functools.partial(reader, some) for name, some in tasks.items() if any(some)}
 
     def dropped(self, planned: Planned) -> pa.Table:
-        """The records that were too late, whole, with `_pane`, which of a session is their time, and `_dropped`: for
-        how many of its windows."""
+        """The records that were too late, whole, with `_pane`, which is their time where windows are not aligned, and
+        `_dropped`: for how many of its windows."""
         tasks = {name: self._shared_out(chosen, self._tasks()) for name, chosen in planned.items()}
         df = self._transformed(self._readers(tasks, whole=True))
         names = df.columns
         df = self._judged(df, [name for name in names if name not in JUDGED]).where(F.col(DROPPED) > 0)
         time = self._time()
-        if isinstance(self._flow.window, Session) and time is not None:
+        if self._flow.window is not None and not self._flow.window.aligned and time is not None:
             df = df.withColumn(PANE, F.unix_micros(time))
         return self._collect(df.select(*(quoted_name(name) for name in names if name not in JUDGED), PANE, DROPPED))
 
