@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
-from headrace.horizon import Horizon, Partition, dropped_us, frontier, reach
+from headrace.horizon import Horizon, Partition, dropped_us, frontier, over_us, reach
 from headrace.windows import ending
 
 IDLE, ABSENT = 30, 60
@@ -106,3 +106,8 @@ def test_what_is_dropped_is_old_and_final_and_unchanging() -> None:
     assert dropped_us(1, 100, 92, 93) == 92
     for missing in range(4):
         assert dropped_us(*(None if at == missing else 100 for at in range(4))) is None
+
+
+def test_a_group_is_over_when_nothing_can_come_within_the_time() -> None:
+    assert over_us(10, 100) == 89  # what arrives at 100 is within 10 of 90
+    assert over_us(10, None) is over_us(10, INSTANT_MIN_US + 10) is None

@@ -83,9 +83,14 @@ def test_gaps_are_filled_in_views_alone(stream: Any) -> None:
     assert [name for name, flow in stream.app.flows.items() if flow.fill] == ["minutes"]
 
 
-def test_a_group_without_a_window_is_kept(stream: Any) -> None:
-    with pytest.raises(hr.InvalidArgument, match=r"hr\.session\('90 days'\), time='_arrived_at'\) before"):
-        stream.group_by("v").agg(n=hr.count()).to_view("all", keep="90 days")
+def test_groups_that_go_are_of_records(stream: Any) -> None:
+    deduped = stream.dedup("v", within="1 hour").group_by("v").agg(n=hr.count())
+    with pytest.raises(hr.InvalidArgument, match="is for records that stay"):
+        deduped.to_view("some", keep="90 days")
+    assert stream.app.flows == {}
+    view = stream.group_by("v").agg(n=hr.count()).to_view("all", keep="90 days")
+    with pytest.raises(hr.InvalidArgument, match="without keep=, and stream that"):
+        stream.app.stream(view)
 
 
 def test_repetitions_are_for_dedup() -> None:

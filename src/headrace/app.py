@@ -182,6 +182,9 @@ class App:
             raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
         if emit == "final" and flow.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
+        if flow.lives:
+            why = "drops groups when no record has come for so long (keep=…), and that is no change"
+            raise InvalidArgument("source", view, f"{why}. Make a view of the same without keep=, and stream that")
         if flow.fill is not None:
             why = f"fills gaps when it is read (fill={flow.fill!r}), and rows that fill gaps are no changes"
             raise InvalidArgument("source", view, f"{why}. Make a view of the same without fill=, and stream that")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.windows import Ending
 
-__all__ = ["Horizon", "Partition", "dropped_us", "frontier", "reach"]
+__all__ = ["Horizon", "Partition", "dropped_us", "frontier", "over_us", "reach"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,12 @@ def dropped_us(
     if old_us is None or final_us is None or unchanged_us is None:
         return None
     return min(old_us, final_us, unchanged_us)
+
+
+def over_us(keep_us: int, reach_us: int | None) -> int | None:
+    """Groups whose last record arrived by then are over, where no record for so long ends one: what is to come, by
+    arrival, comes later than that."""
+    return _before(reach_us, keep_us + 1)
 
 
 def _before(us: int | None, by_us: int) -> int | None:

@@ -17,7 +17,7 @@ from headrace.flows.flow import Flow, Source, Transform
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import check_name
 from headrace.view import View
-from headrace.views.contract import RECORD, Emit, Gaps, check_emit, feed_topic
+from headrace.views.contract import ARRIVED, RECORD, Emit, Gaps, check_emit, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
 if TYPE_CHECKING:
@@ -391,20 +391,23 @@ class Aggregated:
         )
 
     def to_view(self, name: str, *, keep: Duration | None = None, every: Duration | None = None) -> View:
-        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay. `every`: while the
-        flow is live, it changes the view at most so often; when it is behind, and in `drain`, at once."""
+        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay; without a window,
+        how long a group stays after the last record of it that arrived. `every`: while the flow is live, it changes the
+        view at most so often; when it is behind, and in `drain`, at once."""
         keep_us = None if keep is None else duration_us(keep, argument="keep")
-        if keep_us is not None and self.grouped.shape.window is None:
-            why = (
-                "without a window no row ever gets old: leave it out. If a group is to go when no record has come for "
-            )
-            why += f"that time, write .window(hr.session({keep!r}), time='_arrived_at') before .group_by(…)"
-            raise InvalidArgument("keep", keep, why)
+        lives = keep_us is not None and self.grouped.shape.window is None
+        stream = self.grouped.stream
+        if lives and (stream.takes_back or (stream.deduped is not None and stream.deduped.records)):
+            why = "is for records that stay, where there is no window: over a view, and behind dedup, they go again"
+            raise InvalidArgument("keep", keep, f"{why}. Leave it out; or use a window, or dedup(…, approx=…)")
         fill = self.grouped.shape.fill
         if fill is not None and self.after:
             why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
             raise InvalidArgument("fill", fill, f"{why}. Leave one of them out, or compute it in the query")
-        self.grouped.stream.app._add(replace(self._flow(name, every), keep_us=keep_us, fill=fill))
+        flow = replace(self._flow(name, every), keep_us=keep_us, fill=fill)
+        if lives and keep_us is not None:
+            flow = replace(flow, window=Session(keep_us), time=ARRIVED, lives=True)
+        self.grouped.stream.app._add(flow)
         return View(self.grouped.stream.app, name)
 
     def to_topic(

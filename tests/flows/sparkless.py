@@ -141,7 +141,8 @@ class Sparkless:
             own = tuple(slot.name for slot in made) if name == "mean" else (name,)
             results.append(Result(name, _RESULTS.get(name, "string"), own))
             partials += _PARTIALS[name]
-        kind, length = ("fixed", None) if flow.window is None else (flow.window.kind, flow.window.kept_us)
+        shown = None if flow.window is None or flow.lives else flow.window
+        kind, length = ("fixed", None) if shown is None else (shown.kind, shown.kept_us)
         columns = tuple(Column(name, "int" if name == "n" else "string") for name in flow.groups)
         view = ViewSpec(
             "view", columns, tuple(slots), tuple(results), length, flow.keep_us, flow.target is None, windows=kind
@@ -154,7 +155,7 @@ class Sparkless:
             aggregates={name: str(aggregate) for name, aggregate in aggregates.items()},
             grace_us=flow.grace_us,
             within_us=flow.late.within_us,
-            time=flow.time,
+            time=None if flow.lives else flow.time,
             target=flow.target,
             emit=flow.emit,
         )
@@ -162,7 +163,7 @@ class Sparkless:
         schema = [(name, kinds[name]) for name in flow.groups]
         schema += [(name, pa.int64()) for name in JUDGED] if flow.window else []
         schema += partials
-        schema += [("_first", pa.int64()), ("_last", pa.int64())] if kind == "session" else []
+        schema += [("_first", pa.int64()), ("_last", pa.int64())] if flow.window and flow.window.joins_us else []
         schema += [("_records", pa.int64()), ("_updated_at", INSTANT)]
         judge = Judge.of_flow(flow, time) if flow.window else None
         arrow = ArrowPartials(pa.schema(schema), judge, time, flow.groups, aggregates)

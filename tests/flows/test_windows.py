@@ -83,6 +83,46 @@ def test_by_arrival_nothing_is_late_and_the_log_says_how_far_it_is(spark: Any, t
 
 
 @pytest.mark.timeout(600)
+def test_groups_without_a_window_go_when_no_record_has_come_for_so_long(spark: Any, tmp_path: Path) -> None:
+    """By arrival, whether Spark computes something or not, and however the log is cut."""
+    with hr.App("going", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "who string, n int, at timestamp", event_time="at", partitions=2)
+        plain = app.stream(topic).group_by("who").agg(n=hr.count(), most=hr.max("n"), last=hr.last("n"))
+        plain.to_view("plain", keep="10 seconds")
+        computed = app.stream(topic).transform(lambda df: df.withColumn("twice", df.n * 2)).group_by("who")
+        computed.agg(n=hr.count(), most=hr.max("twice / 2")).transform(lambda df: df.where("n > 0")).to_view(
+            "computed", keep="10 seconds"
+        )
+        arrow = [name for name, flow in app.flows.items() if app.running.query(flow).compiled.arrow is not None]
+        assert arrow == ["plain"]
+
+        def come(second: float, who: str, n: int, partition: int = 0) -> Any:
+            return add("t", {"who": who, "n": n, "at": at(-n)}, partition=partition, at=at(second))
+
+        def there(*rows: tuple[str, int, int, int]) -> list[Any]:
+            computed = [(who, n, float(most)) for who, n, most, _ in rows]
+            short = ("who", "n", "most")
+            return [expect("plain", list(rows), columns=(*short, "last")), expect("computed", computed, columns=short)]
+
+        steps = [
+            come(0, "a", 9), come(10, "a", 4),  # exactly so long after is one
+            come(10, "b", 1, 1), *there(("a", 2, 9, 4), ("b", 1, 1, 1)),  # by arrival the last is 4, though 9 is later
+            come(20, "b", 2), *there(("a", 2, 9, 4), ("b", 2, 2, 2)),
+            come(20.5, "b", 3, 1), *there(("b", 3, 3, 3)),  # a has been silent for 10.5 seconds
+            come(21, "a", 5), *there(("a", 1, 5, 5), ("b", 3, 3, 3)),
+            come(40, "c", 7, 1), *there(("c", 1, 7, 7)),
+            lambda app: app.audit().ok or pytest.fail("audit"),
+        ]  # fmt: skip
+        run_steps(app, *steps)
+        rng = random.Random(SEED)
+        seconds, more = 40.0, []
+        for number in range(30):
+            seconds += rng.choice([0, 1, 3, 9.5, 11])
+            more.append(come(seconds, rng.choice("abc"), number, rng.randrange(2)))
+        assert_cut_invariant(app, *more, cuts=2, seed=SEED)
+
+
+@pytest.mark.timeout(600)
 def test_any_cuts_paths_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
     """Those that Spark computes; the others are cut at random without it."""
     rng = random.Random(SEED)

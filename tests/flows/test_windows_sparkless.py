@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from headrace.flows import hops
 from headrace.flows.audit import Compared, Gone, audit
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from headrace.windows import Cumulative
-from tests.flows.oracle import Query, expected, records_of
+from tests.flows.oracle import Query, aggregates, expected, records_of
 from tests.flows.sparkless import AGGREGATES, Sparkless
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -237,45 +239,156 @@ arrivals = st.lists(
 )
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.us = instant_us(START, argument="start")
+
+    def __call__(self) -> int:
+        return self.us
+
+
+def arrive(flow: Sparkless, clock: Clock, found: list[tuple[Any, ...]], seen: Callable[[], None]) -> None:
+    """Appends the records at their times, and folds some of them in, as they are cut."""
+    for number, (partition, word, seconds, ends, restarts) in enumerate(found, start=1):
+        clock.us += seconds * 1_000_000
+        flow.topic.append([{"word": word, "n": number}], partition=partition)
+        if ends:
+            flow.loop.step(batch_rows=2)  # perhaps not all there is
+            seen()
+        if restarts:
+            flow.started()
+    flow.loop.drain()
+    seen()
+
+
+Run = list[dict[str, Any]]
+
+
+def runs_of(flow: Sparkless, gap: int) -> dict[Any, list[Run]]:
+    """Word -> the runs of its records that arrived at most the gap apart."""
+    of_word: dict[Any, list[Run]] = {}
+    for record in sorted(records_of(flow.topic), key=lambda record: record["_arrived_at"]):
+        runs = of_word.setdefault(record["word"], [])
+        if runs and record["_arrived_at"] - runs[-1][-1]["_arrived_at"] <= timedelta(seconds=gap):
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return of_word
+
+
+def has_come(flow: Sparkless) -> list[datetime]:
+    return [end.arrived_at for end in flow.topic.offsets().values() if end.arrived_at is not None]
+
+
 @few
 @given(found=arrivals, keep=st.sampled_from([1, 4, 9]))
-def test_groups_that_are_silent_for_long_go(found: list[tuple[Any, ...]], keep: int) -> None:
-    """Sessions by arrival: what of a group came at most the gap apart is one row, whatever the cuts. It goes once all
-    partitions have arrived further than the gap, and than it is kept, past its last record; what comes then begins a
-    new one."""
-    now_us = [instant_us(START, argument="start")]
-    settings = {"time": "_arrived_at", "partitions": 2, "keep_us": keep * 1_000_000, "clock_us": lambda: now_us[0]}
+def test_sessions_by_arrival_are_kept(found: list[tuple[Any, ...]], keep: int) -> None:
+    """What of a group came at most the gap apart is one row, whatever the cuts. It goes once all partitions have
+    arrived further than the gap, and than it is kept, past its last record; what comes then begins a new one."""
+    clock = Clock()
+    settings = {"time": "_arrived_at", "partitions": 2, "keep_us": keep * 1_000_000, "clock_us": clock}
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as home,
         Sparkless(Path(home), hr.session("4 seconds"), names=("records",), **settings) as flow,  # type: ignore[arg-type]
     ):
-        for partition, word, seconds, ends, restarts in found:
-            now_us[0] += seconds * 1_000_000
-            flow.topic.append([{"word": word}], partition=partition)
-            if ends:
-                flow.loop.step(batch_rows=2)  # perhaps not all there is
-            if restarts:
-                flow.started()
-        flow.loop.drain()
-        assert rows_of(flow).keys() == lives(flow, gap=4, keep=keep)
+        arrive(flow, clock, found, lambda: None)
+        reached = min(has_come(flow))
+        ends = {word: [(run[0], run[-1]["_arrived_at"]) for run in runs] for word, runs in runs_of(flow, 4).items()}
+        assert rows_of(flow).keys() == {
+            (first["_arrived_at"], word)
+            for word, runs in ends.items()
+            for first, last in runs
+            if last + timedelta(seconds=4) >= reached or last + timedelta(seconds=keep) > reached
+        }
 
 
-def lives(flow: Sparkless, gap: int, keep: int) -> set[tuple[Any, ...]]:
-    """(First arrival, word) of the runs of records that are not over."""
-    of_word: dict[Any, list[list[datetime]]] = {}
-    records = records_of(flow.topic)
-    for record in sorted(records, key=lambda record: record["_arrived_at"]):
-        runs = of_word.setdefault(record["word"], [])
-        if runs and record["_arrived_at"] - runs[-1][-1] <= timedelta(seconds=gap):
-            runs[-1].append(record["_arrived_at"])
-        else:
-            runs.append([record["_arrived_at"]])
-    last = [max((r["_arrived_at"] for r in records if r["_partition"] == each), default=None) for each in (0, 1)]
-    ends = [end.arrived_at if at is None else at for at, end in zip(last, flow.topic.offsets().values(), strict=True)]
-    reached = min(each for each in ends if each is not None)
-    return {
-        (run[0], word)
-        for word, runs in of_word.items()
-        for run in runs
-        if run[-1] + timedelta(seconds=gap) >= reached or run[-1] + timedelta(seconds=keep) > reached
-    }
+@few
+@given(found=arrivals, group=st.booleans())
+def test_a_group_goes_when_no_record_has_come_for_so_long(found: list[tuple[Any, ...]], group: bool) -> None:
+    """A row is its group's newest run of records that arrived at most 4 seconds apart, whatever the cuts, and goes when
+    the topic has arrived more than that past it. Who watches is told of all of it, and an audit comes to the same."""
+    clock = Clock()
+    settings = {"time": "_arrived_at", "keep_us": 4_000_000, "lives": True, "partitions": 2, "clock_us": clock}
+    names = ("records", "total", "mean", "least", "most", "words")
+    groups = ("word",) if group else ()
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        Sparkless(Path(home), hr.session("4 seconds"), groups=groups, names=names, **settings) as flow,  # type: ignore[arg-type]
+        flow.views.watch("view", timeout="0 seconds") as changes,
+    ):
+
+        def seen() -> None:
+            assert audit([flow.loop._query], flow.log).differences == []
+
+        arrive(flow, clock, found, seen)
+        told: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for change in changes:
+            at, row = tuple(change[name] for name in groups), {name: change[name] for name in names}
+            if change["op"] == "+":
+                assert told.setdefault(at, row) is row  # no group has two rows
+            else:
+                assert told.pop(at) == row
+        of_group = runs_of(flow, 4)
+        if not group:
+            every = sorted(records_of(flow.topic), key=lambda record: record["_arrived_at"])
+            flow_runs: list[Run] = []
+            for record in every:
+                late = flow_runs and record["_arrived_at"] - flow_runs[-1][-1]["_arrived_at"] > timedelta(seconds=4)
+                flow_runs += [[]] if late or not flow_runs else []
+                flow_runs[-1].append(record)
+            of_group = {None: flow_runs} if flow_runs else {}
+        wanted = {}
+        for word, runs in of_group.items():
+            newest = runs[-1]
+            if newest[-1]["_arrived_at"] + timedelta(seconds=4) >= max(has_come(flow)):
+                found_of = aggregates([{**record, "money": None, "x": None} for record in newest])
+                wanted[(word,) if group else ()] = {name: found_of[name] for name in names}
+        rows = flow.views.to_arrow("view").to_pylist()
+        assert {tuple(row[name] for name in groups): {name: row[name] for name in names} for row in rows} == wanted
+        assert told == wanted
+        assert not any(name.startswith("window") for row in rows for name in row)
+        ledger = flow.views.ledger("view").to_pylist()
+        assert sum(row["on_time"] for row in ledger) == len(records_of(flow.topic))
+
+
+def test_how_long_groups_stay_is_what_they_are(tmp_path: Path) -> None:
+    """Not to be changed without making the view anew."""
+    settings = {"time": "_arrived_at", "names": ("records",)}
+    with Sparkless(tmp_path, hr.session("4 seconds"), keep_us=4_000_000, lives=True, **settings) as flow:  # type: ignore[arg-type]
+        spec = flow.compiled.spec
+        assert spec.view is not None
+    for keep_us, said in (
+        (None, "keep: '4 seconds' became for ever"),
+        (9_000_000, "keep: '4 seconds' became '9 seconds'"),
+    ):
+        other = replace(spec, view=replace(spec.view, keep_us=keep_us))
+        assert spec.changes(other) == [said]
+    assert replace(spec, view=replace(spec.view, keep_us=None)).changes(spec) == ["keep: for ever became '4 seconds'"]
+
+
+def test_groups_that_go_are_rebuilt(tmp_path: Path) -> None:
+    """Beside the view, compared, switched to, and gone on with."""
+    clock = Clock()
+    settings = {"time": "_arrived_at", "keep_us": 4_000_000, "lives": True, "clock_us": clock}
+    with Sparkless(tmp_path, hr.session("4 seconds"), names=("records", "words"), **settings) as flow:  # type: ignore[arg-type]
+
+        def come(word: str, seconds: int) -> list[tuple[Any, ...]]:
+            clock.us += seconds * 1_000_000
+            flow.topic.append([{"word": word}])
+            flow.loop.drain()
+            return sorted((row["word"], row["records"]) for row in flow.views.to_arrow("view").to_pylist())
+
+        come("a", 0)
+        come("b", 4)
+        assert come("a", 0) == [("a", 2), ("b", 1)]  # exactly so long after is not too late
+        assert come("b", 4) == [("a", 2), ("b", 2)]
+        assert come("b", 1) == [("b", 3)]  # a has been silent for 5 seconds
+        made = flow.rebuilt()
+        assert made.diff().num_rows == 0
+        made.switch()
+        flow.started()
+        assert come("a", 1) == [("a", 1), ("b", 3)]
+        assert come("a", 5) == [("a", 1)]  # a life of its own, though that one has just ended
+        flow.store.drop("view")
+        left = flow.store._db.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'view/lives/%'").fetchall()
+        assert left == []

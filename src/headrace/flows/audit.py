@@ -131,7 +131,11 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
             end = ends[partition]
             stop = min(end.earliest, place.offset)
             if begin < stop:
-                since = _none_of_them_after(topic, partition, end) if flow.window and not flow.own_progress else None
+                since = (
+                    _none_of_them_after(topic, partition, end)
+                    if flow.window and not flow.own_progress and not flow.lives
+                    else None
+                )
                 out.append(Gone(flow.name, topic.name, partition, begin, stop, since))
             if _has_holes(topic, partition, max(begin, end.earliest), place.offset):
                 why = "some of them were erased or compacted since"
@@ -194,7 +198,8 @@ class Compared:
         if self.since is not None:
             found = [row for row in found if row["window_start"] is not None and row["window_start"] >= self.since]
         if self.kept_after is not None:
-            found = [row for row in found if row["window_end"] is None or row["window_end"] > self.kept_after]
+            ends = [(row, row.get("window_end", row.get("_updated_at"))) for row in found]
+            found = [row for row, end in ends if end is None or end > self.kept_after]
         return found
 
 

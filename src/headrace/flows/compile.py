@@ -405,11 +405,11 @@ def _spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         app=app,
         sources=tuple(topic.name for topic in flow.topics),
         view=None,
-        window=str(flow.window) if flow.window else "",
+        window=str(flow.window) if flow.window and not flow.lives else "",
         aggregates={name: str(each) for name, each in (flow.aggregates or {}).items()},
         grace_us=flow.grace_us,
         within_us=flow.late.within_us,
-        time=flow.time,
+        time=None if flow.lives else flow.time,
         target=flow.target,
         emit=flow.emit,
         feeds=flow.feeds,
@@ -538,15 +538,16 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         else:
             own = next(slot for slot in made if slot.name == name)
             results.append(Result(name, _shown(own), (name,)))
+    window = None if flow.lives else flow.window
     return ViewSpec(
         flow.name,
         groups,
         tuple(slots),
         tuple(results),
-        None if flow.window is None else flow.window.kept_us,
+        None if window is None else window.kept_us,
         flow.keep_us,
         flow.target is None,
-        windows="fixed" if flow.window is None else flow.window.kind,
+        windows="fixed" if window is None else window.kind,
         retracts=flow.retracts,
         records=flow.records,
         fill=_fill(flow),

@@ -73,6 +73,9 @@ class Flow:
     target: str | None = None
     emit: Emit | None = None
     keep_us: int | None = None
+    lives: bool = False
+    """Whether its groups go when no record has come for `keep_us`: its windows are sessions by arrival, of which
+    readers see each group's newest, without its times."""
     every_us: int = 0
     """While it is live, a batch is taken at most so often."""
     fill: Gaps | None = None

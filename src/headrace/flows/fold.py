@@ -186,6 +186,9 @@ def _carried(partials: pa.Table) -> _I64:
 
 def needed(spec: ViewSpec) -> list[str]:
     """The columns that `folded` has to bring for the view."""
-    window = (*(WINDOW if spec.window_us else ()), *((COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()))
+    window = (
+        *(WINDOW if spec.window_us or spec.lives else ()),
+        *((COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()),
+    )
     slots = [slot.name for slot in spec.slots if slot.rule != "finished"]
     return [*window, *(each.name for each in spec.groups), *slots, "_corrections", UPDATED]

@@ -538,7 +538,9 @@ class FlowLoop:
         for each commit, since a flow that writes a topic may begin after those that read it."""
         if self._until is not None:
             return True
-        return self.flow.window is not None and self._store.goes_back([topic.name for topic in self.flow.topics])
+        if self.flow.window is None or self.flow.by_arrival:
+            return False
+        return self._store.goes_back([topic.name for topic in self.flow.topics])
 
     def _reach_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
         """The least progress a record to come can have."""
@@ -557,8 +559,12 @@ class FlowLoop:
         out = []
         for partition, place in places.items():
             end = known[partition]
-            sleeps = place.offset >= end.next and newest_us - _arrived_us(end) > topic.settings.forget_us
-            out.append(horizon.Partition(place.progress_us, floor_us=floor_us if sleeps else None))
+            at_end = place.offset >= end.next
+            sleeps = at_end and newest_us - _arrived_us(end) > topic.settings.forget_us
+            least_us = floor_us if sleeps else None
+            if at_end and self.flow.lives:  # nothing arrives before what has arrived, but where a clock was mended
+                least_us = min(newest_us, self._clock_us())
+            out.append(horizon.Partition(place.progress_us, floor_us=least_us))
         return out
 
     # -- many batches ------------------------------------------------------------------------------

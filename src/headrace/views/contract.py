@@ -152,6 +152,14 @@ class ViewSpec:
         return ViewSpec(f"{self.name}/parts", groups, self.slots, (), (0, 0), public=False, windows="parts")
 
     @property
+    def lives(self) -> ViewSpec | None:
+        """Of groups that go, without windows: from when to when each was there; see `lives`."""
+        if self.keep_us is None or self.window_us is not None:
+            return None
+        gap_us = (self.keep_us, 0)
+        return ViewSpec(f"{self.name}/lives", self.groups, self.slots, (), gap_us, public=False, windows="session")
+
+    @property
     def places(self) -> list[Column]:
         """Which result it is: its window and its groups."""
         return [*(Column(name, "timestamp") for name in (WINDOW if self.window_us else ())), *self.groups]
@@ -278,7 +286,7 @@ class FlowSpec:
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
         kept, may change freely, and records may have columns more, or wider ones. But rows that can go again, and that
-        were kept for a shorter time, would come back in part."""
+        were kept for a shorter time, would come back in part; and where groups go, what one is depends on it."""
         was, now = self._said(), new._said()
         said = [f"{name}: {was[name]} became {now[name]}" for name in was if was[name] != now[name]]
         for name in self.aggregates.keys() | new.aggregates.keys():
@@ -291,11 +299,13 @@ class FlowSpec:
                 said.append(f"aggregate {name!r}: {before} became {after}")
             elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
-        if self.view is not None and new.view is not None and self.view.retracts and self.view.keep_us is not None:
+        if self.view is not None and new.view is not None:
             kept, now_kept = self.view.keep_us, new.view.keep_us
-            if now_kept is None or now_kept > kept:
-                longer = "for ever" if now_kept is None else repr(format_duration(now_kept))
-                said.append(f"keep: {format_duration(kept)!r} became {longer}")
+            longer = kept is not None and (now_kept is None or now_kept > kept)
+            groups_go = self.view.lives is not None or new.view.lives is not None
+            if (self.view.retracts and longer) or (groups_go and kept != now_kept):
+                texts = ["for ever" if us is None else repr(format_duration(us)) for us in (kept, now_kept)]
+                said.append(f"keep: {texts[0]} became {texts[1]}")
         return sorted(said)
 
     def _records_grew(self, new: FlowSpec) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import UnknownView, ViewsDamaged
-from headrace.horizon import dropped_us
+from headrace.horizon import dropped_us, over_us
 from headrace.position import Position
 from headrace.views import staged, versions
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
@@ -300,6 +300,8 @@ def not_kept(db: sqlite3.Connection, spec: FlowSpec, commit: Commit | None = Non
     it begins anew; of other rows the commit alone decides: a topic may have got a partition more."""
     if spec.view is None:
         return None
+    if spec.view.lives is not None and spec.view.keep_us is not None:
+        return over_us(spec.view.keep_us, None if commit is None else commit.reachable_us)
     new = () if commit is None else ((commit.frontier_us, commit.closed_us, commit.reachable_us),)
     if commit is None or spec.view.retracts:
         stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from headrace.views import feeding, flow_rows, joining, merging, retracting, sliding
+from headrace.views import feeding, flow_rows, joining, lives, merging, retracting, sliding
 from headrace.views.contract import Commit, FlowSpec, Outgoing, feed_topic
 from headrace.views.tables import tables_of
 
@@ -37,7 +37,10 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
     if joins is not None:
         partials = joins.apply(db, tables)
     if partials is not None and partials.num_rows:
-        merging.merge(db, tables, partials, commit.aggregates)
+        if tables.lives is not None:
+            lives.fold(db, tables, partials, commit.aggregates)
+        else:
+            merging.merge(db, tables, partials, commit.aggregates)
         if spec.view.retracts:
             retracting.retract(db, tables, partials, commit.aggregates)
         if spec.view.shaped is not None:
@@ -55,7 +58,10 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
         if (told := feeding.marked(spec.view, each.rows(moved), marks)).num_rows:
             out.append(Outgoing(feed_topic(flow, emit), told))
     if (gone := flow_rows.not_kept(db, spec, commit)) is not None:
-        merging.expire(db, tables, gone)
+        if tables.lives is not None:
+            lives.end(db, tables, gone)
+        else:
+            merging.expire(db, tables, gone)
     if rows is None:
         return out
     if spec.view.window_us:

@@ -91,6 +91,7 @@ class ViewTables:
         self.begins |= {self.finished[slot.name]: None for slot in self.kept if slot.name in self.finished}
         self._upserts: dict[int, str] = {}
         self.parts = None if spec.parts is None else ViewTables(spec.parts)
+        self.lives = None if spec.lives is None else ViewTables(spec.lives)
         self.shaped = None if spec.shaped is None else quoted(f"{spec.name}/shaped")
         self.joined = "" if self.shaped is None else f" JOIN {self.shaped} f ON f.{self.row} = s.{self.row}"
         """Behind the state's table as `s`: the rows that a transform made of each result, as `f`."""
@@ -113,10 +114,6 @@ class ViewTables:
         if spec.public and spec.name.lower().startswith(("_", "sqlite_")):
             why = "names that begin with '_' or 'sqlite_' are the store's own tables: choose another"
             raise InvalidName("view", spec.name, why)
-        if spec.keep_us is not None and spec.window_us is None:
-            raise InvalidArgument(
-                "keep", spec.name, "without a window no row ever ends: there is nothing to count from"
-            )
         if len(self.names) > COLUMNS_MAX:
             why = f"its state needs {len(self.names)} columns, and {COLUMNS_MAX} fit into a table: make several views"
             raise InvalidArgument("agg", spec.name, why)
@@ -159,7 +156,10 @@ class ViewTables:
                 f"CREATE TABLE {self.shaped} ({self.row} INTEGER NOT NULL, {quoted(NUMBER)} INTEGER NOT NULL{columns}, "
                 f"PRIMARY KEY ({self.row}, {quoted(NUMBER)})) WITHOUT ROWID"
             )
-        return [*made, *([] if self.parts is None else self.parts.create()), *self.show()]
+        beside = [
+            statement for tables in (self.parts, self.lives) if tables is not None for statement in tables.create()
+        ]
+        return [*made, *beside, *self.show()]
 
     @property
     def _made(self) -> tuple[Column, ...]:
@@ -194,8 +194,8 @@ class ViewTables:
         tables = [self.state, *(self.values_of(slot) for slot in self.with_values)]
         tables += [] if self.shaped is None else [self.shaped]
         views = [f"DROP VIEW IF EXISTS {quoted(self.spec.name)}"] if self.spec.public else []
-        parts = [] if self.parts is None else self.parts.drop()
-        return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables), *parts]
+        beside = [statement for each in (self.parts, self.lives) if each is not None for statement in each.drop()]
+        return [*views, *(f"DROP TABLE IF EXISTS {table}" for table in tables), *beside]
 
     def numbered(self) -> list[tuple[str, str]]:
         """All tables with something of a row, and the column with its number; the row itself last."""
