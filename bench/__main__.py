@@ -24,6 +24,7 @@ from bench import (
     flow_memory,
     flow_merge,
     flow_peers,
+    flow_poison,
     flow_window,
     log_append,
     log_disk,
@@ -58,6 +59,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "nexmark": nexmark.queries,
     "peers": lambda run: itertools.chain(flow_peers.in_windows(run), flow_analytics.analytics(run)),
     "memory": flow_memory.memory,
+    "poison": flow_poison.poison,
 }
 
 

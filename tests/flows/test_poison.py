@@ -1,35 +1,86 @@
-"""The search for records that break a program, without a program: how many are found, in how few rounds."""
+"""The search for records that break a program, without a program: how many are found, in how few rounds and tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flows.poison import culprits
+from headrace.flows.poison import Failure, culprits
 from headrace.flows.ranges import Range
 from headrace.flows.supervise import COMMIT_SECONDS, PACE_MIN, paced, said
 
 
-@given(bad=st.sets(st.integers(0, 999), max_size=30), middle=st.integers(1, 999))
-def test_all_records_that_fail_alone_are_found(bad: set[int], middle: int) -> None:
-    rounds = 0
+class Program:
+    """Fails on some offsets: on even ones in partition 0, on odd ones in partition 1. `tells`: from a part and the
+    record in it that is to blame to where it says that it failed."""
 
-    def failing(parts: Sequence[Range]) -> Mapping[int, str]:
-        nonlocal rounds
-        rounds += 1
-        hits = [[n for n in bad if part.start <= n < part.stop and n % 2 == part.partition] for part in parts]
-        return {number: f"error {some[0]}" for number, some in enumerate(hits) if some}
+    def __init__(self, bad: Iterable[int], tells: Callable[[Range, int], int | None]) -> None:
+        self._bad, self._tells = {n: sorted(each for each in bad if each % 2 == n) for n in (0, 1)}, tells
+        self.tasks: list[int] = []
+        self.failed = 0
 
-    found = culprits([Range(0, 0, 1_000), Range(1, 0, middle), Range(1, middle, 1_000)], failing)
+    def failing(self, parts: Sequence[Range]) -> Mapping[int, Failure]:
+        self.tasks.append(len(parts))
+        out = {}
+        for number, part in enumerate(parts):
+            known = self._bad.get(part.partition, [])
+            if (at := bisect_left(known, part.start)) < len(known) and known[at] < part.stop:
+                out[number] = Failure(f"error {known[at]}", self._tells(part, known[at]))
+        self.failed += len(out)
+        return out
+
+
+def tells_nothing(_part: Range, _at: int) -> None:
+    return None
+
+
+def tells_the_record(_part: Range, at: int) -> int:
+    return at
+
+
+def tells_a_later_one(part: Range, _at: int) -> int:
+    return part.stop - 1
+
+
+@given(
+    bad=st.sets(st.integers(0, 999), max_size=30),
+    middle=st.integers(1, 999),
+    tells=st.sampled_from([tells_nothing, tells_the_record, tells_a_later_one]),
+)
+def test_all_records_that_fail_alone_are_found(
+    bad: set[int], middle: int, tells: Callable[[Range, int], int | None]
+) -> None:
+    program = Program(bad, tells)
+    found = culprits([Range(0, 0, 1_000), Range(1, 0, middle), Range(1, middle, 1_000)], program.failing)
     assert found == {(n % 2, n): f"error {n}" for n in bad}
-    assert rounds <= 3  # parts of 16, 2 and 1
+    if tells is tells_nothing:
+        assert len(program.tasks) <= 3  # parts of 16, 2 and 1
+    if tells is tells_a_later_one:
+        assert len(program.tasks) <= 6, "a wrong guess costs a round, and is the last"
+
+
+def test_where_a_part_failed_saves_most_of_the_search() -> None:
+    """200 among 100,000: each is passed once in a part and once alone; what is left is before and behind it."""
+    bad = [2 * n for n in random.Random(7).sample(range(50_000), 200)]
+    program = Program(bad, tells_the_record)
+    assert len(culprits([Range(0, 0, 100_000)], program.failing)) == 200
+    assert program.failed == 400
+    assert sum(program.tasks) <= 64 + 3 * 200
+    blind = Program(bad, tells_nothing)
+    culprits([Range(0, 0, 100_000)], blind.failing)
+    assert sum(blind.tasks) > 4_000 and blind.failed > 700
 
 
 def test_parts_that_fail_only_together_are_nobodys_fault() -> None:
-    assert culprits([Range(0, 0, 100)], lambda parts: {n: "" for n, part in enumerate(parts) if part.rows > 1}) == {}
+    def failing(parts: Sequence[Range]) -> Mapping[int, Failure]:
+        return {n: Failure("", part.start) for n, part in enumerate(parts) if part.rows > 1}
+
+    assert culprits([Range(0, 0, 100)], failing) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections.abc import Iterator
@@ -78,34 +79,55 @@ def test_a_poison_record_becomes_a_dead_letter_and_the_rest_goes_on(spark: Any, 
         assert app.audit().ok
 
 
-@pytest.mark.parametrize("kind", ["spark", "python"])
+def divided_by_python(df: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    return df.withColumn("m", F.udf(lambda n: 100 // n, "int")("n"))
+
+
+def divided_by_pandas(df: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    return df.withColumn("m", F.pandas_udf(lambda n: n.map(lambda each: 100 // each), "int")("n"))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "tasks"),
+    [
+        ((), [64, 64, 9]),
+        ((divided_by_python,), [64, 64, 9]),
+        ((divided_by_pandas,), [64, 64, 9]),
+        ((lambda df: df.where("n % 2 = 0"), divided_by_python), [64, 64, 9, 24]),  # which row is not which record
+    ],
+    ids=["spark", "python", "pandas", "python behind a filter"],
+)
 def test_a_drain_gets_past_many_poison_records_with_few_jobs(
-    spark: Any, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    tmp_path: Path,
+    transforms: tuple[Any, ...],
+    tasks: list[int],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with counting(tmp_path, spark) as app:
         words = app.log.topic("words")
         words.append([{"word": "w", "n": n % 150} for n in range(600)])  # four are 0
-        if kind == "python":
-
-            def divided(df: Any) -> Any:
-                from pyspark.sql import functions as F
-
-                return df.withColumn("m", F.udf(lambda n: 100 // n, "int")("n"))
-
-            app.flows["per_word"] = replace(app.flows["per_word"], transforms=(divided,))
+        if transforms:
+            app.flows["per_word"] = replace(app.flows["per_word"], transforms=transforms)
         jobs: list[int] = []
         run = session.failed_tasks
         monkeypatch.setattr(session, "failed_tasks", lambda *given: jobs.append(given[2]) or run(*given))
         assert app.drain() == 600
-        assert len(jobs) == 3, "one for the batch of 64, two for the next: not some for each record"
+        assert len(jobs) == len(tasks) and all(map(operator.le, jobs, tasks)), jobs
         letters = list(app.log.dead_letters())
         assert [letter.origin.offset for letter in letters] == [0, 150, 300, 450]
-        reason = "ZERO" if kind == "spark" else "ZeroDivisionError: integer division or modulo by zero"
+        reason = "ZeroDivisionError: integer division or modulo by zero" if transforms else "ZERO"
         assert all(reason in letter.error.splitlines()[0] for letter in letters)
+        assert not any("headrace" in letter.error for letter in letters), "nothing of the search is in the letter"
         warnings = [each.getMessage() for each in caplog.records if "dead letter" in each.getMessage()]
         assert len(warnings) == 4
         assert warnings[1].startswith(f"flow per_word: words/0 offset 150 became dead letter {letters[1].id}: ")
-        assert rows(app) == {"w": 596}
+        assert rows(app) == {"w": 596 if len(transforms) < 2 else 296}
         assert app.audit().ok
 
 

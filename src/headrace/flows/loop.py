@@ -34,6 +34,8 @@ from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
 from headrace.log.contract import META, Offsets
 from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.rows import to_rows
+from headrace.schema import EXTRA_COLUMN
 from headrace.views.contract import (
     CHANGE,
     MARK,
@@ -338,8 +340,9 @@ class FlowLoop:
         for (name, partition, offset), error in culprits.items():
             if name != topic.name:
                 continue
-            record = next(iter(topic.records({partition: offset}, partition=partition)), None)
-            if record is not None and record.offset == offset:  # it was not erased since
+            columns = [*topic.schema.names, EXTRA_COLUMN]
+            for batch in topic.batches(partition, offset, offset + 1, columns):  # none if it was erased since
+                (row,) = to_rows(batch)
                 out.append(
                     {
                         "reason": "poison",
@@ -350,7 +353,7 @@ class FlowLoop:
                         "offset": offset,
                         "source": f"flow {self.flow.name}",
                         "died_at": from_us(self._clock_us()),
-                        "row": encode_row(record.value).decode(),
+                        "row": encode_row(row).decode(),
                     }
                 )
         return out

@@ -3,29 +3,58 @@ search; knows neither Spark nor a log."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.flows.ranges import Range
 
 PARTS_FIRST, PARTS = 64, 8
-"""Into so many parts a range is divided at first, and each that fails after that: a round costs a job, a part a task, a
-part that fails another task and two processes. For one record in 500 that is 24 tasks, three of which fail."""
+"""Into so many parts a range is divided at first, and each that fails after that, where nothing says at which record it
+failed."""
 
-Failing = Callable[[Sequence[Range]], Mapping[int, str]]
-"""Parts -> number of each that fails -> its error."""
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Of one part. `offset`: of the record that was read when it failed, as far as it is known."""
+
+    error: str
+    offset: int | None = None
+
+
+Failing = Callable[[Sequence[Range]], Mapping[int, Failure]]
+"""Parts -> number of each that fails -> how."""
 
 
 def culprits(chosen: Sequence[Range], failing: Failing) -> dict[tuple[int, int], str]:
-    """(partition, offset) -> error, of the records that fail when they are read alone."""
+    """(partition, offset) -> error, of the records that fail when they are read alone. Where a part failed is only a
+    guess: the record that was read then may come after the one that is to blame. One that turns out to be wrong ends
+    the guessing."""
     found: dict[tuple[int, int], str] = {}
+    guessed: set[tuple[int, int]] = set()
+    guessing = True
     parts = [part for each in chosen for part in _divided(each, PARTS_FIRST)]
     while parts:
-        errors = failing(parts)
-        failed = [(parts[number], error) for number, error in sorted(errors.items())]
-        found |= {(part.partition, part.start): error for part, error in failed if part.rows == 1}
-        parts = [piece for part, _ in failed if part.rows > 1 for piece in _divided(part, PARTS)]
+        failures = failing(parts)
+        failed = [(parts[number], failure) for number, failure in sorted(failures.items())]
+        found |= {(part.partition, part.start): failure.error for part, failure in failed if part.rows == 1}
+        guessing = guessing and guessed <= found.keys()
+        parts = []
+        for part, failure in failed:
+            if part.rows > 1 and guessing and failure.offset is not None and part.start <= failure.offset < part.stop:
+                guessed.add((part.partition, failure.offset))
+                parts += _around(part, failure.offset)
+            elif part.rows > 1:
+                parts += _divided(part, PARTS)
     return dict(sorted(found.items()))
+
+
+def _around(whole: Range, offset: int) -> Iterator[Range]:
+    """What is before the record, the record alone, and what is behind it."""
+    cuts = [whole.start, offset, offset + 1, whole.stop]
+    for start, stop in itertools.pairwise(cuts):
+        if start < stop:
+            yield replace(whole, start=start, stop=stop)
 
 
 def _divided(whole: Range, count: int) -> Iterator[Range]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -27,7 +28,7 @@ from headrace.flows.flow import Flow, through
 from headrace.flows.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
 from headrace.flows.partials import column_of, partial_rows
 from headrace.flows.plan_check import has_exchange
-from headrace.flows.poison import culprits
+from headrace.flows.poison import Failing, Failure, culprits
 from headrace.flows.repeats import HASH
 from headrace.flows.spark_use import SparkUse
 from headrace.schema import quoted_name
@@ -163,14 +164,32 @@ class FlowQuery:
         return {
             (name, *place): error
             for name, chosen in planned.items()
-            for place, error in culprits(chosen, functools.partial(self._failing, name)).items()
+            for place, error in culprits(chosen, self._failing(name, chosen)).items()
         }
 
-    def _failing(self, topic: str, parts: Sequence[ranges.Range]) -> Mapping[int, str]:
+    def _failing(self, topic: str, chosen: Sequence[ranges.Range]) -> Failing:
+        offsets_in = functools.cache(functools.partial(ranges.offsets, self.compiled.columns[topic]))
+
+        def offset(part: ranges.Range, row: int | None) -> int | None:
+            """Of the row of a part: there may be no record at some offsets."""
+            if row is None:
+                return None
+            (known,) = (offsets_in(each) for each in chosen if each.holds(part))
+            at = int(np.searchsorted(known, part.start)) + row
+            return int(known[at]) if 0 <= at < len(known) else None
+
+        def failing(parts: Sequence[ranges.Range]) -> Mapping[int, Failure]:
+            failed = session.failed_tasks(self.spark, lambda: self._run_alone(topic, parts), len(parts))
+            return {number: Failure(each.error, offset(parts[number], each.row)) for number, each in failed.items()}
+
+        return failing
+
+    def _run_alone(self, topic: str, parts: Sequence[ranges.Range]) -> None:
+        """Computes what the flow needs of each part, in a task of its own, and keeps nothing."""
         df = self._transformed({topic: lambda columns: ranges.read_parts(self.spark, columns, parts)})
         if self._flow.aggregates is not None:  # what nobody asks for is not computed
             df = df.select([column.alias(f"/{number}") for number, column in enumerate(self._asked())])
-        return session.failed_tasks(self.spark, lambda: df.write.format("noop").mode("overwrite").save(), len(parts))
+        df.write.format("noop").mode("overwrite").save()
 
     def _asked(self) -> list[Column]:
         """What is aggregated, and by what, without aggregating it."""

@@ -30,6 +30,7 @@ from headrace.time import UNSET
 from headrace.views.contract import AT, CHANGE, CORRECTIONS, MARK, OP, UPDATED_AT, Place
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.log.contract import Offsets, Span, Start
@@ -56,6 +57,9 @@ class Range:
     @property
     def rows(self) -> int:
         return self.stop - self.start
+
+    def holds(self, part: Range) -> bool:
+        return self.partition == part.partition and self.start <= part.start and part.stop <= self.stop
 
 
 CHANGE_DDL = ", ".join(map(" ".join, zip(CHANGE, ("string", "timestamp", "bigint", "timestamp"), strict=True)))
@@ -323,20 +327,23 @@ def _frame(
     return spark.range(0, tasks, 1, tasks).mapInArrow(in_worker, columns.comes)
 
 
+FIRST_ATTEMPT = r"java_method('java.lang.Thread', 'currentThread') RLIKE 'task [0-9]+\\.0 in stage'"
+"""Whether a task is run for the first time. Nothing in SQL asks for that, but Spark names the thread by it."""
+
+
 def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) -> DataFrame:
-    """The records, each range in a task of its own. A task that is run again reads nothing: so a range that fails is
-    a task that failed once, and no end of the job."""
-    reader, where = _reading(replace(columns, then=None)), _where(columns.topic)
-    plain = [astuple(part) for part in parts]  # every task unpickles all of them
+    """The records, each range in a task of its own, and read before these tasks begin: so that a task that fails ends
+    no worker that reads, and Spark counts how many records it took. A task that is run again takes none: so a range
+    that fails is a task that failed once, and no end of the job."""
+    df = read(spark, replace(columns, then=None), [[part] for part in parts])
+    return df.localCheckpoint().where(FIRST_ATTEMPT)
 
-    def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        for numbered in numbers:
-            if task is not None and task.attemptNumber() == 0:
-                for number in numbered.column(0).to_pylist():
-                    yield from reader(worker_topic(*where), [Range(*plain[number])])
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, columns.schema)
+def offsets(columns: Columns, chosen: Range) -> npt.NDArray[np.int64]:
+    """Of the records that there are in the range."""
+    alone = replace(columns, needed=frozenset(["_offset"]), then=None, judge=None, placeless=False)
+    found = [batch.column("_offset").to_numpy() for batch in read_on_driver(alone, [chosen])]
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 @dataclass(frozen=True, slots=True)

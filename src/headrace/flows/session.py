@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,8 @@ SETTINGS = {
 """Of a session we make; a user's own entries come over them."""
 JAVA_OPTIONS, LOCAL_DIR = "spark.driver.extraJavaOptions", "spark.local.dir"
 LOG = "spark.log"
+LOCATE, LOCATED = "headrace.locate", re.compile(r"^headrace: row (\d+)\n", re.MULTILINE)
+"""The property of a job whose Python functions note at which row they fail, and the note."""
 END_SECONDS = 5.0
 """A JVM that does not answer any more has ended by then."""
 
@@ -233,24 +237,34 @@ def cancel(spark: SparkSession) -> None:
         spark.interruptAll()
 
 
-def failed_tasks(spark: SparkSession, run: Callable[[], object], tasks: int) -> dict[int, str]:
-    """Runs a job of so many tasks: number -> error of each that failed at first. None, if it is not known: over Spark
-    Connect, and where a task that fails is not run again."""
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """`row`: of those it was given, the one it had come to, as far as it is known."""
+
+    error: str
+    row: int | None
+
+
+def failed_tasks(spark: SparkSession, run: Callable[[], object], tasks: int) -> dict[int, FailedTask]:
+    """Runs a job of so many tasks: number -> each that failed at first. None, if it is not known: over Spark Connect,
+    and where a task that fails is not run again."""
     context = context_of(spark)
     if context is None:
         return {}
     tag = f"headrace-search-{uuid.uuid4().hex}"
     context.addJobTag(tag)  # not a job group: the thread may have one of its own
+    context.setLocalProperty(LOCATE, "true")
     try:
         run()
         return _errors_of_tasks(context, tag, tasks)
     except Exception:  # Spark's own records of its tasks are not for everybody: they may look otherwise tomorrow
         return {}
     finally:
+        context.setLocalProperty(LOCATE, None)  # type: ignore[arg-type]
         context.removeJobTag(tag)
 
 
-def _errors_of_tasks(context: SparkContext, tag: str, tasks: int) -> dict[int, str]:
+def _errors_of_tasks(context: SparkContext, tag: str, tasks: int) -> dict[int, FailedTask]:
     scala = context._jsc.sc()
     scala.listenerBus().waitUntilEmpty()
     status, states = scala.statusStore(), context._jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr]
@@ -265,8 +279,19 @@ def _errors_of_tasks(context: SparkContext, tag: str, tasks: int) -> dict[int, s
         found = status.taskList(stage, 0, 0, 2**31 - 1, states.TaskSorting.ID, failed)
         for number in range(found.size()):
             task = found.apply(number)
-            out[task.index()] = task.errorMessage().get()
+            out[task.index()] = _failed(task)
     return out
+
+
+def _failed(task: Any) -> FailedTask:
+    """What failed in Python says at which row. What did in the JVM, which takes row by row, did at the last it took."""
+    error = task.errorMessage().get()
+    if noted := LOCATED.search(error):
+        return FailedTask(error[: noted.start()] + error[noted.end() :], int(noted[1]))
+    metrics = task.taskMetrics()
+    if "Traceback (most recent call last):" in error or metrics.isEmpty():
+        return FailedTask(error, None)
+    return FailedTask(error, metrics.get().inputMetrics().recordsRead() - 1)
 
 
 @contextlib.contextmanager
