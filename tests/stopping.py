@@ -21,9 +21,19 @@ def stop_between_commits(pid: int) -> None:
         pytest.skip("needs /proc/locks, to see that a stopped process holds no lock")
     while True:
         os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED)
+        while not _stands_still(pid):
+            time.sleep(0.001)
         held = (line.split()[1:5] for line in LOCKS.read_text().splitlines())
         if ["POSIX", "ADVISORY", "WRITE", str(pid)] not in held:
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    """All its threads. Asked of the system, since only the parent can wait for that."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return False
+    return all(stat.rpartition(") ")[2].startswith("T") for stat in stats)

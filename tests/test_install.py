@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,3 +123,29 @@ def test_on_a_full_disk_nothing_is_installed(here: Any) -> None:
     here.LOG.symlink_to("/dev/full")
     with pytest.raises(SystemExit, match=r"Spark: .*No space left on device"):
         here.run(here.Progress(), here.Job("Spark", (sys.executable, "-c", "print('x' * 100_000)")))
+
+
+CALLED = """#!/bin/sh
+echo "$*" >>calls
+case "$*" in
+*version_info*) echo 3.12 ;;
+scripts/install.py* | "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("extra", "made"), [("serve", False), ("dev", True)])
+def test_the_archive_of_classes_is_not_made_for_the_demo(tmp_path: Path, extra: str, made: bool) -> None:
+    """The first Spark that ends makes it, beside whatever comes next: the demo waits for nothing."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("scripts/install.py", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    for name in ("python", "scripts/browser"):
+        (tmp_path / name).write_text(CALLED)
+        (tmp_path / name).chmod(0o755)
+    shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts")
+    environment = {**os.environ, "PYTHON": str(tmp_path / "python")}
+    subprocess.run([tmp_path / "scripts" / "setup", extra], env=environment, check=True, capture_output=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert "-m headrace.flows.java" in calls
+    assert ("-m headrace.demo.prepare" in calls) is made

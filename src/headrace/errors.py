@@ -872,9 +872,14 @@ class StorageError(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class DiskFull(StorageError):
-    """Nothing was written; the same call may succeed once there is space."""
+    """Nothing was written; the same call may succeed once there is space. With `needed_bytes` an erasure could not
+    replace a batch, and that is what it needs: the key's records in other batches are erased."""
+
+    needed_bytes: int | None = None
 
     def __str__(self) -> str:
+        if self.needed_bytes is not None:
+            return f"{self.path}: {self.why}. Free that much and erase again; the other batches are done."
         return f"{self.path}: {self.why}. Nothing was written; free space and try again."
 
 

@@ -79,7 +79,8 @@ def test_partitions_ahead_are_named_and_mended(clicks: Shell, clock: Clock) -> N
     done = clicks("verify")
     assert (done.code, done.rows[0]["kind"], done.rows[0]["topic"]) == (3, "ahead", "clicks")
     doctor = {row["check"]: row for row in clicks("doctor").rows}
-    assert doctor["clock"]["do"] == "set it, or headrace clock --mend"
+    assert (doctor["clock"]["state"], doctor["clock"]["do"]) == ("fail", "set it, or headrace clock --mend")
+    assert doctor["clock"]["found"].startswith("ahead of it: clicks/")
     shown = clicks.ok("topics", "show", "clicks").rows[0]["partitions"]
     assert [each["ahead"] for each in shown].count(True) == 1
     before = clicks.ok("consume", "clicks").rows

@@ -14,7 +14,6 @@ before the child died, whenever that was; no process outlives its `Children`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -28,10 +27,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.faults.nursery import Forked, Nursery, die_with, python_path
+
 __all__ = ["Child", "ChildEnded", "Children", "ack", "hear"]
 
 _MAIN = "from tests.faults.children import _main; _main()"
-_REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 # -- in the child ------------------------------------------------------------------------------------
@@ -55,10 +55,7 @@ def hear() -> Any:
 def _main() -> None:
     parent, module, function, args = json.loads(sys.argv[1])
     if parent:
-        # A test run that is itself killed takes its children with it.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(98)
+        die_with(parent)  # a test run that is itself killed takes its children with it
     getattr(importlib.import_module(module), function)(*args)
 
 
@@ -78,15 +75,21 @@ class Child:
         self._unread = b""
         self._open = True
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
+        env = {**os.environ, "PYTHONPATH": python_path(), **env}
+        nursery = None if "LD_PRELOAD" in env else Nursery.found()  # such a library is loaded before all others
+        self.process: subprocess.Popen[bytes] | Forked
+        if nursery is not None:
+            start = (target.__module__, target.__qualname__, args)
+            self.process = nursery.start(*start, stderr=self._stderr.fileno(), env=env)
+            return
         # The death signal follows the thread that started the child, so only the main thread may ask for it.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-        path = os.pathsep.join([_REPOSITORY, *(p for p in sys.path if p)])
         self.process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, json.dumps([parent, target.__module__, target.__qualname__, args])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": path, **env},
+            env=env,
             start_new_session=True,
         )
 
@@ -141,7 +144,7 @@ class Child:
     def stop(self) -> None:
         """SIGSTOP; returns when all its threads stand still."""
         os.killpg(self.process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self._waitid(os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.killpg(self.process.pid, signal.SIGCONT)
@@ -161,9 +164,15 @@ class Child:
 
     def _ended(self) -> int:
         # Only close() reaps: until then no other process can get this id, so signals never hit a stranger.
-        status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        assert status is not None
-        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        code, status = self._waitid(os.WEXITED | os.WNOWAIT)
+        return status if code == os.CLD_EXITED else -status
+
+    def _waitid(self, flags: int) -> tuple[int, int]:
+        if isinstance(self.process, Forked):
+            return self.process.waitid(flags)
+        found = os.waitid(os.P_PID, self.process.pid, flags)
+        assert found is not None
+        return found.si_code, found.si_status
 
     def _read(self, deadline: float) -> bool:
         """Read what there is, waiting for it; False at the end."""
@@ -187,7 +196,7 @@ class Children:
         self._all: list[Child] = []
 
     def start(self, target: Callable[..., None], *args: Any, env: Mapping[str, str] | None = None) -> Child:
-        """Run `target(*args)`, a top-level function, in a new interpreter. `args` must be JSON."""
+        """Run `target(*args)`, a top-level function, in a new process. `args` must be JSON."""
         child = Child(target, args, env or {})
         self._all.append(child)
         return child

@@ -7,13 +7,15 @@ lie in many small data files. A record's text names its topic, key and number, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from headrace.log.contract import Erased, Maintained, Problem, Record
+from headrace.log.embedded import disk
 from headrace.log.embedded.index import BATCHES, FILES
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from tests.searching import files_with
@@ -88,10 +90,23 @@ def _append(log: EmbeddedLog, topic: str, n: int) -> None:
 
 
 def work(log: EmbeddedLog, do: Callable[[str, Callable[[], Any]], Any]) -> None:
-    """All of it, step by step; `do` runs a step and knows what to make of its end."""
-    for suffix in DURABILITIES:  # once in batches as they came, once in sealed ones
-        do(f"people{suffix}", lambda s=suffix: log.topic(f"people{s}").erase(ERASED))  # type: ignore[misc]
-        do("maintain", log.maintain)
+    """All of it, step by step; `do` runs a step and knows what to make of its end. Once in batches as they came, once
+    in sealed ones, on a disk that is nearly full."""
+    for suffix in DURABILITIES:
+        with nearly_full(bool(suffix)):
+            do(f"people{suffix}", lambda s=suffix: log.topic(f"people{s}").erase(ERASED))  # type: ignore[misc]
+            do("maintain", log.maintain)
+
+
+@contextmanager
+def nearly_full(is_so: bool) -> Iterator[None]:
+    """The disk, as the log sees it: then it gives bytes back at once, where they lie."""
+    before = disk.LOW_BYTES
+    disk.LOW_BYTES = 1 << 62 if is_so else before
+    try:
+        yield
+    finally:
+        disk.LOW_BYTES = before
 
 
 def clean(result: Maintained | Erased) -> bool:

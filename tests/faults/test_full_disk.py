@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,19 @@ import pytest
 
 from headrace.cli.checks import free_space
 from headrace.errors import DiskFull
+from headrace.log.embedded import append
 from headrace.log.embedded.log import EmbeddedLog, open_log
 from headrace.views.sqlite import SqliteViews
 from tests.faults import small_disk
 from tests.faults.children import Children, ack
+from tests.views.committing import VIEW, Committing
 
 MIB = 1 << 20
 DISK_BYTES = 12 * MIB
 SMALL = 300
 
 
-def run(programs: list[Callable[[Path], None]], folder: str, inodes: int = 1000) -> None:
+def run(programs: list[Callable[[Path], None]], folder: str, inodes: int = 1000, size_bytes: int = DISK_BYTES) -> None:
     """Each on a disk of its own."""
     try:
         small_disk.become_alone()
@@ -30,7 +34,7 @@ def run(programs: list[Callable[[Path], None]], folder: str, inodes: int = 1000)
         return
     for program in programs:
         disk = Path(folder) / program.__name__
-        small_disk.mount(disk, size_bytes=DISK_BYTES, inodes=inodes)
+        small_disk.mount(disk, size_bytes=size_bytes, inodes=inodes)
         program(disk)
         small_disk.unmount(disk)
     ack(["done", ""])
@@ -140,6 +144,96 @@ def freeing(folder: str) -> None:
 
 def test_a_full_disk_can_be_freed(on_small_disk: Callable[..., None]) -> None:
     on_small_disk(freeing)
+
+
+def erase_from_many_batches(disk: Path) -> None:
+    with full(disk / "log") as log:
+        topic = log.topic("other")
+        kept = [record.value["n"] for record in topic.records() if record.value["k"] != "3"]
+        assert topic.usage().bytes > 4 * (log.home / "reserve").stat().st_size
+        assert topic.erase("3").incomplete == []
+        assert [record.value["n"] for record in topic.records()] == kept
+        check(log)
+
+
+def erase_what_needs_more(disk: Path) -> None:
+    """A batch as large as they were once, of bytes that cannot be compressed."""
+    append.FRAME_BYTES_MAX = 16 * MIB
+    with open_log(disk / "log") as log:
+        topic = log.create_topic("large", "k string, raw binary", key="k")
+        topic.append([{"k": str(n % 7), "raw": os.urandom(500)} for n in range(5_000)])
+        topic.append({"k": "3", "raw": b"alone"})
+        filler = small_disk.fill(disk)
+        with pytest.raises(
+            DiskFull, match=r"offsets 0\.\.5000 of large/0 .* takes (\d+) bytes.* Free .* again"
+        ) as caught:
+            topic.erase("3")
+        needed = caught.value.needed_bytes
+        assert needed is not None and str(needed) in str(caught.value)
+        assert log.verify().problems == []
+        left = [record.offset for record in topic.records() if record.value["k"] == "3"]
+        assert left == list(range(3, 5_000, 7)), "the batch that fits is written without the key"
+        os.truncate(filler, filler.stat().st_size - needed)
+        assert topic.erase("3").incomplete == []
+        assert [record.offset for record in topic.records()] == [n for n in range(5_000) if n % 7 != 3]
+        assert log.verify().problems == []
+
+
+def erasing(folder: str) -> None:
+    run([erase_from_many_batches, erase_what_needs_more], folder)
+
+
+def test_a_key_is_erased_from_a_full_disk_or_the_error_says_what_that_takes(on_small_disk: Callable[..., None]) -> None:
+    on_small_disk(erasing)
+
+
+def erase_from_large_batches(disk: Path) -> None:
+    with open_log(disk / "log") as log:
+        topic = log.create_topic("large", "k string, n int, text string", key="k", compression="none")
+        for first in range(0, 45_000, 15_000):
+            topic.append([row(n) for n in range(first, first + 15_000)])
+        small_disk.fill(disk)
+        assert topic.erase("3").incomplete == []
+        assert (log.home / "reserve").exists(), "made again, whoever writes next"
+        assert [record.value["n"] for record in topic.records()] == [n for n in range(45_000) if n % 7 != 3]
+        assert log.verify().problems == []
+
+
+def erasing_large(folder: str) -> None:
+    run([erase_from_large_batches], folder, size_bytes=64 * MIB)
+
+
+def test_every_batch_can_be_written_again_without_a_key(on_small_disk: Callable[..., None]) -> None:
+    on_small_disk(erasing_large)
+
+
+def drop_a_view(disk: Path) -> None:
+    """By the command, with the views' file closed before: SQLite makes two files when it is opened."""
+    with open_log(disk) as log:
+        log.create_topic("clicks", "page string").append({"page": "/"})
+    with Committing(disk) as flow:
+        flow.commit([(0, f"/{n}", 1) for n in range(50_000)])
+    small_disk.fill(disk)
+    before = (disk / "views.db").stat().st_size
+    drop = subprocess.run(
+        [sys.executable, "-m", "headrace", "--home", str(disk), "views", "drop", VIEW, "--yes", "--force"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert drop.returncode == 0, drop.stderr
+    assert (disk / "views.db").stat().st_size < before
+    assert (disk / "reserve").exists()
+    with open_log(disk) as log:
+        log.topic("clicks").append({"page": "/"})
+
+
+def dropping(folder: str) -> None:
+    run([drop_a_view], folder, size_bytes=32 * MIB)
+
+
+def test_a_view_is_dropped_on_a_full_disk(on_small_disk: Callable[..., None]) -> None:
+    on_small_disk(dropping)
 
 
 def append_without_inodes(disk: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import struct
 import zlib
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.log.embedded import append
 from headrace.log.embedded.frames import (
     ALIGN_BYTES,
     BODY_BYTES_MAX,
@@ -110,3 +113,18 @@ def test_a_slice_encodes_only_its_own_rows() -> None:
 def test_padding_reaches_the_next_boundary(length: int) -> None:
     assert (length + len(padding(length))) % ALIGN_BYTES == 0
     assert len(padding(length)) < ALIGN_BYTES
+
+
+def test_neighbours_are_cut_only_where_they_do_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no two of them are small, whatever the sizes of their records: sealing would join them for ever."""
+    monkeypatch.setattr(append, "FRAME_BYTES_MAX", 1_000)
+    monkeypatch.setattr(append, "FRAME_ROWS_MAX", 40)
+    dice = random.Random(5)
+    texts = ["x" * dice.choice((0, 1, 30, 400, 1_500)) for _ in range(500)]
+    batch = pa.record_batch({"text": texts})
+    frames = append.frames_of(batch)
+    assert pa.Table.from_batches(frames).column("text").to_pylist() == texts
+    assert all(frame.num_rows == 1 or (frame.nbytes <= 1_000 and frame.num_rows <= 40) for frame in frames)
+    for one, other in itertools.pairwise(frames):
+        both = pa.concat_batches([one, other.slice(0, 1)])
+        assert both.nbytes > 1_000 or both.num_rows > 40

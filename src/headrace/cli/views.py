@@ -196,9 +196,11 @@ def drop(view: str, yes: bool, force: bool) -> None:
       headrace views drop views_per_minute --yes
     """
     from headrace.errors import UnknownTopic, ViewInUse
+    from headrace.log.embedded.reserve import to_free_space
     from headrace.views.sqlite import SqliteViews
     from headrace.views.versions import beside
 
+    click.get_current_context().with_resource(to_free_space(home()))
     found = opened_views()
     status, target = found.status(view, topics=True), found.flow(view, topics=True).target
     if status.running and not force:

@@ -189,6 +189,19 @@ class ViewsFile:
                     raise problem from error
                 raise
 
+    @contextlib.contextmanager
+    def _sparing_space(self, db: sqlite3.Connection) -> Iterator[None]:
+        """On a disk that is nearly full, deleted pages are not overwritten with zeros, as many a SQLite does by itself:
+        the write-ahead log would need as much space as is deleted."""
+        spare = disk.is_low(self.path.parent) and db.execute("PRAGMA secure_delete").fetchone() == (1,)
+        if spare:
+            db.execute("PRAGMA secure_delete=FAST")
+        try:
+            yield
+        finally:
+            if spare:
+                db.execute("PRAGMA secure_delete=ON")
+
     def _give_back_for(self, seconds: float) -> None:
         """One step, and more until the time is over. What was committed is safe whatever becomes of this."""
         until = time.monotonic() + seconds

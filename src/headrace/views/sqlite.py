@@ -127,7 +127,7 @@ class SqliteViews(ViewsFile):
     def drop(self, flow: str) -> list[str]:
         """Forgets a flow with all its rows, and the one that takes out duplicates before it; the log has what they were
         made from. Returns the topics of headrace's own that are nobody's then."""
-        with self._writing() as db:
+        with self._writing() as db, self._sparing_space(db):
             dropped = [self._known(db, flow)]
             before = spec_of(db, f"{flow}.dedup")
             if before is not None and (before.target or "").startswith("__"):  # not a view that a user has called so

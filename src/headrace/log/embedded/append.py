@@ -7,6 +7,7 @@ those that wait together are checked and encoded together, which costs little mo
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -52,8 +53,9 @@ from headrace.schema import EXTRA_COLUMN, storage_schema
 from headrace.time import UNSET
 
 RECORD_BYTES_MAX = 16 << 20
-FRAME_BYTES_MAX = 16 << 20
-FRAME_ROWS_MAX = 65_536
+FRAME_BYTES_MAX, FRAME_ROWS_MAX = 2 << 20, 65_536
+"""Of several records; one alone may have more. Erasure writes a batch again with three columns more, 24 bytes a row,
+which on a full disk must fit into the reserve of 4 MiB. A batch of one record is never written again: it goes whole."""
 SMALL_ROWS_MAX = 64
 """Appends up to this many rows share a frame with others; larger ones are checked and encoded by their caller."""
 SEQUENCES_KEPT = 128
@@ -374,11 +376,15 @@ def _split(
 
 
 def frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The batch in pieces that fit a frame, in order."""
-    if batch.num_rows <= 1 or (batch.num_rows <= FRAME_ROWS_MAX and batch.nbytes <= FRAME_BYTES_MAX):
-        return [batch]
-    half = batch.num_rows // 2
-    return frames_of(batch.slice(0, half)) + frames_of(batch.slice(half))
+    """The batch in pieces that fit a frame, in order: each takes as many rows as it can, and at least one. (Halves
+    would not do: sealing joins two small neighbours, and could get two small ones again.)"""
+    out: list[pa.RecordBatch] = []
+    while batch.num_rows > 1 and (batch.num_rows > FRAME_ROWS_MAX or batch.nbytes > FRAME_BYTES_MAX):
+        rows = range(1, min(batch.num_rows, FRAME_ROWS_MAX) + 1)
+        fitting = max(1, bisect.bisect_right(rows, FRAME_BYTES_MAX, key=lambda count: batch.slice(0, count).nbytes))
+        out.append(batch.slice(0, fitting))
+        batch = batch.slice(fitting)
+    return [*out, batch]
 
 
 def _part(partition: int, batch: pa.RecordBatch, event_time: str | None, carries: bool) -> Part:

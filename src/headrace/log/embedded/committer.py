@@ -403,7 +403,7 @@ class Committer:
         drafts = [draft for each in drafted for draft in each.drafts]
         synced = any(job.synced for job, _, _ in work)
         others: dict[int, int] = {}
-        if self._released and drafts and not self._make_reserve() and not all(job.frees for job, _, _ in work):
+        if self._released and drafts and not all(job.frees for job, _, _ in work) and not self._make_reserve():
             raise DiskFull(path=str(self._files.folder), why="there is space left only for what frees some")
         try:
             if self._distrusted is not None:
@@ -447,6 +447,8 @@ class Committer:
             try:
                 reach("checkpoint.due")
                 emptied = self._checkpoint(wanted=bool(asked))
+                if asked and self._released:
+                    self._make_reserve()
             finally:
                 for each in asked:
                     each.set_result(emptied)

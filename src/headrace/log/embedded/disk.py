@@ -85,9 +85,13 @@ LOW_BYTES = 64 << 20
 
 def is_low(path: Path) -> bool:
     """Whether so little space is left that it is worth work to get some back."""
+    return free_bytes(path) < LOW_BYTES
+
+
+def free_bytes(path: Path) -> int:
     with typed(path):
         found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize < LOW_BYTES
+    return found.f_bavail * found.f_frsize
 
 
 def held_bytes(found: os.stat_result) -> int:

@@ -6,6 +6,9 @@ left), and the index's write-ahead log is emptied. From the start until that is 
 be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
 with the reason.
 
+On a disk that is nearly full a replacement is compressed, and the old bytes are given back as soon as it is committed:
+all of it takes no more space than the largest replacement.
+
 The index holds no keys and no values, so there is nothing to erase in it."""
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import jsonrows, keys
-from headrace.errors import HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
+from headrace.errors import DiskFull, HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import Erased
 from headrace.log.embedded import disk, reclaiming, recovery, swapping
@@ -33,32 +36,41 @@ from headrace.log.embedded.index import BATCHES, DEAD, FILES, META, PARTITIONS, 
 from headrace.log.embedded.usage import WIPE
 
 WIPE_BYTES = 1 << 20
+INDEX_BYTES = 256 << 10
+"""What the index may need of a full disk, beside a replacement."""
 
 
 def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Erased:
     """The caller holds the upkeep lock. Wipes even when there is no record of the key: bytes of one that was compacted,
-    replaced or deleted by retention may still lie in the files."""
+    replaced or deleted by retention may still lie in the files. DiskFull when a batch could not be replaced; all others
+    are, and what they were is wiped."""
     if not topic.settings.key:
         raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
     wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     catalog.delete_copy()  # else its records would stay there
+    if disk.is_low(engine.data):
+        reclaiming.punch_gaps(engine)
     done = Erased(topic.name)
-    while not _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done):
+    while (failed := _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done)) is None:
         done.incomplete = []
     done.incomplete += wipe(engine)
+    if failed:
+        raise max(failed, key=lambda error: error.needed_bytes or 0)
     return done
 
 
-def _erased(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> bool:
-    """False: the topic was altered, or retention passed by, before all was seen."""
+def _erased(
+    engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased
+) -> list[DiskFull] | None:
+    """What there was no space for. None: the topic was altered, or retention passed by, before all was seen."""
+    failed: list[DiskFull] = []
     try:
         for partition in sorted(partitions_of_key(topic, wanted.whole)):
-            _rewrite(engine, catalog, topic, partition, wanted.among, done)
-        _letters(engine, catalog, topic, wanted, done)
+            failed += _rewrite(engine, catalog, topic, partition, wanted.among, done)
+        return failed + _letters(engine, catalog, topic, wanted, done)
     except swapping.Changed:
-        return False
-    return True
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,8 @@ def _rewrite(
     among: Callable[[pa.RecordBatch], list[bool]],
     done: Erased,
     also: Callable[[list[int], Tx], Any] | None = None,
-) -> None:
+) -> list[DiskFull]:
+    failed: list[DiskFull] = []
     for row in _rows(engine, topic, partition):
         if row.file is None:
             continue
@@ -117,19 +130,36 @@ def _rewrite(
                     continue
                 gone: list[int] = batch.column("_offset").filter(pa.array(found)).to_pylist()
                 kept = batch.filter(pa.array(~found))
-                new = swapping.replacements(topic, [row], [kept])
-                end = None if also is None else functools.partial(also, gone)
-                swapping.submit(engine, swapping.Swap(topic, [row], new, also=end, frees=True))
+                _replace(engine, topic, row, kept, None if also is None else functools.partial(also, gone))
                 done.records += len(gone)
                 done.batches += 1
         except swapping.Changed:
             raise
+        except DiskFull as error:
+            failed.append(error)
         except HeadraceError as error:
             with engine.index.reading() as db:
                 there = BATCHES.get(db, row.topic, row.partition, row.base) == row
             if there:  # else retention has deleted it meanwhile, or the topic was: only its bytes are left to wipe
                 where = f"offsets {row.base}..{row.next} of {topic.name}/{partition}"
                 done.incomplete.append(f"{where} could not be read: {error}")
+    return failed
+
+
+def _replace(
+    engine: Engine, topic: TopicState, row: BatchRow, kept: pa.RecordBatch, also: Callable[[Tx], Any] | None
+) -> None:
+    low = disk.is_low(engine.data)
+    new = swapping.replacements(topic, [row], [kept], "zstd" if low else topic.settings.compression)
+    try:
+        swapping.submit(engine, swapping.Swap(topic, [row], new, also=also, frees=True))
+    except DiskFull as full:
+        needed = INDEX_BYTES + sum(each.draft.length for each in new if each.draft)
+        where = f"offsets {row.base}..{row.next} of {topic.name}/{row.partition}"
+        why = f"{full.why}: to write {where} again without the key takes {needed} bytes"
+        raise DiskFull(full.path, why, needed_bytes=needed) from full
+    if low:
+        reclaiming.punch_replaced(engine, row)
 
 
 def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:
@@ -150,12 +180,12 @@ def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRo
         offset = page[-1].next
 
 
-def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> None:
+def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> list[DiskFull]:
     """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's."""
     try:
         home = catalog.named(DEAD_LETTERS)
     except UnknownTopic:
-        return
+        return []
 
     def among(batch: pa.RecordBatch) -> list[bool]:
         rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
@@ -169,9 +199,10 @@ def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wante
             DEAD.delete(tx.db, "WHERE offset = ?", offset)
 
     of_letters = Erased(topic.name)
-    _rewrite(engine, catalog, home, 0, among, of_letters, end)
+    failed = _rewrite(engine, catalog, home, 0, among, of_letters, end)
     done.dead_letters += of_letters.records
     done.incomplete += of_letters.incomplete
+    return failed
 
 
 # -- wiping ------------------------------------------------------------------------------------------

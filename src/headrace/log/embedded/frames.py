@@ -37,7 +37,8 @@ HEADER_BYTES = 64
 ALIGN_BYTES = 64
 BODY_BYTES_MAX = 1 << 30
 PLAIN_BYTES_MAX = 128 << 20
-"""Of a body before it is compressed. Frames are cut at 16 MiB; the largest single record, a dead letter, has 64."""
+"""Of a body before it is compressed. Frames of several records are cut at 2 MiB; the largest single record, a dead
+letter, has 64."""
 PER_ROW = 1
 """Flag: the body ends with the columns _offset, _arrived_at and _progress, one value per row."""
 EXTRA = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.errors import DamagedData, IndexDamaged, TopicReplaced
@@ -65,7 +65,7 @@ def gaps(live: list[tuple[int, int]], stop: int) -> Iterator[tuple[int, int]]:
 def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     done = Reclaimed()
     if disk.is_low(engine.data):
-        _punch(engine, done)
+        done.bytes += punch_gaps(engine)
     with engine.index.snapshot() as db:
         live = usage.live_bytes(db)
         files = FILES.select(db)
@@ -88,25 +88,37 @@ def reclaim(engine: Engine, catalog: Catalog) -> Reclaimed:
     return done
 
 
-def _punch(engine: Engine, done: Reclaimed) -> None:
-    """Gives back what batches do not need any more, where it lies: moving the rest would need space first."""
+def punch_gaps(engine: Engine) -> int:
+    """Gives back what batches do not need any more, where it lies: moving the rest would need space first. Returns how
+    many bytes."""
     with engine.index.snapshot() as db:
         files = FILES.select(db, "WHERE state <> 'suspect'")
         live = needed(db)
     engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
-    for row in files:
-        assert row.id is not None
-        try:
-            fd = os.open(engine.data / row.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            before = disk.held_bytes(os.fstat(fd))
-            for begin, end in gaps(sorted(live.get(row.id, [])), row.committed):
-                disk.punch(fd, begin, end)
-            done.bytes += before - disk.held_bytes(os.fstat(fd))
-        finally:
-            os.close(fd)
+    return sum(_punch(engine, row, gaps(sorted(live.get(row.id or -1, [])), row.committed)) for row in files)
+
+
+def punch_replaced(engine: Engine, old: BatchRow) -> None:
+    """Gives back the bytes of a batch that was read whole, and whose replacement is committed and synced."""
+    assert old.file is not None
+    with engine.index.reading() as db:
+        row = FILES.get(db, old.file)
+    if row is not None and row.state != "suspect":
+        _punch(engine, row, [(old.position, old.position + old.length)])
+
+
+def _punch(engine: Engine, row: FileRow, ranges: Iterable[tuple[int, int]]) -> int:
+    try:
+        fd = os.open(engine.data / row.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        before = disk.held_bytes(os.fstat(fd))
+        for begin, end in ranges:
+            disk.punch(fd, begin, end)
+        return before - disk.held_bytes(os.fstat(fd))
+    finally:
+        os.close(fd)
 
 
 def _forget(engine: Engine, empty: list[FileRow], done: Reclaimed) -> None:

@@ -5,13 +5,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.log.embedded import disk
 
 RESERVE_BYTES = 4 << 20
-SHARE = 64
-"""Of a small disk at most this part."""
+SHARE = 16
+"""Of a disk below 64 MiB this part."""
+
+
+@contextlib.contextmanager
+def to_free_space(home: Path) -> Iterator[None]:
+    """For what deletes from another file of the home than the log's: on a disk that is full it has the reserve."""
+    reserve = Reserve(home)
+    released = home.is_dir() and disk.free_bytes(home) < RESERVE_BYTES and reserve.release()
+    try:
+        yield
+    finally:
+        if released:
+            reserve.make()
 
 
 class Reserve:

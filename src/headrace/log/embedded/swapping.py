@@ -155,8 +155,11 @@ def contents(engine: Engine, catalog: Catalog, topic: TopicState, old: Sequence[
     return reader.batches(old[0].base, old[-1].next, stored_columns(catalog, topic))
 
 
-def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.RecordBatch]) -> list[Replacement]:
-    """Batches as large as frames may be, which cover what `old` covers and hold `kept`."""
+def replacements(
+    topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.RecordBatch], compression: str | None = None
+) -> list[Replacement]:
+    """Batches as large as frames may be, which cover what `old` covers and hold `kept`. `compression`: the topic's
+    unless it is given."""
     first, last = old[0], old[-1]
     rows = [batch for batch in kept if batch.num_rows]
     if not rows:
@@ -167,7 +170,7 @@ def replacements(topic: TopicState, old: Sequence[BatchRow], kept: Sequence[pa.R
     whole = pa.Table.from_batches(rows).combine_chunks().to_batches()
     frames = [frame for batch in whole for frame in frames_of(batch)]
     out: list[Replacement] = []
-    event_time, compression = topic.settings.event_time, topic.settings.compression
+    event_time, compression = topic.settings.event_time, compression or topic.settings.compression
     reached: int | None = None  # rows that were given their progress need not be in its order
     for number, frame in enumerate(frames):
         opens, closes = number == 0, number == len(frames) - 1
