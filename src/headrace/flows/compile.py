@@ -192,7 +192,7 @@ def _with_judge(flow: Flow, columns: ranges.Columns, spark: SparkSession) -> ran
     schema = judged_schema(columns.schema)
     (source,) = (each for each in flow.sources if each.topic.name == columns.topic.name)
     needed = columns_needed(spark, lambda df: _partials_of(flow, source, df), schema)
-    return replace(columns, schema=schema, needed=needed - {*JUDGED} | judge.reads, judge=judge)
+    return replace(columns, schema=schema, needed=needed - {*JUDGED}, judge=judge)
 
 
 def _partials_of(flow: Flow, source: Source, df: DataFrame) -> DataFrame:

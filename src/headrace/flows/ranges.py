@@ -19,13 +19,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange
 from headrace.flows.judge import JUDGED, Judge
 from headrace.log.contract import META
-from headrace.schema import parse_ddl
+from headrace.schema import parse_ddl, quoted_name
 from headrace.time import UNSET
 from headrace.views.contract import AT, CHANGE, CORRECTIONS, MARK, OP, UPDATED_AT, Place
 
@@ -212,7 +214,7 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A topic's columns, metadata included, and which of them anybody reads: the others come as nulls. With `then`, not
+    """A topic's columns, metadata included, and which of them Spark reads: the others come as nulls. With `then`, not
     the records come but what it makes of them."""
 
     topic: EmbeddedTopic
@@ -222,15 +224,12 @@ class Columns:
     needed: frozenset[str]
     then: Then | None = None
     judge: Judge | None = None
-    """Says how late records are, where they are read: `schema` has its three columns."""
+    """Says how late records are, where they are read: `schema` has its three columns. What it reads besides what is
+    `needed` does not leave the worker."""
     changes: bool = False
     """Whether its records are changes, with marks between them, which are nobody's."""
     placeless: bool = False
     """Whether changes come without the place of their own, which a row that goes has not from when it came."""
-
-    @property
-    def comes(self) -> StructType:
-        return self.schema if self.then is None else self.then.schema
 
 
 def whole(columns: Columns) -> Columns:
@@ -324,7 +323,18 @@ def _frame(
             for number in numbered.column(0).to_pylist():
                 yield from read_number(number)
 
-    return spark.range(0, tasks, 1, tasks).mapInArrow(in_worker, columns.comes)
+    numbers = spark.range(0, tasks, 1, tasks)
+    if columns.then is not None:
+        return numbers.mapInArrow(in_worker, columns.then.schema)
+    names = _names(columns)
+    read = numbers.mapInArrow(in_worker, StructType([field for field in columns.schema if field.name in names]))
+    return read.select(
+        [F.col(quoted_name(each.name)) if each.name in names else _null(each) for each in columns.schema]
+    )
+
+
+def _null(column: StructField) -> Column:
+    return F.lit(None).cast(column.dataType).alias(column.name)
 
 
 FIRST_ATTEMPT = r"java_method('java.lang.Thread', 'currentThread') RLIKE 'task [0-9]+\\.0 in stage'"
@@ -351,7 +361,8 @@ class _Reading:
     """How ranges are read; goes to the workers."""
 
     wanted: list[str]
-    whole: pa.Schema
+    names: list[str]
+    """The columns that come, where no step makes something else."""
     steps: tuple[Step, ...] | None
     judge: Judge | None = None
     changes: bool = False
@@ -364,10 +375,8 @@ class _Reading:
         if self.steps is not None:
             return functools.reduce(lambda records, step: step(records), self.steps, records)
         if self.judge is not None:
-            records = self.judge.of(records)
-        if len(self.wanted) + (len(JUDGED) if self.judge else 0) == len(self.whole):
-            return records
-        return (_padded(batch, self.whole) for batch in records)
+            return (batch.select(self.names) for batch in self.judge.of(records))
+        return records
 
     def _records(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
@@ -400,12 +409,18 @@ def _with_change(batch: pa.RecordBatch, wanted: Sequence[str], stored: Mapping[s
 
 
 def _reading(columns: Columns) -> _Reading:
-    whole = arrow_schema(columns.known, columns.schema.names)
-    needed = {*columns.needed, *((OP, UPDATED_AT) if columns.changes else ())}
-    wanted = [column for column in whole.names if column in needed] or ["_offset"]
+    names = _names(columns)
+    needed = {*names, *((OP, UPDATED_AT) if columns.changes else ()), *(columns.judge.reads if columns.judge else ())}
+    wanted = [name for name in columns.schema.names if name in needed and name not in JUDGED]
     steps = None if columns.then is None else columns.then.steps
     plain_changes = columns.topic.settings.changes
-    return _Reading(wanted, whole, steps, columns.judge, columns.changes, columns.placeless, plain_changes)
+    return _Reading(wanted, names, steps, columns.judge, columns.changes, columns.placeless, plain_changes)
+
+
+def _names(columns: Columns) -> list[str]:
+    """The columns that a worker hands to Spark, in order; one at least, so that records can be counted."""
+    judged = JUDGED if columns.judge is not None else ()
+    return [name for name in columns.schema.names if name in columns.needed or name in judged] or ["_offset"]
 
 
 def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:
@@ -447,15 +462,6 @@ def _reader(columns: Columns) -> Callable[[Where, Iterable[Range]], Iterator[pa.
 def read_on_driver(columns: Columns, chosen: Sequence[Range]) -> Iterator[pa.RecordBatch]:
     """The ranges, read by this process."""
     return _reading(columns)(columns.topic, chosen)
-
-
-def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with nulls in the columns that were not read."""
-    have = set(batch.schema.names)
-    arrays = [
-        batch.column(field.name) if field.name in have else pa.nulls(batch.num_rows, field.type) for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field.with_nullable(True) for field in schema]))
 
 
 def _carrying(batch: pa.RecordBatch, carry_us: int | None) -> pa.RecordBatch:
