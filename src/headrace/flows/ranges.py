@@ -328,13 +328,11 @@ def _frame(
         return numbers.mapInArrow(in_worker, columns.then.schema)
     names = _names(columns)
     read = numbers.mapInArrow(in_worker, StructType([field for field in columns.schema if field.name in names]))
-    return read.select(
-        [F.col(quoted_name(each.name)) if each.name in names else _null(each) for each in columns.schema]
-    )
+    return read.select([_column(each, each.name in names) for each in columns.schema])
 
 
-def _null(column: StructField) -> Column:
-    return F.lit(None).cast(column.dataType).alias(column.name)
+def _column(field: StructField, is_read: bool) -> Column:
+    return F.col(quoted_name(field.name)) if is_read else F.lit(None).cast(field.dataType).alias(field.name)
 
 
 FIRST_ATTEMPT = r"java_method('java.lang.Thread', 'currentThread') RLIKE 'task [0-9]+\\.0 in stage'"
