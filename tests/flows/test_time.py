@@ -274,8 +274,6 @@ def test_results_can_be_transformed_on_their_way_out(spark: Any, tmp_path: Path)
 def test_what_makes_no_sense_is_refused_where_it_is_written(spark: Any, tmp_path: Path) -> None:
     with hr.App("refused", home=tmp_path, spark=spark) as app:
         stream = app.stream(app.topic("t", "who string, at timestamp", event_time="at"))
-        with pytest.raises(hr.InvalidArgument, match="keep"):
-            stream.group_by("who").agg(n=hr.count()).to_view("v", keep="1 day")
         with pytest.raises(hr.InvalidArgument, match="not one of PySpark's"):
             stream.agg(n="count")  # type: ignore[arg-type]
         with pytest.raises(hr.InvalidArgument, match="no result is ever final"):

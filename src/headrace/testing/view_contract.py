@@ -1135,9 +1135,37 @@ class MergeContract(Setting):
         state = store.begin(counting(keep_us=1))
         assert at(T0 + 100 * SIZE + 1) == set()
 
-    def test_what_has_no_window_cannot_be_kept_for_some_time(self, store: Any) -> None:
-        with pytest.raises(InvalidArgument, match="keep"):
-            store.begin(counting(window=False, keep_us=SIZE))
+    def test_groups_without_a_window_go_when_nothing_has_come_for_as_long_as_they_are_kept(
+        self, store: Any, views: Any
+    ) -> None:
+        """Rows come with when the first and the last of their records arrived, in any order. Readers see the newest of
+        a group's runs that are at most so long apart."""
+        spec = counting(window=False, keep_us=SIZE)
+        state = store.begin(spec)
+        second = SIZE // 10
+
+        def come(*pieces: tuple[int, int, str | None, int], reach: int | None = None) -> list[tuple[Any, int]]:
+            nonlocal state
+            batch = counted(spec, [piece[2:] for piece in pieces])
+            spans = {"window_start": [piece[0] for piece in pieces], "window_end": [piece[1] for piece in pieces]}
+            for name, seconds in spans.items():
+                times = [T0 + at * second for at in seconds]
+                batch = batch.append_column(name, pa.array(times, pa.int64()).cast(INSTANT))
+            reached = None if reach is None else T0 + reach * second
+            state = store.commit(state, commit(state, batch if pieces else None, reachable_us=reached))
+            return [(row["page"], row["n"]) for row in rows(views)]
+
+        assert come((0, 5, "/", 2), (15, 15, "/", 1), (0, 0, None, 7)) == [(None, 7), ("/", 3)]  # 15 - 5 = 10
+        assert come((30, 30, "/", 1)) == [(None, 7), ("/", 1)]
+        assert come((22, 22, "/", 1)) == [(None, 7), ("/", 5)]  # between both
+        assert come(reach=10) == [(None, 7), ("/", 5)]
+        assert come(reach=11) == [("/", 5)]
+        assert come((30, 30, None, 1), reach=40) == [(None, 1), ("/", 5)]
+        assert come((52, 52, "/", 9)) == [(None, 1), ("/", 9)]
+        assert come(reach=41) == [("/", 9)]
+        assert come((45, 45, "/", 1)) == [("/", 10)]
+        with pytest.raises(FlowChanged, match="keep: '10 seconds' became for ever"):
+            store.begin(counting(window=False))
 
     def test_what_is_not_kept_was_published_before(self, store: Any) -> None:
         spec = counting(keep_us=1, emit="final", target="out")

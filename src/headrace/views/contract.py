@@ -440,9 +440,10 @@ class Waiting:
 class Commit:
     """One micro-batch's worth of change. `sequence` is the flow's before it. `partials`: rows of the view's key columns
     and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. Of sessions they are pieces of
-    any; of sliding windows they are records of one instant, `window_end`, counted in `_corrections`, with `COUNTS_FROM`
-    and `ON_TIME_FROM`. A `finished` slot does not come: it is made. `reachable_us`: no record to come can change a
-    window that ended by then: what is kept for changing it may go."""
+    any, and so, by arrival, of a view without windows whose groups go; of sliding windows they are records of one
+    instant, `window_end`, counted in `_corrections`, with `COUNTS_FROM` and `ON_TIME_FROM`. A `finished` slot does not
+    come: it is made. `reachable_us`: no record to come can change a window that ended by then: what is kept for
+    changing it may go."""
 
     sequence: int
     places: Places
