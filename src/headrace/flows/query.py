@@ -22,6 +22,7 @@ from headrace.flows.plan_check import has_exchange
 from headrace.flows.poison import culprits
 from headrace.flows.repeats import HASH
 from headrace.flows.session import cores, workers_are_here
+from headrace.flows.spark_use import SparkUse
 from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class FlowQuery:
     def __init__(self, compiled: Compiled, spark: SparkSession, small: _Small | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._small = small or _Small()
+        self.spark_use = SparkUse()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
         """The same over the same flow of another log; None if it is not the same."""
@@ -72,10 +74,11 @@ class FlowQuery:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         if rows > self._limit():
-            return self._query(_each(planned, ranges.read), planned).toArrow()
+            return self._run(self._query(_each(planned, ranges.read), planned))
         if self.compiled.arrow is not None:
             columns, threads = self.compiled.columns, cores(self.spark)
             found = [batch for name, chosen in planned.items() for batch in ranges.here(columns[name], chosen, threads)]
+            self.spark_use.folded_on_driver()
             return pa.Table.from_batches(found, self.compiled.arrow)
         small = self._small
         with small.lock:
@@ -84,8 +87,11 @@ class FlowQuery:
                 small.slated = workers_are_here(self.spark) and not has_exchange(self.spark, small.plan)
             if small.slated:
                 small.slate.write(planned, self.compiled.columns)
-                return small.plan.toArrow()
-        return self._query(_each(planned, ranges.few), planned).toArrow()
+                return self._run(small.plan)
+        return self._run(self._query(_each(planned, ranges.few), planned))
+
+    def _run(self, df: DataFrame) -> pa.Table:
+        return self.spark_use.run(self.spark, df.toArrow)
 
     def _limit(self) -> float:
         """More records than that are read by the workers. Where these are on this machine, and have nothing to compute,
@@ -100,7 +106,8 @@ class FlowQuery:
         """The records that were too late, whole."""
         time = self._time()
         assert time is not None
-        return dropped_rows(self._flow, self._transformed(_each(planned, ranges.read_whole), planned), time).toArrow()
+        df = self._transformed(_each(planned, ranges.read_whole), planned)
+        return self._run(dropped_rows(self._flow, df, time))
 
     def culprits(self, planned: Planned) -> dict[tuple[str, int, int], str]:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
@@ -115,7 +122,8 @@ class FlowQuery:
         df = self._transformed({topic: ranges.read_parts}, {topic: parts})
         if self._flow.aggregates is not None:  # what nobody asks for is not computed
             df = df.select([column.alias(f"/{number}") for number, column in enumerate(self._asked())])
-        return session.failed_tasks(self.spark, lambda: df.write.format("noop").mode("overwrite").save(), len(parts))
+        save = df.write.format("noop").mode("overwrite").save
+        return self.spark_use.run(self.spark, lambda: session.failed_tasks(self.spark, save, len(parts)))
 
     def _asked(self) -> list[Column]:
         """What is aggregated, and by what, without aggregating it."""
