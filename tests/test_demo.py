@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.compute as pc
 import pytest
 
+from headrace.demo.backlog import by_hand, in_view, requests
 from headrace.demo.recount import differing, lost_and_doubled, recount
 from headrace.demo.recount_chats import chats_of
 from headrace.demo.telling import Teller
@@ -45,6 +47,7 @@ STEPS = (
     "kill -9",
     "Another worker goes on",
     "Count again",
+    "Spark works a backlog off",
     "Now you",
 )
 
@@ -165,6 +168,8 @@ def expected() -> list[str]:
     chats = chats_among([*day.messages, day.between, *day.rush_messages])
     lines.append(f"400 messages put together by hand: the same {chats} chats")
     lines.append(f"audit: {rows + chats} rows of both views recomputed in one batch: no difference")
+    lines.append("300,000 requests of the night come at once")
+    lines.append(f"300,000 requests counted by hand: the same {60 * 5} rows")
     assert books.fate["corrected"] == 1 and books.fate["dropped"] == 2 and books.twice > 100
     return lines
 
@@ -198,6 +203,10 @@ def test_the_demo(tmp_path: Path) -> None:
     went_on = re.search(r"worker (\d+) has read the rest", shown)
     assert killed and went_on and killed[2] != went_on[1]
     assert 0 < int(killed[3].replace(",", "")) < int(killed[1].replace(",", ""))
+    worked = re.search(r"(\d+) batches, (\d+) Spark jobs, (\d+) tasks, [\d.]+ s in Spark", shown)
+    assert worked, "the story says what Spark did"
+    batches, jobs, tasks = map(int, worked.groups())
+    assert 0 < batches <= jobs <= tasks, "a computed batch is a job"
     assert "\x1b" not in shown
     assert max(map(len, lines)) < 120
     told = re.search(r"^```console\n\$ make demo\n(.*?)^```", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -242,7 +251,7 @@ def test_live(tmp_path: Path) -> None:
                 with httpx.Client(headers={"Authorization": f"Bearer {page[2]}"}) as client:
                     flows = client.get(f"{page[1]}/api/overview").json()["flows"]
                 assert {flow["view"]: flow["state"] for flow in flows} == dict.fromkeys(
-                    ("pages_per_minute", "chats"), "running"
+                    ("pages_per_minute", "chats", "requests_per_minute"), "running"
                 )
             if re.match(r"   \+ 09:1\d  /.* final", line):  # minutes that the story did not have, closed by visitors
                 break
@@ -283,6 +292,20 @@ def test_chats_put_together_by_hand_find_what_is_wrong() -> None:
     assert joined.differing(rows) == [] and len(apart.differing(rows)) == 2
     rows[0]["messages"] += 1
     assert len(joined.differing(rows)) == 1 and len(joined.differing(rows[1:])) == 1
+
+
+def test_requests_counted_by_hand_are_those_of_an_independent_query() -> None:
+    night = requests()
+    assert night.equals(requests()), "the same in every run"
+    minute = pc.floor_temporal(night["at"], unit="minute")
+    page = pc.list_element(pc.split_pattern(night["path"], "?", max_splits=1), 0)
+    table = night.append_column("window_start", minute).append_column("page", page)
+    table = table.append_column("slow", pc.greater(night["ms"], 800).cast("int64"))
+    found = table.group_by(["window_start", "page"]).aggregate([("ms", "count"), ("slow", "sum"), ("ms", "max")])
+    rows = found.rename_columns(["window_start", "page", "requests", "slow", "slowest"]).to_pylist()
+    assert len(rows) == 60 * 5 and in_view(rows) == by_hand(night.to_batches())
+    rows[0]["slow"] += 1
+    assert in_view(rows) != by_hand(night.to_batches())
 
 
 def test_visitors_are_the_same_in_every_run() -> None:

@@ -296,7 +296,7 @@ class App:
             self.stop()
 
     def status(self) -> AppStatus:
-        """How each flow does: rows, rate, lag, frontier, errors."""
+        """How each flow does: rows, rate, lag, frontier, errors, and what Spark ran for it."""
         return self.running.status()
 
     def audit(self) -> Audited:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,8 @@ def test_records_rate_time_and_what_is_left() -> None:
     now[0] += 10
     line = pace.line(status(25_000_000, 60_000_000))  # more came meanwhile
     assert line is not None and "20,000,000 of 80,000,000" in line and "about 1 minute left" in line
+    busy = replace(status(25_000_000, 60_000_000), spark_jobs=1_200, spark_tasks=2_400, spark_seconds=61.25)
+    assert str(pace.line(busy)).endswith(" left, 1,200 Spark jobs (2,400 tasks): 61.2 s")
     assert pace.line(status(85_000_000, 20)) is None  # it has caught up
     assert pace.line(status(85_000_000, 20_000)) == "views: 0 of 20,000 records (0 %), at 2019-03-04 10:00"
 
@@ -63,3 +66,6 @@ def test_all_flows_are_in_the_line_of_a_narrow_terminal() -> None:
     assert line(flows, Pace(), 1_000).count("views_by_") == 6
     failed = FlowStatus("sales", "failed", 9, 1, 0.0, 0.1, 0, None, 0, 0, "the disk is full")
     assert line([*flows, failed], Pace(), 79).endswith(", sales failed: the disk is full")
+    busy = [replace(each, spark_jobs=2, spark_seconds=0.5) for each in flows]  # as over Spark Connect
+    assert line(busy, Pace(), 79).endswith(", 3 dead letters, 12 Spark jobs: 3.0 s")
+    assert line(busy, Pace(), 1_000).count(", 2 Spark jobs: 0.5 s") == 6

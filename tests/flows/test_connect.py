@@ -33,6 +33,9 @@ with app_of(Path(sys.argv[1]), sys.argv[2], names={NAMES}) as app:
     FlowQuery.one_task_rows = 0
     app.log.topic("events").append(list(app.log.topic("events").records())[0].value)
     assert app.drain() > 0  # and a large one, as it were
+    done = app.status()
+    assert all(each.spark_jobs + each.driver_batches >= each.batches and each.spark_tasks == 0 for each in done), done
+    assert any(each.spark_jobs for each in done), done
     assert app.audit().ok
 """
 

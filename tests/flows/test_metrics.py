@@ -6,8 +6,10 @@ import contextlib
 import socket
 import time
 import urllib.request
+from dataclasses import replace
 
 from headrace.flows import metrics
+from headrace.flows.running import FlowStatus
 
 
 def test_idle_connections_make_room_for_others() -> None:
@@ -24,6 +26,14 @@ def test_idle_connections_make_room_for_others() -> None:
             assert time.monotonic() < limit, "as many descriptors and threads as somebody likes"
             time.sleep(0.01)
         assert is_open(came[-1])
+
+
+def test_large_counts_are_told_to_the_last_digit() -> None:
+    status = FlowStatus("views", "running", 123_456_789, 12, 0.0, 0.1, 0, None, 0, 0, "", spark_jobs=7, spark_tasks=14)
+    told = metrics.exposition([replace(status, spark_seconds=2.5, driver_batches=5)]).splitlines()
+    assert 'headrace_flow_records_total{flow="views"} 123456789' in told
+    spark = ("headrace_flow_spark", "headrace_flow_driver")
+    assert [line.rpartition(" ")[2] for line in told if line.startswith(spark)] == ["7", "14", "2.5", "5"]
 
 
 def is_open(connection: socket.socket) -> bool:

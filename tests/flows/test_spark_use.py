@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
+from pyspark.sql import functions as F
 
+import headrace as hr
 from headrace.flows import session
 from headrace.flows.spark_use import SparkUse
 
@@ -107,3 +109,37 @@ def test_without_a_context_an_action_is_one_job_of_unknown_tasks() -> None:
     assert use.run(object(), lambda: 7) == 7  # type: ignore[arg-type]  # as a session of Spark Connect has none
     use.folded_on_driver()
     assert (use.jobs, use.tasks, use.on_driver) == (1, 0, 1)
+
+
+def test_the_status_of_flows_has_the_jobs_that_the_session_ran(spark: Any) -> None:
+    with hr.App("seen", home=":temp:", spark=spark) as app:
+        numbers = app.topic("numbers", "n long, at timestamp", event_time="at")
+        squares = app.stream(numbers).transform(lambda df: df.withColumn("n", F.expr("n * n")))
+        squares.window(hr.tumbling("1 minute")).agg(total=hr.sum("n")).to_view("computed")
+        app.stream(numbers).agg(count=hr.count()).to_view("plain")
+        rows = [{"n": n, "at": "2026-01-01T09:00:00Z"} for n in range(50)]
+        numbers.append(rows)
+        app.drain()  # flows are checked, by jobs that are none of theirs
+        before, known = app.status(), ran(spark)
+        for _ in range(3):
+            numbers.append(rows)
+            app.drain()
+        after, later = app.status(), ran(spark)
+        computed, plain = (
+            (b.spark_jobs - a.spark_jobs, b.spark_tasks - a.spark_tasks) for a, b in zip(before, after, strict=True)
+        )
+        jobs, tasks = (b - a for a, b in zip(known, later, strict=True))
+        assert (computed[0] + plain[0], computed[1] + plain[1]) == (jobs, tasks)
+        assert computed[0] == 3, "a computed batch is a job"
+        assert after[0].spark_seconds > before[0].spark_seconds > 0
+        assert (plain, after[1].driver_batches) == ((0, 0), 4), "few plain records are counted on the driver"
+        assert "spark_jobs" in after._repr_html_()
+
+
+def ran(spark: Any) -> tuple[int, int]:
+    """Jobs and tasks of the whole session so far."""
+    scala = spark.sparkContext._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    tracker, total = spark.sparkContext.statusTracker(), scala.dagScheduler().numTotalJobs()
+    stages = [tracker.getStageInfo(id) for job in map(tracker.getJobInfo, range(total)) if job for id in job.stageIds]
+    return total, sum(stage.numCompletedTasks for stage in stages if stage)

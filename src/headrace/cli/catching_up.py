@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.cli.output import about, harmless, note
@@ -50,7 +50,17 @@ class Pace:
             said += f", at {status.frontier:%Y-%m-%d %H:%M}"
         if done and seconds >= SETTLED_SECONDS:
             said += f", {done / seconds:,.0f}/s, about {about(status.lag * seconds / done)} left"
-        return said
+        return said + in_spark([status])
+
+
+def in_spark(statuses: Sequence[FlowStatus]) -> str:
+    """What Spark ran for the flows, as the end of a line; nothing where it ran nothing."""
+    jobs, tasks = (sum(getattr(status, f"spark_{name}") for status in statuses) for name in ("jobs", "tasks"))
+    if not jobs:
+        return ""
+    of = f" ({tasks:,} task{'s' * (tasks > 1)})" if tasks else ""  # Spark Connect does not tell them
+    seconds = sum(status.spark_seconds for status in statuses)
+    return f", {jobs:,} Spark job{'s' * (jobs > 1)}{of}: {seconds:,.1f} s"
 
 
 class Ticker:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.catching_up import Pace, Ticker, catching_up, shown_columns
+from headrace.cli.catching_up import Pace, Ticker, catching_up, in_spark, shown_columns
 from headrace.cli.options import HOME, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
@@ -179,7 +179,7 @@ def _together(statuses: list[FlowStatus]) -> str:
     for status in statuses:
         if status.state in ("retrying", "failed"):
             said += f", {status.flow} {status.state}: {status.error}"
-    return said
+    return said + in_spark(statuses)
 
 
 def _one_by_one(statuses: list[FlowStatus], pace: Pace) -> str:
@@ -198,7 +198,7 @@ def _one_by_one(statuses: list[FlowStatus], pace: Pace) -> str:
             said += f", committing for {status.committing_seconds:.0f} s"
         if status.state in ("retrying", "failed"):
             said += f", {status.state}: {status.error}"
-        parts.append(said)
+        parts.append(said + in_spark([status]))
     return " · ".join(parts)
 
 

@@ -33,10 +33,10 @@ class WorkerFailed(NotSo):
 
 
 class Worker:
-    def __init__(self, home: Path, litter: Path) -> None:
+    def __init__(self, home: Path, litter: Path, *batch_rows: int) -> None:
         options = f'{QUICK_START} -Djava.io.tmpdir="{litter}" {os.environ.get("JAVA_TOOL_OPTIONS", "")}'
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.demo.worker", str(home)],
+            [sys.executable, "-m", "headrace.demo.worker", str(home), *map(str, batch_rows)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -74,11 +74,19 @@ class Worker:
             self.hear("nothing")
 
     def audit(self) -> dict[str, Any]:
-        """The view, recomputed by the worker."""
+        """The views, recomputed by the worker."""
+        return self._ask("audit", "differences")
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """How each flow does, by name, as `app.status()` says it."""
+        found: dict[str, dict[str, Any]] = self._ask("status", "flows")["flows"]
+        return found
+
+    def _ask(self, question: str, word: str) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write("audit\n")
+        self._process.stdin.write(f"{question}\n")
         self._process.stdin.flush()
-        return self.hear("differences")
+        return self.hear(word)
 
     def kill(self) -> None:
         """SIGKILL, for the process and its JVM: as if the machine were gone. Returns when the process is."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-VIEW, CHATS = "pages_per_minute", "chats"
+VIEW, CHATS, REQUESTS = "pages_per_minute", "chats", "requests_per_minute"
 LEDGER = ("on_time", "corrected", "dropped", "untimed")
 
 

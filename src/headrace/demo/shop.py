@@ -1,5 +1,5 @@
-"""A web shop as a headrace program: page views, purchases and messages in, two views out. `headrace run` takes
-this file as it is.
+"""A web shop as a headrace program: page views, purchases, messages and requests in, three views out. `headrace run`
+takes this file as it is.
 
 Owns topics and flows. Does not know who writes the records: in the demo it is `traffic`."""
 
@@ -53,4 +53,22 @@ chats = (
     .group_by("customer")
     .agg(messages=hr.count())
     .to_view("chats")
+)
+
+# What the shop's servers answered: the address without what follows the question mark, and what took too long.
+requests = app.topic("requests", "path string, ms bigint, at timestamp", event_time="at", partitions=2)
+
+
+def with_page(df):  # type: ignore[no-untyped-def]
+    """Spark has something to compute here, so every batch is a Spark job."""
+    return df.selectExpr("*", "substring_index(path, '?', 1) as page", "ms > 800 as slow")
+
+
+requests_per_minute = (
+    app.stream(requests)
+    .transform(with_page)
+    .window(hr.tumbling("1 minute"), grace="10 seconds")
+    .group_by("page")
+    .agg(requests=hr.count(), slow=hr.count(where="slow"), slowest=hr.max("ms"))
+    .to_view("requests_per_minute")
 )

@@ -1,7 +1,7 @@
 """The plot: a minute closes, a straggler corrects it, a wrong clock is put right, two sessions become one, the ledger
-balances, the worker is killed, another goes on, nothing is lost. Owns its temporary home and its processes, and clears
-both away. Starts no Spark itself: the worker does, and the story reads what it commits. Waits for facts, each with a
-deadline; a fact that does not come is told, and ends in exit code 1."""
+balances, the worker is killed, another goes on, nothing is lost, Spark works a backlog off. Owns its temporary home and
+its processes, and clears both away. Starts no Spark itself: the worker does, and the story reads what it commits. Waits
+for facts, each with a deadline; a fact that does not come is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace import app as apps
+from headrace.demo import backlog
 from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed, every
 from headrace.demo.recount import Recount, differing, happened, lost_and_doubled, minute_of, recount
 from headrace.demo.recount_chats import Chats, chats_of
-from headrace.demo.rows import CHATS, VIEW, Row, all_rows, booked, chat_line, line, of_minute
+from headrace.demo.rows import CHATS, REQUESTS, VIEW, Row, all_rows, booked, chat_line, line, of_minute
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import OPENS, OTHERS, QUIET, RUSH_ENDS_S, Traffic, day_of, health
 from headrace.durations import format_duration
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 TICK_SECONDS, LINE_SECONDS = 0.5, 5.0
 """While something takes long, so often that is shown: on a terminal, and in a pipe."""
+KILLED_BATCH_ROWS = 500
+"""Small batches: there is a commit before the kill, and work left after it."""
 HEALTH_SECONDS = 0.5
 """So often the servers of the other cities are heard of: often enough not to be absent."""
 
@@ -64,6 +67,7 @@ class Story:
         from headrace.demo import shop  # the program itself: it makes the topic; nobody runs its flow in this process
 
         self._app, self._visits, self._messages = shop.app, shop.visits, shop.messages
+        self._requests = shop.requests
         self._flow = shop.app.flows[VIEW]
         window = shop.app.flows[CHATS].window
         assert isinstance(window, Session)
@@ -73,7 +77,7 @@ class Story:
 
     def tell(self, *, live: bool) -> None:
         with self._app, ExitStack() as workers:
-            worker = workers.enter_context(self._worker())
+            worker = workers.enter_context(self._worker(KILLED_BATCH_ROWS))
             with self._alive(OTHERS):
                 self._opens(worker)
                 self._minute_closes()
@@ -86,6 +90,7 @@ class Story:
                 self._whole()
                 self._goes_on(worker, position)
                 self._nothing_lost(worker)
+                self._catches_up(worker)
                 self._now_you()
                 if live:
                     from headrace.demo.live import go_on, page
@@ -268,12 +273,37 @@ class Story:
             "of the log, and of nothing else."
         )
 
+    def _catches_up(self, worker: Worker) -> None:
+        self._teller.step("Spark works a backlog off")
+        night = backlog.requests()
+        self._teller.show(f"{night.num_rows:,} requests of the night come at once, from the servers' own logs")
+        began = time.monotonic()
+        position = self._requests.append(night).position
+        with self._waiting("Spark reads and computes"):
+            self._until_read(position, worker)
+        seconds, spent = time.monotonic() - began, worker.status()[REQUESTS]
+        jobs, tasks = spent["spark_jobs"], spent["spark_tasks"]
+        _expect(jobs > 0 and tasks >= jobs, f"Spark ran them: {jobs} jobs, {tasks} tasks")
+        self._teller.show(
+            f"read and in the view after {seconds:.1f} s: {spent['batches']} batches, {jobs} Spark jobs, {tasks} "
+            f"tasks, {spent['spark_seconds']:.1f} s in Spark"
+        )
+        counted, found = backlog.by_hand(self._requests.batches()), backlog.in_view(all_rows(self._views, REQUESTS))
+        _expect(counted == found, f"the {len(found)} rows are what the log says")
+        self._teller.good(f"{night.num_rows:,} requests counted by hand: the same {len(found)} rows")
+        self._teller.say(
+            "Larger batches take no other program. How many jobs and tasks a flow took is in app.status(), in the line "
+            "of `headrace run`, on the page and in the metrics."
+        )
+
     def _now_you(self) -> None:
         here = Path.cwd()
         program = self._program.relative_to(here) if here in self._program.parents else self._program
         visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
         self._teller.step("Now you")
-        self._teller.say("The shop is a program of some fifty lines. Run it, and send it visitors from another shell:")
+        self._teller.say(
+            "The shop is a program of some seventy lines. Run it, and send it visitors from another shell:"
+        )
         if (folder := _not_on_path()) is not None:
             self._teller.show(f'export PATH="{folder}:$PATH"')
         self._teller.show(f"headrace run {program}")
@@ -342,8 +372,8 @@ class Story:
         finally:
             teller.clear()
 
-    def _worker(self) -> Worker:
-        return Worker(self._home, self._litter)
+    def _worker(self, *batch_rows: int) -> Worker:
+        return Worker(self._home, self._litter, *batch_rows)
 
     def _alive(self, cities: tuple[str, ...]) -> AbstractContextManager[None]:
         """The cities' servers are heard of, so that the flow does not call them absent."""

@@ -1,9 +1,11 @@
-"""The process of the demo that runs the shop's flow, to be killed: `python -m headrace.demo.worker HOME`. It does what
-`headrace run` does, and two things more: it says on standard output how far it is, a JSON object in each line, and it
-recomputes the view (`audit`) when asked to on standard input. It ends when nobody can ask it any more."""
+"""The process of the demo that runs the shop's flows, to be killed: `python -m headrace.demo.worker HOME [BATCH_ROWS]`.
+It does what `headrace run` does, and two things more: it says on standard output how far it is, a JSON object in each
+line, and it answers what it is asked on standard input: `audit`, which recomputes the views, and `status`. It ends when
+nobody can ask it any more."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -20,22 +22,24 @@ if TYPE_CHECKING:
 
 SPARK = {"spark.python.unix.domain.socket.enabled": "false"}
 """The path of a socket must be short, and a temporary directory in a temporary directory may not be."""
-BATCH_ROWS = 500
-"""Small batches: there is a commit before the kill, and work left after it."""
 
 
-def main(home: str) -> None:
+def main(home: str, *batch_rows: str) -> None:
     apps.overrides.update(home=home, spark=SPARK)
     from headrace.demo.shop import app
 
-    app.batch_rows = BATCH_ROWS
+    if batch_rows:
+        app.batch_rows = int(batch_rows[0])
     try:
         _warm(app)
         _say(spark=True)
         app.start()
         _say(running=os.getpid())
         threading.Thread(target=_wait, args=(app,), daemon=True).start()
-        for _ in sys.stdin:
+        for question in sys.stdin:
+            if question.strip() == "status":
+                _say(flows={each.flow: dataclasses.asdict(each) for each in app.status()})
+                continue
             audited = app.audit()
             told = [f"{each.row} {each.column}: {each.stored}, not {each.expected}" for each in audited.differences]
             _say(views=audited.views, rows=audited.rows, differences=told)
@@ -67,8 +71,8 @@ def _wait(app: App) -> None:
 
 
 def _say(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
+    print(json.dumps(facts, default=str), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -24,6 +24,14 @@ METRICS: dict[str, tuple[str, str, Callable[[FlowStatus], float]]] = {
         "Event time up to which the flow is complete, in seconds since 1970.",
         lambda s: s.frontier.timestamp() if s.frontier else 0.0,
     ),
+    "headrace_flow_spark_jobs_total": ("counter", "Spark jobs run for the flow.", lambda s: s.spark_jobs),
+    "headrace_flow_spark_tasks_total": ("counter", "Tasks of these jobs.", lambda s: s.spark_tasks),
+    "headrace_flow_spark_seconds_total": ("counter", "Time spent waiting for Spark.", lambda s: s.spark_seconds),
+    "headrace_flow_driver_batches_total": (
+        "counter",
+        "Batches computed on the driver, without a Spark job.",
+        lambda s: s.driver_batches,
+    ),
     "headrace_flow_up": ("gauge", "1 while the flow runs.", lambda s: float(s.state in ("running", "waiting"))),
 }
 
@@ -32,7 +40,7 @@ def exposition(statuses: list[FlowStatus]) -> str:
     lines = []
     for name, (kind, text, value) in METRICS.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        lines += [f'{name}{{flow="{status.flow}"}} {value(status):g}' for status in statuses]
+        lines += [f'{name}{{flow="{status.flow}"}} {value(status):.16g}' for status in statuses]
     return "\n".join(lines) + "\n"
 
 

@@ -67,7 +67,7 @@ class FlowQuery:
     def __init__(self, compiled: Compiled, spark: SparkSession, prepared: _Prepared | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._prepared = prepared or _Prepared()
-        self.use = SparkUse()
+        self.spark_use = SparkUse()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
         """The same over the same flow of another log; None if it is not the same."""
@@ -110,12 +110,12 @@ class FlowQuery:
     def _on_driver(self, planned: Planned) -> pa.Table:
         columns = self.compiled.columns
         found = [batch for name, chosen in planned.items() for batch in ranges.read_on_driver(columns[name], chosen)]
-        self.use.folded_on_driver()
+        self.spark_use.folded_on_driver()
         return pa.Table.from_batches(found, self.compiled.arrow)
 
     def _collect(self, df: DataFrame) -> pa.Table:
         """Every Spark job of a batch is run here."""
-        return self.use.run(self.spark, df.toArrow)
+        return self.spark_use.run(self.spark, df.toArrow)
 
     def _tasks(self) -> int:
         """For each topic: as many in all as there are cores."""
@@ -179,7 +179,8 @@ class FlowQuery:
             return int(known[at]) if 0 <= at < len(known) else None
 
         def failing(parts: Sequence[ranges.Range]) -> Mapping[int, Failure]:
-            failed = session.failed_tasks(self.spark, lambda: self._run_alone(topic, parts), len(parts))
+            look = functools.partial(self._run_alone, topic, parts)
+            failed = self.spark_use.run(self.spark, lambda: session.failed_tasks(self.spark, look, len(parts)))
             return {number: Failure(each.error, offset(parts[number], each.row)) for number, each in failed.items()}
 
         return failing

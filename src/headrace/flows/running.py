@@ -62,7 +62,9 @@ STOP_SECONDS = 10.0
 class FlowStatus:
     """How a flow does. `lag`: records of its topics that it does not have yet, through the flows before it. `rate`:
     records a second, lately. `read`: offsets of these topics that it has, by any runner. `committing_seconds`: how long
-    the commit that is being made has taken."""
+    the commit that is being made has taken. `spark_jobs`, `spark_tasks`, `spark_seconds`: what Spark ran for the flow
+    in this process, and how long the flow waited for it; over Spark Connect tasks are not known. `driver_batches`:
+    batches computed on the driver, without a Spark job."""
 
     flow: str
     state: str
@@ -77,6 +79,10 @@ class FlowStatus:
     error: str
     read: int = 0
     committing_seconds: float = 0.0
+    spark_jobs: int = 0
+    spark_tasks: int = 0
+    spark_seconds: float = 0.0
+    driver_batches: int = 0
 
 
 class AppStatus(list[FlowStatus]):
@@ -519,9 +525,11 @@ class Running:
         return [] if flow is None else [self._status(flow, name, readers)]
 
     def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
+        from headrace.flows.spark_use import SparkUse
         from headrace.flows.supervise import Pulse
 
-        supervisor = self._supervisors.get(name)
+        supervisor, query = self._supervisors.get(name), self._queries.get(name)
+        use = SparkUse() if query is None else query.spark_use
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
         with contextlib.suppress(UnknownView, KeyError):  # not run yet
@@ -543,6 +551,10 @@ class Running:
             pulse.error,
             read,
             pulse.committing_seconds,
+            use.jobs,
+            use.tasks,
+            use.seconds,
+            use.on_driver,
         )
 
     def close(self, *, keep_session: bool = False) -> None:

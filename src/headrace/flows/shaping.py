@@ -31,7 +31,7 @@ class Shaping:
     """The transforms, as a store calls them. Few rows go to Spark in a file that a plan made once reads."""
 
     def __init__(self, query: FlowQuery) -> None:
-        self._flow, self._spark = query.compiled.flow, query.spark
+        self._flow, self._spark, self._spark_use = query.compiled.flow, query.spark, query.spark_use
         self._path = ""
         self._small: DataFrame | None = None
         self._slated = workers_are_here(query.spark)
@@ -47,7 +47,7 @@ class Shaping:
             raise TransformFailed(flow=self._flow.name, why=first_line(error)) from error
 
     def _planned(self, rows: pa.Table) -> pa.Table:
-        return through(self._flow.after, self._spark.createDataFrame(rows).coalesce(1)).toArrow()
+        return self._run(through(self._flow.after, self._spark.createDataFrame(rows).coalesce(1)))
 
     def _from_file(self, rows: pa.Table) -> pa.Table:
         if self._small is None:
@@ -57,7 +57,10 @@ class Shaping:
                 return self._planned(rows)
         with pa.OSFile(self._path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
             writer.write_table(rows.combine_chunks())
-        return self._small.toArrow()
+        return self._run(self._small)
+
+    def _run(self, df: DataFrame) -> pa.Table:
+        return self._spark_use.run(self._spark, df.toArrow)
 
     def _reading(self, rows: pa.Table) -> DataFrame:
         self._path = path = scratch_file(self)

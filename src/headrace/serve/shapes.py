@@ -276,6 +276,10 @@ class LiveFlow(Shape):
     lag: int | None
     rate: float | None
     batch_seconds: float | None
+    spark_jobs: int | None
+    spark_tasks: int | None
+    spark_seconds: float | None
+    driver_batches: int | None
     frontier: datetime | None
     closes_at: datetime | None
     commits: int

@@ -20,6 +20,10 @@ function joined(flow, helper) {
     error: flow.error ?? helper.error,
     rate: helper.rate,
     lag: flow.lag === null || helper.lag === null ? null : Math.max(flow.lag, helper.lag),
+    spark_jobs: sum(flow.spark_jobs, helper.spark_jobs),
+    spark_tasks: sum(flow.spark_tasks, helper.spark_tasks),
+    spark_seconds: sum(flow.spark_seconds, helper.spark_seconds),
+    driver_batches: sum(flow.driver_batches, helper.driver_batches),
     restarts: flow.restarts + helper.restarts,
     dead: flow.dead + helper.dead,
     places: placesOf(helper),
@@ -30,6 +34,9 @@ function joined(flow, helper) {
     },
   };
 }
+
+/** Null where nobody tells: the flows run in another process. */
+const sum = (a, b) => (a === null && b === null ? null : (a ?? 0) + (b ?? 0));
 
 const placesOf = (flow) =>
   Object.fromEntries(Object.entries(flow.places ?? {}).map(([topic, places]) => [sourceName(topic), places]));

@@ -1,7 +1,7 @@
 // Flows: what each does, how it is, what it waits for, what became of its records.
 
 import { h } from "../dom.js";
-import { ago, clock, count, duration, rate } from "../format.js";
+import { ago, clock, count, duration, plural, rate } from "../format.js";
 import {
   badge,
   commands,
@@ -28,6 +28,7 @@ const columns = (now) => [
   { name: "rate", title: "Rate", align: "right", cell: (flow) => rate(flow.rate) },
   { name: "lag", title: "Lag", align: "right", cell: (flow) => count(flow.lag) },
   { name: "batch", title: "Batch", align: "right", cell: (flow) => duration(flow.batch_seconds) },
+  { name: "jobs", title: "Spark jobs", align: "right", cell: (flow) => count(flow.spark_jobs) },
   { name: "commits", title: "Commits", align: "right", cell: (flow) => count(flow.commits) },
   {
     name: "committed",
@@ -93,6 +94,16 @@ export function noFlows() {
   );
 }
 
+// What else there is to say of its jobs. Spark Connect does not tell tasks: then there are none.
+const inSpark = (flow) =>
+  [
+    flow.spark_tasks && plural(flow.spark_tasks, "task"),
+    flow.spark_jobs && duration(flow.spark_seconds),
+    flow.driver_batches && `${plural(flow.driver_batches, "batch", "batches")} without a job`,
+  ]
+    .filter(Boolean)
+    .join(", ");
+
 const failure = (flow) =>
   h(
     "section",
@@ -139,6 +150,7 @@ export function flow(app, name) {
             count(found.commits),
             { note: found.committed_at ? `last ${ago(found.committed_at, now)}` : null },
           ],
+          found.spark_jobs !== null && ["Spark jobs", count(found.spark_jobs), { note: inSpark(found) }],
           ["Restarts", count(found.restarts)],
           found.window && [
             "Dropped",
