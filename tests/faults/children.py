@@ -76,7 +76,7 @@ class Child:
         self._open = True
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         env = {**os.environ, "PYTHONPATH": python_path(), **env}
-        nursery = None if "LD_PRELOAD" in env else Nursery.found()  # such a library is loaded before all others
+        nursery = Nursery.found(env.get("LD_PRELOAD", ""))
         self.process: subprocess.Popen[bytes] | Forked
         if nursery is not None:
             start = (target.__module__, target.__qualname__, args)

@@ -134,7 +134,8 @@ static void in_child(void) { /* its own open file description, else flock would 
     pthread_mutex_unlock(&mutex);
 }
 
-__attribute__((constructor)) static void start(void) {
+/* A process that is forked with another environment than its parent begins calls this itself. */
+__attribute__((constructor)) void hr_start(void) {
     const char *dir = getenv("HR_DISK_ROOT");
     if (!dir || !*dir) return;
     open_trace();

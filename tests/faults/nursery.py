@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MAIN = "import sys; from tests.faults.nursery import _serve; _serve(int(sys.argv[1]), int(sys.argv[2]))"
@@ -71,6 +71,8 @@ def _serve(parent: int, fd: int) -> None:
         os.close(each)
     os.environ.clear()
     os.environ.update(question["env"])
+    if "HR_DISK_ROOT" in os.environ:
+        ctypes.CDLL(None).hr_start()  # the shim of tests.faults.disk, which had no directory until now
     getattr(importlib.import_module(question["module"]), question["function"])(*question["args"])
 
 
@@ -109,25 +111,26 @@ def _use_a_log() -> None:
 
 
 class Nursery:
-    """The nursery of this process."""
+    """The nurseries of this process: one for children with `preload`, a library that is loaded before all others."""
 
-    _only: Nursery | None = None
+    _all: ClassVar[dict[str, Nursery]] = {}
 
     @classmethod
-    def found(cls) -> Nursery | None:
+    def found(cls, preload: str) -> Nursery | None:
         """None where there can be none: it lives as long as the thread that starts it."""
-        if cls._only is None and hasattr(os, "pidfd_open") and threading.current_thread() is threading.main_thread():
-            cls._only = cls()
-        return cls._only
+        can_be = hasattr(os, "pidfd_open") and threading.current_thread() is threading.main_thread()
+        if preload not in cls._all and can_be:
+            cls._all[preload] = cls(preload)
+        return cls._all.get(preload)
 
-    def __init__(self) -> None:
+    def __init__(self, preload: str) -> None:
         self._lock = threading.Lock()
         self._asked, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, str(os.getpid()), str(other.fileno())],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": python_path()},
+                env={**os.environ, "PYTHONPATH": python_path(), "LD_PRELOAD": preload},
                 pass_fds=[other.fileno()],
             )
         atexit.register(self.close)

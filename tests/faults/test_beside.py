@@ -20,7 +20,7 @@ from tests.faults.checking import check_sound, opened
 from tests.faults.children import Child, Children, ack, hear
 
 SCHEMA = "who string, n int, pad string"
-STRETCH_SECONDS = 1.0
+STRETCH_SECONDS = 0.6
 PAIRS = 5
 ATTEMPTS = 3
 STRANGERS_MAX = 0.2
@@ -198,7 +198,7 @@ def eight_processes(home: Path, children: Children, seconds: float) -> int:
 
 
 def test_eight_processes_leave_a_whole_log(tmp_path: Path, children: Children) -> None:
-    print(eight_processes(tmp_path / "log", children, 10), "appends")
+    print(eight_processes(tmp_path / "log", children, 5), "appends")
 
 
 @pytest.mark.soak

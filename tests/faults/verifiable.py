@@ -124,7 +124,7 @@ class Run:
     _starts: int = 0
 
     def go(self, seconds: float, enough: Callable[[Mapping[str, int]], bool] = lambda _: True) -> None:
-        """For so long, and on a slow machine up to five times as long, until what happened is `enough`."""
+        """For so long, and on a slow machine up to eight times as long, until what happened is `enough`."""
         rng = random.Random(self.seed)
         for number in range(self.producers):
             self._start(f"producer{number}")
@@ -133,7 +133,7 @@ class Run:
         for number in range(self.keepers):
             self._start(f"keeper{number}")
         began = time.monotonic()
-        while (gone := time.monotonic() - began) < seconds or (gone < 5 * seconds and not enough(self.did)):
+        while (gone := time.monotonic() - began) < seconds or (gone < 8 * seconds and not enough(self.did)):
             time.sleep(rng.uniform(0.2, 0.7))
             self._wake_up()
             self._hurt(rng.choice(sorted(self._live)), rng.choice(["kill", "pause"]), rng)
@@ -196,6 +196,7 @@ class Run:
                 self._sleeping.remove(entry)
                 child.resume()
                 if self._live.get(name) is not child:
+                    self.did["woken"] += 1
                     self._zombies.append((name, child))  # not waited for here: it may need a lock another sleeper has
 
     def _hear(self, name: str, facts: list[Any]) -> None:
