@@ -42,7 +42,7 @@ class Case:
 
 def analytics(run: Run) -> Iterator[Row]:
     total, batch = run.size(2_000_000, 20_000), run.size(1_000_000, 20_000)
-    with hr.App("bench", home=run.fresh("home"), spark="local[2]", batch_rows=batch) as app:
+    with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
         for keys in (100, 10_000)[: run.size(2, 1)]:
             tables = [events(batch, keys, first) for first in range(0, total, batch)]
             topic = app.topic(f"events_{keys}", DDL, event_time="at", durability="os")
@@ -97,7 +97,7 @@ def _ours(run: Run, app: hr.App, topic: Any, case: Case, total: int, files: Path
     for _ in range(1 + repeat(run)):
         view = fold(app, topic, case.window, case.aggregates)
         began = time.perf_counter()
-        app.running.loop(app.flows[view.name]).drain()
+        app.drain()
         rates.append(total / (time.perf_counter() - began))
         found = view.to_arrow()
         forget(app, view)

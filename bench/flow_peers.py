@@ -70,7 +70,7 @@ HOPPING = Question("10 s windows every 2 s", 10_000, 2_000)
 
 def in_windows(run: Run) -> Iterator[Row]:
     total, batch = run.size(5_000_000, 40_000), run.size(1_000_000, 20_000)
-    with hr.App("bench", home=run.fresh("home"), spark="local[2]", batch_rows=batch) as app:
+    with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
         for keys in (100, 10_000)[: run.size(2, 1)]:
             data = Data(run, [events(batch, keys, first) for first in range(0, total, batch)])
             topic = app.topic(f"events_{keys}", DDL, event_time="at", durability="os")
@@ -117,7 +117,7 @@ def _ours(run: Run, app: hr.App, topic: Any, question: Question, data: Data) -> 
     for _ in range(1 + repeat(run)):
         view = fold(app, topic, question.window, {"n": hr.count(), "m": hr.max("ms")})
         began = time.perf_counter()
-        app.running.loop(app.flows[view.name]).drain()
+        app.drain()
         rates.append(data.count / (time.perf_counter() - began))
         _check(_of_view(view), question.answer(data.tables), "headrace")
         forget(app, view)
@@ -133,7 +133,7 @@ def _from_files(run: Run, app: hr.App, question: Question, data: Data) -> Measur
         began = time.perf_counter()
         for batch in _read_in_turn(data.files):
             topic.append(batch)
-        app.running.loop(app.flows[view.name]).drain()
+        app.drain()
         rates.append(data.count / (time.perf_counter() - began))
         _check(_of_view(view), question.answer(data.tables), "headrace")
         forget(app, view)
