@@ -1,7 +1,7 @@
-"""Copies a home while it is in use: views first, with the files of rows that wait to go out, then the log's index, then
-the bytes of the data files that this index knows. In that order, because what is copied later may be newer: a log may be
-ahead of its views, never behind. Bytes behind what the index knows are left out, because they would tell of commits that
-the copy does not have.
+"""Copies a home while it is in use: views first, with the files of rows that wait to go out, then the log's index,
+then the bytes of the data files that this index knows. In that order, because what is copied later may be newer: a log
+may be ahead of its views, never behind. Bytes behind what the index knows are left out, because they would tell of
+commits that the copy does not have.
 
     python backup.py .headrace backup-of-monday
     headrace verify --home backup-of-monday

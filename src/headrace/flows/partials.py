@@ -50,7 +50,9 @@ def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
 
 def as_if_judged(flow: Flow, df: DataFrame) -> DataFrame:
     """The records with the columns that a judge adds, and nothing in them: for questions about types."""
-    names = () if flow.window is None else (*JUDGED, *((REACHED,) if flow.own_progress else ()))
+    if flow.window is None:
+        return df
+    names = (*JUDGED, *((REACHED,) if flow.own_progress else ()))
     return df.withColumns({name: F.lit(0).cast("bigint") for name in names})
 
 

@@ -232,8 +232,9 @@ class FlowQuery:
             judged = functools.reduce(lambda records, step: step.of(records), steps, batches)
             return (batch.select([*names, *made]) for batch in judged)
 
-        nobodys = {field.name: F.lit(None).cast(field.dataType) for field in df.schema if field.name not in names}
-        return read.mapInArrow(in_worker, schema).withColumns(nobodys)  # an expression may name them all the same
+        rest = [field for field in df.schema if field.name not in names]  # an expression may name them all the same
+        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rest]
+        return read.mapInArrow(in_worker, schema).select("*", *nulls)
 
     def _moves_records(self, df: DataFrame) -> bool:
         """Whether a transform joins a table in a way that leaves records in any order, in any task."""
