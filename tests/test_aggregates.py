@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from typing import Any
 
 import pytest
 
 import headrace as hr
+from headrace.aggregates import TABLE, over_changes
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,45 @@ def add(a: int, b: int) -> int:
 )
 def test_what_is_kept_of_it_for_comparing(aggregate: Any, text: str) -> None:
     assert str(aggregate) == text
+
+
+EXAMPLES: dict[str, Any] = {"column": "x", "q": 0.5, "k": 2, "limit": 2, "bounds": [1, 2]}
+
+
+def examples() -> dict[str, Any]:
+    """All that there are."""
+    out = {}
+    for name, (make, _) in TABLE.items():
+        wanted = [each for each, one in inspect.signature(make).parameters.items() if one.default is one.empty]
+        out[name] = make(**{each: EXAMPLES[each] for each in wanted}, where="y")
+    return out
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_over_changes_it_is_called_and_rolled_up_as_it_is_over_records(name: str) -> None:
+    """A view may be made of a view's changes, and be rolled up again."""
+    aggregate = examples()[name]
+    assert str(aggregate).startswith(f"{name}(") and "where=y" in str(aggregate)
+    assert pickle.loads(pickle.dumps(aggregate)) == aggregate
+    assert getattr(hr, name) is TABLE[name][0]
+    if aggregate.algebra.of_changes() is None:
+        with pytest.raises(hr.InvalidArgument, match="cannot be taken back"):
+            over_changes(name, aggregate, {"x": aggregate})
+        return
+    shrinking = over_changes(name, aggregate, {"x": hr.count()})
+    assert str(shrinking) == str(aggregate) and shrinking.algebra.ordered == aggregate.algebra.ordered
+    again = [one.algebra.rolled_up("x", one) for one in (aggregate, shrinking)]
+    assert again[0] == again[1] and aggregate.algebra.instead == shrinking.algebra.instead
+    assert (again[0] is None) == bool(aggregate.algebra.instead)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_rolled_up_twice_it_is_the_same(name: str) -> None:
+    aggregate = examples()[name]
+    if not aggregate.algebra.instead:
+        once = over_changes("y", hr.merge("x", where="z"), {"x": aggregate})
+        assert once.algebra.where == "z"
+        assert over_changes("y", hr.merge("x", where="z"), {"x": once}) == once or name == "count"
 
 
 def test_equal_ones_are_equal() -> None:

@@ -7,19 +7,19 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
 from headrace.aggregates import over_changes
 from headrace.errors import InvalidArgument, TopicReplaced
-from headrace.flows.partials import partial_of
+from headrace.flows.partials import aggregated
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, START, some_rows
@@ -534,8 +534,9 @@ def test_spark_takes_back_any_number_of_any_name(spark: Any, name: str) -> None:
         f"select * from values ('+', 1L), ('+', {-(2**63)}L), ('-', {-(2**63)}L) as t(change__op, `{column}`)"
     )
     merged = over_changes("n", hr.merge(name), {name: hr.count()})
-    merged = replace(merged, partial=replace(merged.partial, wide="decimal(20,0)"))
-    assert [tuple(row) for row in df.agg(*partial_of("n", merged, None)).collect()] == [(1, 1)]
+    merged = merged.with_algebra(merged.algebra.settled({"value": pa.int64()}))
+    df, partial = aggregated({"n": merged}, df, None, changes=True)
+    assert [tuple(row) for row in df.agg(*partial).collect()] == [(1, 1)]
 
 
 # -- duplicates ----------------------------------------------------------------------------------------

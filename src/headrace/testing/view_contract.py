@@ -27,9 +27,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.aggregates import ORDER, Aggregate, collect, count_distinct, top_k
+from headrace.aggregates import ORDER, Aggregate, collect, count_distinct, over_changes, top_k
 from headrace.aggregates import max as greatest
 from headrace.aggregates import min as least
+from headrace.aggregates.exact import exact_sum, rounded
 from headrace.errors import (
     AggregateFailed,
     Closed,
@@ -59,7 +60,6 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.exact import exact_sum, rounded
 from headrace.views.values import arrow_type
 
 __all__ = ["ViewStoreContract"]
@@ -1856,7 +1856,7 @@ class RetractionContract:
 
 
 SHRINKING = {
-    name: replace(each, partial=replace(each.partial, retracts=True))
+    name: over_changes(name, each, {})
     for name, each in {
         "lo": least("x"),
         "hi": greatest("x"),
