@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.aggregates import ORDER, TABLE, Slot
+from headrace.aggregates import ORDER, ORDER_BY, TABLE, Slot
 from headrace.aggregates.kept import order as ordered
 from headrace.flows import ranges
 from headrace.flows.compile import judged_schema
@@ -128,7 +128,8 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
             query.driver_rows, query.one_task_rows = on_driver, one_task
             by_arrow = packed(query.rows(planned), flow.aggregates or {})
             assert types_of(by_arrow) == types_of(by_spark)
-            assert comparable(merged(by_arrow, flow)) == comparable(merged(by_spark, flow))
+            both_ways = zip(comparable(merged(by_arrow, flow)), comparable(merged(by_spark, flow)), strict=True)
+            assert {name: (a[name], b[name]) for a, b in both_ways for name in a if a[name] != b[name]} == {}
         slots = {slot.name: slot for name, each in (flow.aggregates or {}).items() for slot in each.slots(name)}
         assert {name: kind for name, kind in types_of(by_spark).items() if name in slots} == {
             name: type_in_rows(slot) for name, slot in slots.items() if slot.rule != "finished"
@@ -173,6 +174,13 @@ def merged(partials: pa.Table, flow: Flow) -> list[dict[str, Any]]:
     for row in partials.to_pylist():
         key = tuple(row[name] for name in keys)
         out[key] = row if key not in out else {n: row[n] if n in keys else both(n, out[key], row, rules) for n in row}
+    for row in out.values():
+        for name, (slot, each) in rules.items():
+            if slot.rule == "merged" and isinstance(row[name], dict):  # numbers, which are rounded in their order
+                found = each.finish(row[name])
+                row[name] = found if found is None else float(f"{found:.9e}")
+            if slot.rule in ("counted", "kept"):
+                row[name] = added(row[name])
     return list(out.values())
 
 
@@ -182,10 +190,11 @@ def both(name: str, one: dict[str, Any], other: dict[str, Any], rules: dict[str,
         least, most = name == "_first", name in ("_last", "_updated_at")
         return a if a is None else min(a, b) if least else max(a, b) if most else a + b
     slot, aggregate = rules[name]
-    if slot.rule in ("earliest", "latest"):
+    if slot.rule in ("earliest", "latest", "least_by", "greatest_by"):
+        order = ORDER if slot.rule in ("earliest", "latest") else ORDER_BY
         known = [row for row in (one, other) if row[slot.of] is not None]
-        rows = sorted(known, key=lambda row: [row[f"{slot.of}__{part}"] for part in ORDER])
-        return None if not rows else rows[0][name] if slot.rule == "earliest" else rows[-1][name]
+        rows = sorted(known, key=lambda row: [ordered(row[f"{slot.of}__{part}"]) for part in order])
+        return None if not rows else rows[0][name] if slot.rule in ("earliest", "least_by") else rows[-1][name]
     if a is None or b is None:
         return b if a is None else a
     match slot.rule:
@@ -200,19 +209,25 @@ def both(name: str, one: dict[str, Any], other: dict[str, Any], rules: dict[str,
         case "merged":
             return aggregate.merge(a, b)
         case "counted" | "kept":
-            times: Counter[Any] = Counter()
-            for each in (*a, *b):
-                times[hashable(each["value"])] += each["count"]
-            return [{"value": value, "count": count} for value, count in times.items()]
+            return [*a, *b]
     raise AssertionError(slot)
+
+
+def added(counted: list[dict[str, Any]]) -> list[tuple[Any, int]]:
+    """Each value once, with how often it came; both zeros are one."""
+    times: Counter[Any] = Counter()
+    for each in counted:
+        value = each["value"]
+        times[hashable(value + 0.0) if isinstance(value, float) else value] += each["count"]
+    return list(times.items())
 
 
 def hashable(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
-def comparable(rows: list[dict[str, Any]]) -> list[str]:
-    """Sets in order, zeros alike, NaN equal to itself."""
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Sets in order, zeros alike, NaN equal to itself; rows by their keys, which are first."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
@@ -221,7 +236,8 @@ def comparable(rows: list[dict[str, Any]]) -> list[str]:
             return {name: plain(each) for name, each in value.items()}
         return hashable(value + 0.0) if isinstance(value, float) else value
 
-    return sorted(repr({name: plain(value) for name, value in sorted(row.items())}) for row in rows)
+    texts = [{name: repr(plain(value)) for name, value in row.items()} for row in rows]
+    return sorted(texts, key=lambda row: list(row.values()))
 
 
 def test_doubles_are_summed_and_averaged_alike(spark: Any, tmp_path: Path) -> None:

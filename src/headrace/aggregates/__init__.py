@@ -7,21 +7,26 @@ run over the table (tests/flows/test_arrow_partials.py) then have it, too."""
 
 from __future__ import annotations
 
-from headrace.aggregates.algebra import ORDER, Aggregate, Algebra, Columns, Records, Rule, Slot, written
+from headrace.aggregates.algebra import ORDER, ORDER_BY, Aggregate, Algebra, Columns, Records, Rule, Slot, written
 from headrace.aggregates.approximate import approx_count_distinct, approx_quantile
+from headrace.aggregates.by import max_by, min_by
 from headrace.aggregates.changes import over_changes
 from headrace.aggregates.counts import count
+from headrace.aggregates.deviation import stddev, variance
 from headrace.aggregates.distinct import count_distinct
+from headrace.aggregates.distinct_sums import sum_distinct
 from headrace.aggregates.extremes import max, min
 from headrace.aggregates.kept import Kept
 from headrace.aggregates.lists import collect, histogram, top_k
 from headrace.aggregates.merged import merge
 from headrace.aggregates.ordered import first, last
+from headrace.aggregates.percentiles import percentile
 from headrace.aggregates.sums import WIDE, avg, sum, whole_of
 from headrace.aggregates.table import TABLE
 
 __all__ = [
     "ORDER",
+    "ORDER_BY",
     "TABLE",
     "WIDE",
     "Aggregate",
@@ -41,11 +46,17 @@ __all__ = [
     "histogram",
     "last",
     "max",
+    "max_by",
     "merge",
     "min",
+    "min_by",
     "over_changes",
+    "percentile",
+    "stddev",
     "sum",
+    "sum_distinct",
     "top_k",
+    "variance",
     "whole_of",
     "written",
 ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -36,6 +35,8 @@ Rule = Literal[
     "greatest",
     "earliest",  # the value whose (event time, partition, offset) is least …
     "latest",  # … or greatest; the slots `orders` names are kept with it
+    "least_by",  # the value whose (slot `__by`, event time, partition, offset) is least …
+    "greatest_by",  # … or greatest
     "exact",  # a sum of doubles without rounding, as the text of a whole number of 2**-1074
     "rounded",  # the double nearest to the exact sum in the slot `of`
     "distinct",  # the number of values in a table of their own
@@ -47,6 +48,8 @@ Rule = Literal[
 
 ORDER = ("at", "partition", "offset")
 """What orders first and last, as suffixes of their slots' names."""
+ORDER_BY = ("by", *ORDER)
+"""What orders where a measure does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class Records:
 
     def __init__(self, table: pa.Table, at: str, once: pa.Array | None = None) -> None:
         self.table, self.at, self.once = table, at, once
+        self._ranked: dict[tuple[str, ...], tuple[I64, I64]] = {}
 
     def chosen(self, algebra: Algebra) -> pa.ChunkedArray | None:
         """Where the condition holds; None without one."""
@@ -125,20 +129,16 @@ class Records:
         """What orders records."""
         return [self.table[name].combine_chunks() for name in (self.at, "_partition", "_offset")]
 
-    @cached_property
-    def order(self) -> I64:
-        """The numbers of the records, in their order."""
-        numbers: I64 = pc.sort_indices(
-            pa.table(dict(zip(ORDER, self.places(), strict=True))), [(part, "ascending") for part in ORDER]
-        ).to_numpy()
-        return numbers
-
-    @cached_property
-    def rank(self) -> I64:
-        """The place of each record in that order."""
-        rank = np.empty(len(self.order), np.int64)
-        rank[self.order] = np.arange(len(self.order))
-        return rank
+    def ranked(self, *before: str) -> tuple[I64, I64]:
+        """The numbers of the records in their order, by these columns before all else; and the place of each in it."""
+        if before not in self._ranked:
+            columns = [*(self.table[name].combine_chunks() for name in before), *self.places()]
+            table = pa.table({str(number): column for number, column in enumerate(columns)})
+            order: I64 = pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            self._ranked[before] = order, place
+        return self._ranked[before]
 
     def in_order(self, algebra: Algebra, *before: str) -> pa.Array:
         """As `Columns.in_order`."""
@@ -173,7 +173,7 @@ class Algebra:
     only_numbers: ClassVar[bool] = False
     """Whether all else is."""
     of_rows: ClassVar[bool] = False
-    """Whether an argument may have fields."""
+    """Whether a value may have fields: `struct(*)` is a whole record."""
     zero: ClassVar[bool] = False
     """Whether it is 0 of no records, where windows without any are filled."""
     packs: ClassVar[bool] = False

@@ -30,6 +30,7 @@ from headrace.aggregates.algebra import (
     same_in_arrow,
 )
 from headrace.aggregates.kept import Held, Kept, order
+from headrace.aggregates.largest import largest
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import COUNTED, I64, as_lists, counted, place_in_row, unpacked, with_column
 from headrace.errors import InvalidArgument
@@ -39,11 +40,17 @@ PLACES = "at:timestamp,partition:int,offset:bigint"
 """What orders collected values."""
 
 
-def top_k(column: Any, k: int, *, where: Any = None) -> Aggregate:
+def top_k(column: Any, k: int, *, by: Any = None, where: Any = None) -> Aggregate:
     """The `k` most frequent values other than null, each with its count, exactly: a list of (value, count), the most
     frequent first; of equally frequent ones the least. How often each value came is kept while its window can
-    change."""
-    return Aggregate(TopK(given(column, "top_k"), where, limit=positive(k, "k")))
+    change.
+
+    With `by`, the values of the `k` records in which that is largest: a list of (value, by), the largest first; of
+    equally large ones the latest. A value is there as often as it has such records."""
+    column, k = given(column, "top_k"), positive(k, "k")
+    if by is not None:
+        return largest(column, k, given(by, "top_k", argument="by"), where)
+    return Aggregate(TopK(column, where, limit=k))
 
 
 def histogram(column: Any, bounds: Sequence[float], *, where: Any = None) -> Aggregate:

@@ -85,8 +85,6 @@ class _Summed(Algebra):
         return ["exact=True"] if self.exact else []
 
     def rolled_up(self, column: str, aggregate: Aggregate) -> Aggregate:
-        if self.called == "avg":
-            return aggregate.with_algebra(AvgOfChanges(written(f"{column}__sum"), count=written(f"{column}__count")))
         return aggregate.with_algebra(SumOfChanges(written(column), exact=self.exact, merges=column))
 
 
@@ -120,15 +118,22 @@ class Sum(_Summed):
         return SumOfChanges(self.argument, self.where, exact=self.exact)
 
 
-@dataclass(frozen=True)
-class Avg(_Summed):
-    called: ClassVar[str] = "avg"
+class _Average:
+    """The ratio of two slots."""
 
-    def slots(self, name: str) -> tuple[Slot, ...]:
-        return self.total(f"{name}__sum"), Slot(f"{name}__count", "add", "bigint")
+    called: ClassVar[str] = "avg"
 
     def shown(self, name: str) -> Shown:
         return Shown("double", (f"{name}__sum", f"{name}__count"))
+
+    def rolled_up(self, column: str, aggregate: Aggregate) -> Aggregate:
+        return aggregate.with_algebra(AvgOfChanges(written(f"{column}__sum"), count=written(f"{column}__count")))
+
+
+@dataclass(frozen=True)
+class Avg(_Average, _Summed):
+    def slots(self, name: str) -> tuple[Slot, ...]:
+        return self.total(f"{name}__sum"), Slot(f"{name}__count", "add", "bigint")
 
     def sql(self, name: str, columns: Columns) -> dict[str, str]:
         return {f"{name}__sum": f"sum({self.summed(columns)})", f"{name}__count": f"count({columns['value']})"}
@@ -229,11 +234,8 @@ class SumOfChanges(_Summed):
 
 
 @dataclass(frozen=True)
-class AvgOfChanges(SumOfChanges):
-    called: ClassVar[str] = "avg"
-
-    def shown(self, name: str) -> Shown:
-        return Shown("double", (f"{name}__sum", f"{name}__count"))
+class AvgOfChanges(_Average, SumOfChanges):
+    """The same, divided."""
 
 
 def _exactly(rows: pa.Table, exact: str, sums: str, texts: list[str | None]) -> pa.Table:

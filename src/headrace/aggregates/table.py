@@ -11,11 +11,15 @@ from headrace.aggregates.approximate import (
     approx_count_distinct,
     approx_quantile,
 )
+from headrace.aggregates.by import MaxBy, MinBy, max_by, min_by
 from headrace.aggregates.counts import Count, count
+from headrace.aggregates.deviation import Stddev, Variance, stddev, variance
 from headrace.aggregates.distinct import CountDistinct, count_distinct
+from headrace.aggregates.distinct_sums import SumDistinct, sum_distinct
 from headrace.aggregates.extremes import Max, Min, max, min
 from headrace.aggregates.lists import Collect, Histogram, TopK, collect, histogram, top_k
 from headrace.aggregates.ordered import First, Last, first, last
+from headrace.aggregates.percentiles import Percentile, percentile
 from headrace.aggregates.sums import Avg, Sum, avg, sum
 
 TABLE: dict[str, tuple[Callable[..., Aggregate], type[Algebra]]] = {
@@ -26,6 +30,12 @@ TABLE: dict[str, tuple[Callable[..., Aggregate], type[Algebra]]] = {
     "max": (max, Max),
     "first": (first, First),
     "last": (last, Last),
+    "min_by": (min_by, MinBy),
+    "max_by": (max_by, MaxBy),
+    "stddev": (stddev, Stddev),
+    "variance": (variance, Variance),
+    "percentile": (percentile, Percentile),
+    "sum_distinct": (sum_distinct, SumDistinct),
     "count_distinct": (count_distinct, CountDistinct),
     "approx_count_distinct": (approx_count_distinct, ApproxCountDistinct),
     "approx_quantile": (approx_quantile, ApproxQuantile),

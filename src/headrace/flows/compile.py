@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DateType,
     IntegerType,
@@ -58,6 +59,7 @@ from headrace.views.contract import (
     ViewSpec,
     change_columns,
     feed_columns,
+    is_fed,
     wholes_in,
 )
 from headrace.views.values import arrow_type, check_column
@@ -278,8 +280,11 @@ _WHOLE_RECORD = re.compile(r"\bstruct\s*\(\s*\*\s*\)", re.IGNORECASE)
 
 
 def _with_named_columns(flow: Flow, df: DataFrame) -> dict[str, Aggregate]:
-    """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it."""
-    names = f"struct({', '.join(quoted_name(name) for name in df.columns)})"
+    """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it, nor, but
+    for records that are kept to be taken back, those that are ours from the beginning."""
+    own = {*CHANGE, *MARK, *wholes_in(df.columns), *filter(is_fed, df.columns)} if flow.retracts else set()
+    known = [name for name in df.columns if flow.records or (name not in own and not name.startswith("_"))]
+    names = f"struct({', '.join(map(quoted_name, known))})"
     made = dict(flow.aggregates or {})
     for name, each in made.items():
         if isinstance(each.algebra.argument, str) and _WHOLE_RECORD.search(each.algebra.argument):
@@ -519,7 +524,7 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         slots += [SlotColumn(slot.name, slot.type, slot.rule, slot.of) for slot in aggregate.slots(name)]
         shown = aggregate.algebra.shown(name)
         if not flow.records:
-            check_column(arrow_type(shown.type), column=name, lists=True)
+            check_column(arrow_type(shown.type), column=name, lists=True, rows=aggregate.algebra.of_rows)
         results.append(Result(name, shown.type, shown.slots, shown.unless))
     window = None if flow.lives else flow.window
     return ViewSpec(
@@ -571,12 +576,29 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
                 raise InvalidArgument("dedup", field.name, f"flow {flow.name!r}: {why}. {instead}")
         return
     for name, aggregate in (flow.aggregates or {}).items():
+        if aggregate.algebra.where is not None:
+            _check_condition(flow, name, aggregate.algebra.where, df)
         asked = arguments(aggregate.algebra)
         for field in df.select(*asked.values()).schema if asked else ():
-            if not isinstance(aggregate.algebra, RolledUp) and not aggregate.algebra.of_rows:
-                _ddl(field.dataType, name)
+            if not isinstance(aggregate.algebra, RolledUp):
+                _check_argument(flow, name, aggregate, field.dataType)
         if why := aggregate.algebra.check():
             raise InvalidArgument("agg", name, f"flow {flow.name!r}: {aggregate} is of {why}")
+
+
+def _check_condition(flow: Flow, name: str, where: Any, df: DataFrame) -> None:
+    kind = df.select(column_of(where)).schema[0].dataType
+    if not isinstance(kind, BooleanType):
+        why = f"flow {flow.name!r}, aggregate {name!r}: is {kind.simpleString()}, and must be true or false"
+        raise InvalidArgument("where", str(where), f"{why}: a boolean column, or a comparison such as 'ms > 100'")
+
+
+def _check_argument(flow: Flow, name: str, aggregate: Aggregate, kind: DataType) -> None:
+    if not aggregate.algebra.of_rows or not isinstance(kind, StructType):
+        _ddl(kind, name)
+    elif _has_map(kind):
+        why = f"flow {flow.name!r}: {aggregate} has a map in it, and maps have no order. Leave it out: struct(a, b)"
+        raise InvalidArgument("agg", name, why)
 
 
 def _has_map(kind: DataType) -> bool:

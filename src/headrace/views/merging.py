@@ -399,9 +399,9 @@ def _values_of_taken(db: sqlite3.Connection, tables: ViewTables, slot: SlotColum
     sizes = Counter(number for number, value, _ in found if value is not None)
     ends = pa.array(np.cumsum([0, *(sizes[number] for number in dict.fromkeys(row[0] for row in found))]), pa.int32())
     values = decode([value for _, value, _ in found if value is not None], value_type(slot))
-    if slot.rule == "counted":
+    if slot.rule != "distinct":
         counts = pa.array([count for _, value, count in found if value is not None], pa.int64())
-        values = pa.StructArray.from_arrays([values, counts], fields=list(arrow_type(slot.type).value_type))
+        values = pa.StructArray.from_arrays([values, counts], names=["value", "count"])
     return pa.ListArray.from_arrays(ends, values)
 
 

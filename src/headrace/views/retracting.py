@@ -1,9 +1,10 @@
-"""Results of which something is taken back: what is kept of values so that they can go, and results that go with their
-last row. Inside a transaction of the store, after `merging` has added what can be added, and subtracted.
+"""Results that are made of values, and results of which something is taken back: what is kept of values so that they
+can go, and results that go with their last row. Inside a transaction of the store, after `merging` has added what can
+be added, and subtracted.
 
 A value lies in a table of its own beside its row, with how often it is there; when it is there no more, it goes. A
-result is made anew of the values that are there: the least and the greatest with a look at one end, the others from all
-of the row's."""
+result is made anew of the values that are there, as its aggregate says: the least and the greatest with a look at one
+end, the others from all of the row's."""
 
 from __future__ import annotations
 
@@ -21,27 +22,39 @@ from headrace.views.contract import ROWS, SlotColumn
 from headrace.views.tables import ViewTables, quoted, value_type
 from headrace.views.values import arrow_type, decode, encode
 
-__all__ = ["retract"]
+__all__ = ["keep", "retract"]
 
 
-def retract(
-    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+def keep(
+    db: sqlite3.Connection,
+    tables: ViewTables,
+    partials: pa.Table,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    results: bool = True,
 ) -> None:
-    """What partial rows, which are merged already, do to values; and to results that have no row any more."""
+    """What partial rows, which are merged already, do to values; and, if asked for, to what is made of those."""
     merging.stage(db, tables, partials)
-    found = db.execute(
-        f"SELECT s.{tables.row}, s.{quoted(ROWS)} FROM {merging.staged_rows(tables)} ORDER BY t.number"
-    ).fetchall()
-    numbers = np.array([number for number, _ in found], np.int64)
-    left = sorted({number for number, rows in found if rows})
+    found = db.execute(f"SELECT s.{tables.row} FROM {merging.staged_rows(tables)} ORDER BY t.number").fetchall()
+    numbers = np.array([number for (number,) in found], np.int64)
     for slot in tables.kept:
         lists = partials[slot.name].combine_chunks()
         rows = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy()).tolist()
         counted = merging.count_values(db, tables, slot, rows, lists.flatten())
         gone = [(row, value) for row, value, count in counted if count == 0]
         db.executemany(f"DELETE FROM {tables.values_of(slot)} WHERE row = ? AND value = ? AND count = 0", gone)
-        _make(db, tables, slot, left, aggregates)
-    merging.staged(db, "emptied", sorted({number for number, rows in found if not rows}), {})
+        if results:
+            _make(db, tables, slot, sorted(set(numbers.tolist())), aggregates)
+
+
+def retract(
+    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+) -> None:
+    """The same where values can go again: and results that have no row any more."""
+    keep(db, tables, partials, aggregates)
+    merging.stage(db, tables, partials)
+    wanted = f"SELECT s.{tables.row} FROM {merging.staged_rows(tables)} WHERE s.{quoted(ROWS)} = 0"
+    merging.staged(db, "emptied", sorted({number for (number,) in db.execute(wanted).fetchall()}), {})
     for table, number in tables.numbered():
         db.execute(f"DELETE FROM {table} WHERE {number} IN (SELECT number FROM temp.emptied)")
 
