@@ -23,7 +23,9 @@ from headrace.aggregates import (
     histogram,
     top_k,
 )
-from headrace.flows.packing import packed
+from headrace.aggregates.lists import TopK
+from headrace.aggregates.merged import Merged
+from headrace.aggregates.packing import counted
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite import SqliteViews
 
@@ -118,9 +120,9 @@ class _Commits:
                 at = pa.array(self._random.integers(0, 2**40, len(of)), pa.int64()).cast(INSTANT)
                 order = [at, pa.array(np.zeros(len(of), np.int32)), pa.array(np.arange(len(of)))]
                 drawn = pa.StructArray.from_arrays([*order, drawn], names=["at", "partition", "offset", "value"])
-                made = packed(case.aggregate.partial, of, drawn, rows)
+                made = self._packed(of, drawn, rows)
             case _:
-                made = packed(case.aggregate.partial, of, drawn, rows)
+                made = self._packed(of, drawn, rows)
         return pa.table(
             {
                 "user": pa.array(np.arange(rows)),
@@ -129,3 +131,10 @@ class _Commits:
                 "_updated_at": pa.repeat(pa.scalar(0, INSTANT), rows),
             }
         )
+
+    def _packed(self, of: Any, values: Any, rows: int) -> Any:
+        algebra = self._case.aggregate.algebra
+        if isinstance(algebra, TopK):
+            return counted(of, values, np.ones(len(of), np.int64), rows)
+        assert isinstance(algebra, Merged)
+        return algebra.pack(of, values, rows)

@@ -18,6 +18,7 @@ import click
 import headrace as hr
 import headrace.testing as kit
 from headrace import streams
+from headrace.aggregates import TABLE
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
@@ -46,8 +47,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *(Rebuild, reading.Diff, versions.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
-            *("count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "approx_count_distinct"),
-            *("approx_quantile", "top_k", "histogram", "collect", "merge", "CHANGE", "Aggregate"),
+            *(*TABLE, "merge", "CHANGE", "Aggregate"),
             *("corrected_time", "clock_quality"),
         ],
     ),
@@ -72,6 +72,7 @@ BETWEEN_LAYERS = {
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),
     *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim", "Aggregate.kind", "Aggregate.slots"),
+    *("Aggregate.algebra", "Aggregate.with_algebra"),
 }
 """Public for the modules above, not for programs."""
 STAGES = (streams.Stream, streams.Windowed, streams.Grouped, streams.Aggregated)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.aggregates import Partial, top_k
-from headrace.flows.packing import from_lists, packed
+from headrace.aggregates import Aggregate, approx_count_distinct, approx_quantile, histogram, top_k
+from headrace.aggregates.merged import Merged
+from headrace.aggregates.packing import known
 from headrace.sketches import HASHES_MAX, Earliest, Quantile, added, added_each, buckets, distinct, union
 
 pa = pytest.importorskip("pyarrow")
@@ -22,17 +23,24 @@ INPUTS = 1_000
 
 
 def hashes_of(values: Any) -> bytes:
-    return of("approx_count_distinct", pa.array(values, pa.int64()))
+    return of(approx_count_distinct("x"), pa.array(values, pa.int64()))
 
 
 def counts_of(values: Any) -> bytes:
-    return of("approx_quantile", pa.array(values, pa.float64()))
+    return of(approx_quantile("x", 0.5), pa.array(values, pa.float64()))
 
 
-def of(kind: Any, values: Any) -> bytes:
-    (made,) = packed(Partial(kind, "x"), np.zeros(len(values), np.int64), values, 1).to_pylist()
+def of(aggregate: Aggregate, values: Any) -> bytes:
+    (made,) = packed(aggregate, np.zeros(len(values), np.int64), values, 1)
     assert isinstance(made, bytes)
     return made
+
+
+def packed(aggregate: Aggregate, rows: Any, values: Any, count: int) -> list[Any]:
+    """What partial rows have of the values."""
+    assert isinstance(aggregate.algebra, Merged)
+    found: list[Any] = aggregate.algebra.pack(*known(rows, values), count).to_pylist()
+    return found
 
 
 # -- how many different values -------------------------------------------------------------------------
@@ -170,7 +178,7 @@ def test_counts_are_added_each_to_its_own() -> None:
 
 @given(st.lists(st.lists(st.none() | st.sampled_from("abc"), max_size=6), max_size=5))
 def test_values_are_counted_row_by_row(lists: list[list[str | None]]) -> None:
-    table = from_lists(pa.table({"t": pa.array(lists, pa.list_(pa.string()))}), {"t": top_k("x", 2)})
+    table = top_k("x", 2).algebra.packed("t", pa.table({"t": pa.array(lists, pa.list_(pa.string()))}))
     found = [{each["value"]: each["count"] for each in row} for row in table["t"].to_pylist()]
     assert found == [{value: row.count(value) for value in row if value is not None} for row in lists]
 
@@ -178,9 +186,9 @@ def test_values_are_counted_row_by_row(lists: list[list[str | None]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.floats(-10, 10) | st.just(math.nan)), max_size=30))
 def test_each_row_gets_its_own_values(pairs: list[tuple[int, float | None]]) -> None:
     rows, values = np.array([row for row, _ in pairs], np.int64), pa.array([value for _, value in pairs], pa.float64())
-    kept = packed(Partial("approx_quantile", "x"), rows, values, 4).to_pylist()
+    kept = packed(approx_quantile("x", 0.5), rows, values, 4)
     assert kept == [counts_of([value for row, value in pairs if row == number]) for number in range(4)]
-    spread = packed(Partial("histogram", "x", bounds=(-1.0, 2.5)), rows, values, 4).to_pylist()
+    spread = packed(histogram("x", [-1.0, 2.5]), rows, values, 4)
     for number in range(4):
         mine = [value for row, value in pairs if row == number and value is not None]
         middle = sum(-1.0 <= value < 2.5 for value in mine)

@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from headrace.aggregates import histogram as histogram
     from headrace.aggregates import last as last
     from headrace.aggregates import max as max
+    from headrace.aggregates import max_by as max_by
     from headrace.aggregates import merge as merge
     from headrace.aggregates import min as min
+    from headrace.aggregates import min_by as min_by
+    from headrace.aggregates import percentile as percentile
+    from headrace.aggregates import stddev as stddev
     from headrace.aggregates import sum as sum
+    from headrace.aggregates import sum_distinct as sum_distinct
     from headrace.aggregates import top_k as top_k
+    from headrace.aggregates import variance as variance
     from headrace.app import App as App
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
@@ -80,6 +86,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("count", "sum", "avg", "min", "max", "first", "last", "count_distinct"), "headrace.aggregates"),
     **dict.fromkeys(("approx_count_distinct", "approx_quantile", "top_k", "histogram"), "headrace.aggregates"),
+    **dict.fromkeys(("max_by", "min_by", "stddev", "variance", "percentile", "sum_distinct"), "headrace.aggregates"),
     **dict.fromkeys(("collect", "merge", "Aggregate"), "headrace.aggregates"),
 }
 

@@ -19,6 +19,7 @@ import pytest
 
 import headrace as hr
 from headrace import errors, testing
+from headrace.aggregates.table import SHRINKS, TABLE
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
 
@@ -37,6 +38,12 @@ def reference() -> ModuleType:
 
 def page(name: str) -> str:
     return (DOCS / name).read_text("utf-8")
+
+
+def test_every_aggregate_has_its_line() -> None:
+    assert [name for name in TABLE if f"`{name}(" not in page("aggregates.md")] == []
+    taken_back = page("chains.md").split("## Which aggregates")[1].split("When the last row")[0]
+    assert [name for name in SHRINKS if f"`{name}`" not in taken_back] == []
 
 
 def first_cells(text: str) -> list[str]:

@@ -4,6 +4,7 @@ and stores; only the meaning of the words."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -159,6 +160,7 @@ def aggregates(records: list[Row]) -> Row:
         return record["at"], record["_partition"], record["_offset"]
 
     timed = sorted((r for r in records if r["word"] is not None and r["at"] is not None), key=by_time)
+    timed_rows = sorted((r for r in records if r["at"] is not None), key=by_time)
     numbers, moneys, doubles = values("n"), values("money"), values("x")
     return {
         "records": len(records),
@@ -181,6 +183,38 @@ def aggregates(records: list[Row]) -> Row:
         "spread": [sum(n < 10 for n in numbers), sum(10 <= n < 50 for n in numbers), sum(n >= 50 for n in numbers)],
         "some": [r["n"] for r in sorted((r for r in records if None not in (r["n"], r["at"])), key=place)][:3],
         "own": sum(n * n for n in numbers) / len(numbers) if numbers else None,
+        **by_measure(records),
+        **of_numbers(numbers),
+        "first_row": row_of(timed_rows[0]) if timed_rows else None,
+        "last_row": row_of(timed_rows[-1]) if timed_rows else None,
+        "if_large": sum(n for n in numbers if n > 50) if any(n > 50 for n in numbers) else None,
+        "words_if_large": len({r["word"] for r in records if (r["n"] or 0) > 50 and r["word"] is not None}),
+    }
+
+
+def row_of(record: Row) -> Row:
+    """As its author knows it."""
+    return {name: record[name] for name in ("word", "n", "x", "money", "at")}
+
+
+def by_measure(records: list[Row]) -> Row:
+    """By `n`, and where that is equal by event time, partition and offset."""
+    known = [r for r in records if None not in (r["word"], r["n"], r["at"])]
+    known.sort(key=lambda r: (r["n"], r["at"], r["_partition"], r["_offset"]))
+    return {
+        "best": known[-1]["word"] if known else None,
+        "worst": known[0]["word"] if known else None,
+        "largest": [{"value": r["word"], "by": r["n"]} for r in known[::-1][:2]],
+    }
+
+
+def of_numbers(numbers: list[int]) -> Row:
+    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return {
+        "spread_out": None if spread is None else pytest.approx(spread, rel=1e-9),
+        "variance": None if spread is None else pytest.approx(statistics.variance(numbers), rel=1e-9),
+        "median": statistics.median(numbers) if numbers else None,
+        "different": sum(set(numbers)) if numbers else None,
     }
 
 

@@ -14,10 +14,13 @@ from tests.flows.oracle import Query, expected, records_of
 SCHEMA = "word string, n int, x double, money decimal(12,2), at timestamp"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-FOR_SPARK = frozenset({"large", "exact", "own"})
+FOR_SPARK = frozenset({"large", "exact", "own", "first_row", "last_row", "if_large", "words_if_large"})
 """Aggregates that only Spark computes. Without them, and without a transform, a flow is folded where it is read."""
-MERGED = frozenset({"about", "p90", "top", "spread", "some", "own"})
-"""Aggregates that no SQL merges: in one flow for Spark, and two for Arrow."""
+MERGED = frozenset(
+    {"about", "p90", "top", "spread", "some", "own", "best", "worst", "spread_out", "variance", "median", "different"}
+    | {"largest", "first_row", "last_row", "if_large", "words_if_large"}
+)
+"""Aggregates that no SQL merges, and such as are made of others: in one flow for Spark, and two for Arrow."""
 QUERIES = {
     "tumbling_drop": Query(10, 10, 2, 0, ("word",), without=MERGED),
     "tumbling_correct": Query(10, 10, 0, 30, (), without=MERGED),
@@ -90,6 +93,17 @@ def app_of(home: Path | str, spark: Any, partitions: int = 2, names: Any = tuple
                 merge=lambda a, b: {"n": a["n"] + b["n"], "sum": (a["sum"] or 0) + (b["sum"] or 0)},
                 finish=lambda kept: kept["sum"] / kept["n"] if kept["n"] else None,
             ),
+            "best": hr.max_by("word", "n"),
+            "worst": hr.min_by("word", "n"),
+            "largest": hr.top_k("word", 2, by="n"),
+            "spread_out": hr.stddev("n"),
+            "variance": hr.variance("n"),
+            "median": hr.percentile("n", 0.5),
+            "different": hr.sum_distinct("n"),
+            "first_row": hr.first("struct(*)"),
+            "last_row": hr.last("struct(*)"),
+            "if_large": hr.sum("n", where="n > 50"),
+            "words_if_large": hr.count_distinct("word", where="n > 50"),
         }
         aggregates = {each: aggregates[each] for each in aggregates if each not in query.without}
         if query.size is None:

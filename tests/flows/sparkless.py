@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import NullType, StructField, StructType
 
 import headrace as hr
+from headrace.aggregates.deviation import STATE
 from headrace.flows import ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.compile import Compiled
@@ -23,7 +24,7 @@ from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import Running
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
-from headrace.views.contract import WIDE, Column, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.reading import Views, open_views
 from headrace.views.sqlite import SqliteViews
 from headrace.windows import Window
@@ -40,7 +41,19 @@ AGGREGATES = {
     "words": hr.count_distinct("word"),
 }
 """Of the topic of `tests.flows.shop`."""
-_BEST = pa.struct([("at", INSTANT), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+MORE = {
+    "best": hr.max_by("word", "n"),
+    "worst": hr.min_by("word", "n"),
+    "spread_out": hr.stddev("n"),
+    "variance": hr.variance("n"),
+    "median": hr.percentile("n", 0.5),
+    "different": hr.sum_distinct("n"),
+    "largest": hr.top_k("word", 2, by="n"),
+}
+"""More of it, for some tests."""
+_PLACE = [("at", INSTANT), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())]
+_BEST, _BY = pa.struct(_PLACE), pa.struct([("by", pa.int32()), *_PLACE])
+_COUNTED = pa.list_(pa.struct([("value", pa.int32()), ("count", pa.int64())]))
 _PARTIALS: dict[str, list[tuple[str, pa.DataType]]] = {
     "records": [("records", pa.int64())],
     "total": [("total", pa.int64())],
@@ -50,18 +63,21 @@ _PARTIALS: dict[str, list[tuple[str, pa.DataType]]] = {
     "first": [("first", _BEST)],
     "last": [("last", _BEST)],
     "words": [("words", pa.list_(pa.string()))],
+    "best": [("best", _BY)],
+    "worst": [("worst", _BY)],
+    "spread_out": [("spread_out__state", STATE)],
+    "variance": [("variance__state", STATE)],
+    "median": [("median", _COUNTED)],
+    "different": [("different", _COUNTED)],
+    "largest": [("largest__state", pa.list_(_BY))],
 }
-_SLOTS: dict[str, list[str]] = {
-    "records": ["bigint"],
-    "total": [WIDE],
-    "mean": [WIDE, "bigint"],
-    "least": ["int"],
-    "most": ["string"],
-    "first": ["string", "timestamp", "int", "bigint"],
-    "last": ["string", "timestamp", "int", "bigint"],
-    "words": ["string"],
-}
-_RESULTS = {"records": "bigint", "total": "bigint", "mean": "double", "least": "int", "words": "bigint"}
+_TYPES = {"word": pa.string(), "n": pa.int32()}
+
+
+def _settled(name: str) -> Any:
+    aggregate = (AGGREGATES | MORE)[name]
+    types = {part: _TYPES[column] for part, column in aggregate.algebra.parts().items()}
+    return aggregate.with_algebra(aggregate.algebra.settled(types))
 
 
 class _Here(FlowQuery):
@@ -108,7 +124,7 @@ class Sparkless:
         )
         if emit is not None:
             self.log.create_topic("view", _target(groups, names), durability="os", exist_ok=True)
-        aggregates = {name: AGGREGATES[name] for name in names}
+        aggregates = {name: _settled(name) for name in names}
         late = hr.correct(within=f"{within} seconds") if within else hr.drop()
         self.flow = Flow(
             name="view",
@@ -133,13 +149,9 @@ class Sparkless:
         flow = self.flow
         slots, results, partials = [], [], []
         for name, aggregate in aggregates.items():
-            made = [
-                SlotColumn(slot.name, kind, "whole" if kind == WIDE else slot.rule, slot.of)
-                for slot, kind in zip(aggregate.slots(name), _SLOTS[name], strict=True)
-            ]
-            slots += made
-            own = tuple(slot.name for slot in made) if name == "mean" else (name,)
-            results.append(Result(name, _RESULTS.get(name, "string"), own))
+            slots += [SlotColumn(slot.name, slot.type, slot.rule, slot.of) for slot in aggregate.slots(name)]
+            shown = aggregate.algebra.shown(name)
+            results.append(Result(name, shown.type, shown.slots, shown.unless))
             partials += _PARTIALS[name]
         shown = None if flow.window is None or flow.lives else flow.window
         kind, length = ("fixed", None) if shown is None else (shown.kind, shown.kept_us)
@@ -217,5 +229,5 @@ class Sparkless:
 
 def _target(groups: Sequence[str], names: Sequence[str]) -> str:
     kinds = [f"{name} {'int' if name == 'n' else 'string'}" for name in groups]
-    kinds += [f"{name} {_RESULTS.get(name, 'string')}" for name in names]
+    kinds += [f"{name} {_settled(name).algebra.shown(name).type}" for name in names]
     return ", ".join(["op string", "window_start timestamp", "window_end timestamp", *kinds])

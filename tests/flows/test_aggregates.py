@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
@@ -136,6 +137,15 @@ def test_what_changed_is_told_in_the_words_it_was_written_in(app: Any) -> None:
         (hr.approx_quantile("page", 0.5), hr.InvalidArgument, "approx_quantile.page, 0.5. is of texts"),
         (hr.approx_quantile("at", 0.5), hr.InvalidArgument, "is of timestamp, not of numbers"),
         (hr.histogram("at", [1]), hr.InvalidArgument, "is of timestamp, not of numbers"),
+        (hr.stddev("page"), hr.InvalidArgument, "stddev.page. is of texts"),
+        (hr.percentile("at", 0.5), hr.InvalidArgument, "is of timestamp, not of numbers"),
+        (hr.sum_distinct("page"), hr.InvalidArgument, "is of texts"),
+        (hr.max_by("page", "tags"), hr.InvalidArgument, "plain values"),
+        (hr.last("tags"), hr.InvalidArgument, "plain values"),
+        (hr.last("struct(map(page, ms))"), hr.InvalidArgument, "maps have no order"),
+        (hr.top_k("page", 2, by="tags"), hr.InvalidArgument, "plain values"),
+        (hr.sum("ms", where="page"), hr.InvalidArgument, "where.*is string, and must be true or false"),
+        (hr.max_by("page", "mss"), hr.UnknownColumn, "mss"),
         (hr.top_k("tags", 1), hr.InvalidArgument, "plain values"),
         (hr.collect("tags", limit=1), hr.InvalidArgument, "plain values"),
         (hr.approx_count_distinct("usr"), hr.UnknownColumn, "usr"),
@@ -152,6 +162,81 @@ def test_what_makes_no_sense_is_refused_before_it_runs(app: Any, aggregate: Any,
     flow = app.stream("requests").agg(x=aggregate)._flow("refused")
     with pytest.raises(error, match=said):
         app.running.query(flow)
+
+
+@pytest.mark.parametrize("route", ["arrow", "spark"])
+def test_against_the_same_query_of_spark_and_of_duckdb(spark: Any, tmp_path: Path, route: str) -> None:
+    """Over doubles that are not whole, in four batches."""
+    import duckdb
+
+    rows = [{**row, "ms": round(row["ms"], 1)} for row in requests(2_000)]
+    asked = {
+        "spread": hr.stddev("ms"),
+        "square": hr.variance("ms"),
+        "p90": hr.percentile("ms", 0.9),
+        "different": hr.sum_distinct("ms"),
+        "whole": hr.sum_distinct("user"),
+        "slowest": hr.max_by("user", "ms * 100000 + user" if route == "spark" else "user"),
+        "quickest": hr.min_by("ms", "user"),
+        "most": hr.top_k("ms", 3, by="user"),
+    }
+    with hr.App("batch", home=tmp_path, spark=spark) as app:
+        topic = app.topic("requests", SCHEMA, event_time="at", partitions=2, durability="os")
+        app.stream(topic).group_by("page").agg(**asked).to_view("v")
+        topic.append(rows)
+        app.drain(batch_rows=600)
+        assert (app.running.query(app.flows["v"]).compiled.arrow is None) == (route == "spark")
+        found = {row.pop("page"): row for row in app.view("v").to_arrow().to_pylist()}
+        assert app.audit().ok
+    by = "ms * 100000 + user" if route == "spark" else "user"
+    batch = pa.Table.from_pylist([{name: row[name] for name in ("page", "user", "ms")} for row in rows])
+    spark.createDataFrame(batch.to_pandas()).createOrReplaceTempView("requests")
+    of_spark = spark.sql(
+        "select page, stddev(ms) spread, variance(ms) square, percentile(ms, 0.9) p90, sum(distinct ms) different, "
+        f"sum(distinct user) whole, max_by(user, {by}) slowest, min_by(ms, user) quickest from requests group by page"
+    )
+    of_duckdb = duckdb.sql(
+        "select page, stddev(ms) spread, variance(ms) square, quantile_cont(ms, 0.9) p90, sum(distinct ms) different, "
+        f"sum(distinct user) whole, arg_max(user, {by}) slowest, arg_min(ms, user) quickest from batch group by page"
+    )
+    for expected in (of_spark.toArrow(), of_duckdb.to_arrow_table()):
+        for row in expected.to_pylist():
+            own = found[row.pop("page")]
+            assert {name: own[name] for name in row} == {name: pytest.approx(row[name], rel=1e-9) for name in row}
+    for page, own in found.items():
+        last = sorted((row["user"], row["ms"]) for row in rows if row["page"] == page)[:-4:-1]
+        assert own["most"] == [{"value": ms, "by": user} for user, ms in last]
+
+
+def test_a_whole_record_is_of_one_record(spark: Any, tmp_path: Path) -> None:
+    """Each of its columns by itself may be of another one: nulls are passed over."""
+    with hr.App("rows", home=tmp_path, spark=spark) as app:
+        topic = app.topic("t", "user string, page string, ms double, at timestamp", event_time="at", durability="os")
+        stream = app.stream(topic)
+        whole = {"last": hr.last("struct(*)"), "first": hr.first("STRUCT ( * )"), "most": hr.max_by("struct(*)", "ms")}
+        some = {"some": hr.last("struct(page, ms)"), "page": hr.last("page"), "ms": hr.last("ms", where="ms > 5")}
+        stream.group_by("user").agg(**whole, **some).to_view("latest")
+        stream.group_by("user").agg(**whole).to_topic("told", durability="os")
+        again = app.stream("latest").agg(last=hr.last("last.page"), row=hr.last("struct(*)"))
+        again.to_view("again")
+        rows = [
+            {"user": "a", "page": "/", "ms": 9.0, "at": START},
+            {"user": "a", "page": "/cart", "ms": 3.0, "at": START + timedelta(seconds=2)},
+            {"user": "a", "page": None, "ms": 1.0, "at": START + timedelta(seconds=5)},
+            {"user": "a", "page": "/late", "ms": None, "at": START + timedelta(seconds=1)},
+        ]
+        for row in rows:
+            topic.append(row)
+            app.drain()
+        found = app.view("latest").get(user="a")
+        assert [found[name] for name in ("last", "first", "most")] == [rows[2], rows[0], rows[0]]
+        assert found["some"] == {"page": None, "ms": 1.0} and (found["page"], found["ms"]) == ("/cart", 9.0)
+        told = [record.value for record in app.log.topic("told").records()]
+        assert told[-1]["op"] == "+" and told[-1]["last"] == rows[2]
+        assert app.query("select last ->> 'ms' as ms from latest").to_pylist() == [{"ms": 1.0}]
+        (behind,) = app.view("again").to_arrow().to_pylist()
+        assert behind["row"]["last"] == rows[2] and behind["row"].keys() == {"user", *whole, *some}
+        assert app.audit().ok
 
 
 def test_a_function_that_fails_stops_the_flow_and_commits_nothing(spark: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections import Counter
@@ -16,13 +17,17 @@ import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
+from headrace.aggregates import ORDER, ORDER_BY, TABLE, Slot
+from headrace.aggregates.kept import order as ordered
 from headrace.flows import ranges
 from headrace.flows.compile import judged_schema
 from headrace.flows.flow import Flow
+from headrace.flows.fold import packed
 from headrace.flows.judge import Judge
-from headrace.flows.packing import from_lists
 from headrace.flows.partials import partial_rows
 from headrace.flows.query import FlowQuery
+from headrace.schema import parse_ddl, type_ddl
+from headrace.views.values import arrow_type
 
 SEED = 20261116
 SCHEMA = (
@@ -56,24 +61,34 @@ def odd_rows(rng: random.Random, count: int) -> list[dict[str, Any]]:
     return out
 
 
+EXAMPLES: dict[str, Any] = {"q": 0.5, "k": 2, "limit": 2, "bounds": [-1, 0.5], "by": "i32"}
+"""What aggregates are given besides a column, by the names of their parameters."""
+TYPES: dict[str, pa.DataType] = {field.name: field.type for field in parse_ddl(SCHEMA)}
+
+
 def aggregates() -> dict[str, Any]:
-    """Everything Arrow is trusted with."""
-    out: dict[str, Any] = {"n": hr.count(), "yes": hr.count(where="b")}
-    for column in ODD:
-        out |= {f"min_{column}": hr.min(column), f"max_{column}": hr.max(column)}
-        out |= {f"first_{column}": hr.first(column), f"last_{column}": hr.last(column)}
-        if column not in ("f32", "f64"):
-            out[f"distinct_{column}"] = hr.count_distinct(column)
-        out[f"some_{column}"] = hr.collect(column, limit=2)
-        if column not in ("f32", "f64"):
-            out[f"top_{column}"] = hr.top_k(column, 2)
-        if column not in ("f32", "f64", "d"):
-            out[f"about_{column}"] = hr.approx_count_distinct(column)
-    for column in ("i8", "i32", "i64", "f32", "f64"):
-        out |= {f"half_{column}": hr.approx_quantile(column, 0.5), f"spread_{column}": hr.histogram(column, [-1, 0.5])}
-    for column in ("i8", "i32", "i64", "d"):
-        out |= {f"sum_{column}": hr.sum(column), f"avg_{column}": hr.avg(column)}
+    """Everything Arrow is trusted with: all aggregates there are, of all types, and of one with a condition."""
+    out: dict[str, Any] = {}
+    for name, (make, _) in TABLE.items():
+        given = inspect.signature(make).parameters
+        more = {each: EXAMPLES[each] for each, one in given.items() if each != "column" and one.default is one.empty}
+        for column in ODD if "column" in given else ["all"]:
+            columns = {"column": column} if "column" in given else {}
+            made: Any = make(**columns, **more)
+            algebra = made.algebra.settled({part: TYPES[of] for part, of in made.algebra.parts().items()})
+            rounds = name in ("sum", "avg") and column in ("f32", "f64")  # the order of additions: see below
+            if not rounds and not algebra.check() and algebra.possible():
+                out[f"{name}_{column}"] = made
+                if column in ("i32", "all"):
+                    out[f"{name}_{column}_if"] = make(**columns, **more, where="b")
     return out
+
+
+def test_every_aggregate_is_compared() -> None:
+    """Or says that Arrow does not make it of any type."""
+    compared = {each.kind for each in aggregates().values()}
+    assert compared == TABLE.keys()
+    assert {name: getattr(hr, name) for name in TABLE} == {name: make for name, (make, _) in TABLE.items()}
 
 
 @pytest.mark.parametrize(
@@ -108,66 +123,121 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
             ranges.whole(columns), judge=judge, schema=judged_schema(columns.schema) if judge else columns.schema
         )
         df = ranges.read(spark, judged, [planned["odd"]])
-        by_spark = partial_rows(flow, df, F.col("at")).toArrow()
+        by_spark = packed(partial_rows(flow, df, F.col("at")).toArrow(), flow.aggregates or {})
         for on_driver, one_task in ((10**9, 0), (0, 10**9), (0, 0)):  # on the driver, by one task, and by several
             query.driver_rows, query.one_task_rows = on_driver, one_task
-            by_arrow = query.rows(planned)
-            assert by_arrow.schema.names == by_spark.schema.names
-            assert comparable(merged(by_arrow, flow)) == comparable(merged(from_lists(by_spark, aggregates()), flow))
+            by_arrow = packed(query.rows(planned), flow.aggregates or {})
+            assert types_of(by_arrow) == types_of(by_spark)
+            both_ways = zip(comparable(merged(by_arrow, flow)), comparable(merged(by_spark, flow)), strict=True)
+            assert {name: (a[name], b[name]) for a, b in both_ways for name in a if a[name] != b[name]} == {}
+        slots = {slot.name: slot for name, each in (flow.aggregates or {}).items() for slot in each.slots(name)}
+        assert {name: kind for name, kind in types_of(by_spark).items() if name in slots} == {
+            name: type_in_rows(slot) for name, slot in slots.items() if slot.rule != "finished"
+        }
+
+
+def types_of(rows: pa.Table) -> dict[str, str]:
+    """Whether a field may be null is nobody's concern, and sums of whole numbers are wide enough whichever way."""
+    return {field.name: _called(as_nullable(field.type)) for field in rows.schema}
+
+
+def type_in_rows(slot: Slot) -> str:
+    """How a slot comes in partial rows."""
+    arrow = arrow_type(slot.type)
+    match slot.rule:
+        case "distinct":
+            arrow = pa.list_(arrow)
+        case "kept":
+            arrow = pa.list_(pa.struct([("value", arrow_type(slot.of)), ("count", pa.int64())]))
+    return _called(arrow)
+
+
+def _called(arrow: pa.DataType) -> str:
+    whole = pa.types.is_integer(arrow) or (pa.types.is_decimal(arrow) and arrow.scale == 0)
+    return "whole" if whole else type_ddl(arrow)
+
+
+def as_nullable(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(arrow):
+        return pa.list_(as_nullable(arrow.value_type))
+    if pa.types.is_struct(arrow):
+        return pa.struct([(field.name, as_nullable(field.type)) for field in arrow])
+    return pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(arrow) and arrow.tz else arrow
 
 
 def merged(partials: pa.Table, flow: Flow) -> list[dict[str, Any]]:
-    """Workers read pieces, and each makes rows of its own: two of one key become one as a store would have it."""
+    """Workers read pieces, and each makes rows of its own: two of one key become one by the rules of their slots, as a
+    store would have it."""
     keys = [*flow.groups, *([] if flow.window is None else ["_pane", "_dropped", "_late"])]
+    rules = {slot.name: (slot, each) for name, each in (flow.aggregates or {}).items() for slot in each.slots(name)}
     out: dict[Any, dict[str, Any]] = {}
     for row in partials.to_pylist():
         key = tuple(row[name] for name in keys)
-        out[key] = (
-            row
-            if key not in out
-            else {
-                **{n: both(n, out[key][n], row[n], flow) for n in row if n not in keys},
-                **dict(zip(keys, key, strict=True)),
-            }
-        )
+        out[key] = row if key not in out else {n: row[n] if n in keys else both(n, out[key], row, rules) for n in row}
+    for row in out.values():
+        for name, (slot, each) in rules.items():
+            if slot.rule == "merged" and isinstance(row[name], dict):  # numbers, which are rounded in their order
+                found = each.finish(row[name])
+                row[name] = found if found is None else float(f"{found:.9e}")
+            if slot.rule in ("counted", "kept"):
+                row[name] = added(row[name])
     return list(out.values())
 
 
-def both(name: str, a: Any, b: Any, flow: Flow) -> Any:
+def both(name: str, one: dict[str, Any], other: dict[str, Any], rules: dict[str, tuple[Slot, Any]]) -> Any:
+    a, b = one[name], other[name]
+    if name not in rules:
+        least, most = name == "_first", name in ("_last", "_updated_at")
+        return a if a is None else min(a, b) if least else max(a, b) if most else a + b
+    slot, aggregate = rules[name]
+    if slot.rule in ("earliest", "latest", "least_by", "greatest_by"):
+        order = ORDER if slot.rule in ("earliest", "latest") else ORDER_BY
+        known = [row for row in (one, other) if row[slot.of] is not None]
+        rows = sorted(known, key=lambda row: [ordered(row[f"{slot.of}__{part}"]) for part in order])
+        return None if not rows else rows[0][name] if slot.rule in ("earliest", "least_by") else rows[-1][name]
     if a is None or b is None:
         return b if a is None else a
-    own = (flow.aggregates or {}).get(name.removesuffix("__state"))
-    if own is not None and own.merge is not None:
-        return own.merge(a, b)
-    if name.startswith("top_"):
-        times = Counter({each["value"]: each["count"] for each in a})
-        times.update({each["value"]: each["count"] for each in b})
-        return [{"value": value, "count": count} for value, count in times.items()]
-    if isinstance(a, list):
-        return list({*a, *b})
-    if name.startswith(("min_", "first_", "_first")):
-        return min(a, b, key=order)
-    if name.startswith(("max_", "last_", "_last", "_updated_at")):
-        return max(a, b, key=order)
-    return a + b
+    match slot.rule:
+        case "add" | "whole":
+            return a + b
+        case "least":
+            return min(a, b, key=ordered)
+        case "greatest":
+            return max(a, b, key=ordered)
+        case "distinct":
+            return list({*a, *b})
+        case "merged":
+            return aggregate.merge(a, b)
+        case "counted" | "kept":
+            return [*a, *b]
+    raise AssertionError(slot)
 
 
-def order(value: Any) -> Any:
-    """NaN is the greatest."""
-    if isinstance(value, dict):
-        return value["at"], value["partition"], value["offset"]
-    return (1, 0.0) if isinstance(value, float) and math.isnan(value) else (0, value)
+def added(counted: list[dict[str, Any]]) -> list[tuple[Any, int]]:
+    """Each value once, with how often it came; both zeros are one."""
+    times: Counter[Any] = Counter()
+    for each in counted:
+        value = each["value"]
+        times[hashable(value + 0.0) if isinstance(value, float) else value] += each["count"]
+    return list(times.items())
 
 
-def comparable(rows: list[dict[str, Any]]) -> list[str]:
-    """Sets in order, zeros alike, NaN equal to itself."""
+def hashable(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Sets in order, zeros alike, NaN equal to itself; rows by their keys, which are first."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
-            return sorted(map(repr, value))
-        return value + 0.0 if isinstance(value, float) else value
+            return sorted(repr(plain(each)) for each in value)
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        return hashable(value + 0.0) if isinstance(value, float) else value
 
-    return sorted(repr({name: plain(value) for name, value in sorted(row.items())}) for row in rows)
+    texts = [{name: repr(plain(value)) for name, value in row.items()} for row in rows]
+    return sorted(texts, key=lambda row: list(row.values()))
 
 
 def test_doubles_are_summed_and_averaged_alike(spark: Any, tmp_path: Path) -> None:

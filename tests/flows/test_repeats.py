@@ -13,11 +13,11 @@ import pytest
 
 import headrace as hr
 from headrace import failpoints
+from headrace.aggregates.hashes import hashes
 from headrace.bloom import Dedup
 from headrace.failpoints import InjectedFault
 from headrace.flows.compile import Compiled
 from headrace.flows.flow import Flow, Source
-from headrace.flows.hashes import hashes
 from headrace.flows.loop import FlowLoop
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned

@@ -23,7 +23,7 @@ from headrace.flows.audit import Compared, Gone, audit
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from headrace.windows import Cumulative
 from tests.flows.oracle import Query, aggregates, expected, records_of
-from tests.flows.sparkless import AGGREGATES, Sparkless
+from tests.flows.sparkless import AGGREGATES, MORE, Sparkless
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Nothing here is about disks, and hundreds of commits are synced."""
@@ -107,8 +107,8 @@ NUMBERS = ("records", "total", "mean", "least")
 
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [(kind, names) for kind in WINDOWS for names in (tuple(AGGREGATES), NUMBERS)],
-    ids=[f"{kind}{names}" for kind in WINDOWS for names in ("", " numbers")],
+    [(kind, names) for kind in WINDOWS for names in (tuple(AGGREGATES), NUMBERS, tuple(MORE))],
+    ids=[f"{kind}{names}" for kind in WINDOWS for names in ("", " numbers", " more")],
 )
 @few
 @given(found=records, grace=st.sampled_from([0, 2]), within=st.sampled_from([0, 6]), group=st.booleans())
@@ -123,6 +123,22 @@ def test_any_records_in_any_cuts(
     ):
         put(flow, found, restarts=True)
         check(flow, query(kind, grace, within, groups))
+
+
+@few
+@given(found=records, within=st.sampled_from([0, 6]), day=st.booleans())
+def test_any_records_in_windows_that_overlap_and_in_days(found: list[tuple[Any, ...]], within: int, day: bool) -> None:
+    """Of aggregates that keep values, or several columns."""
+    window = hr.calendar("day", timezone="Europe/London") if day else hr.hopping("7 seconds", every="2 seconds")
+    asked = Query(7, 2, 0, within, ("word",))
+    if day:
+        asked = Query(1, None, 0, within, ("word",), kind="calendar", timezone="Europe/London")
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as home,
+        Sparkless(Path(home), window, within=within, partitions=2, names=tuple(MORE)) as flow,
+    ):
+        put(flow, found, restarts=True)
+        check(flow, asked)
 
 
 @pytest.mark.parametrize("begun", ["before", "after"])

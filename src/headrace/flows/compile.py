@@ -14,31 +14,28 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DateType,
-    DoubleType,
-    FloatType,
     IntegerType,
-    IntegralType,
     LongType,
     MapType,
-    NumericType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from headrace.aggregates import Aggregate, Slot, written
+from headrace.aggregates import Aggregate
+from headrace.aggregates.merged import RolledUp
+from headrace.aggregates.own import Own
 from headrace.bloom import Dedup
-from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.errors import FlowChanged, HeadraceError, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.flow import Flow, Source, Transform, through
 from headrace.flows.judge import JUDGED, SOURCE, Judge
 from headrace.flows.own_check import check_own
-from headrace.flows.packing import packed_type
-from headrace.flows.partials import as_if_judged, column_of, partial_rows
+from headrace.flows.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
 from headrace.flows.passing import PLACE, Passed
 from headrace.flows.plan_check import check_transform, columns_needed, origins, passes, unknown_column
 from headrace.flows.sieve import Sieve
@@ -49,10 +46,8 @@ from headrace.views.contract import (
     CHANGE,
     MARK,
     OP,
-    RECORD,
     ROWS,
     TAIL,
-    WIDE,
     WINDOW,
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
@@ -64,7 +59,7 @@ from headrace.views.contract import (
     ViewSpec,
     change_columns,
     feed_columns,
-    whole_of,
+    is_fed,
     wholes_in,
 )
 from headrace.views.values import arrow_type, check_column
@@ -76,9 +71,6 @@ if TYPE_CHECKING:
 Sieves = Mapping[str, Sequence[Sieve]]
 """Topic -> what its records go through."""
 TIMES = (TimestampType, TimestampNTZType, DateType)
-COUNTS_AND_SUMS = ("count", "count_distinct", "approx_count_distinct", "sum", "sum_distinct")
-"""Of no records they are 0."""
-OF_NUMBERS = ("sum", "avg", "approx_quantile", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,49 +247,50 @@ def _sifted(sieves: Sequence[Sieve], schema: pa.Schema) -> pa.Schema:
 
 
 def _exactly(flow: Flow, spark: SparkSession) -> Flow:
-    """Sums of whole numbers are as wide as they have to be. Sums of doubles that can be taken back do not round: or
-    something would stay of what is gone."""
-    flow = _with_named_columns(flow, spark)
-    sums = {name: each for name, each in (flow.aggregates or {}).items() if each.kind in ("sum", "avg")}
-    if flow.aggregates is None or not sums:
+    """The flow with aggregates that know of which types they are: what they keep depends on that."""
+    if flow.aggregates is None:
         return flow
     df = empty(flow, spark)
-    made = {}
-    for name, each in sums.items():
-        partial = each.partial
-        if partial.merges and whole_of(partial.merges) in df.columns:
-            partial = replace(partial, argument=written(whole_of(partial.merges)), wide=WIDE)
-        else:
-            try:
-                kind = df.select(column_of(partial.argument)).schema[0].dataType
-            except PySparkException:
-                continue  # said where aggregates are checked
-            if isinstance(kind, IntegralType):
-                partial = replace(partial, wide="decimal(20,0)" if isinstance(kind, LongType) else "bigint")
-            elif flow.retracts and isinstance(kind, (DoubleType, FloatType)):
-                partial = replace(partial, exact=True)
-        made[name] = replace(each, partial=partial)
-    return replace(flow, aggregates={**flow.aggregates, **made})
+    named = _with_named_columns(flow, df)
+    made = {name: each.with_algebra(each.algebra.reading(df.columns)) for name, each in named.items()}
+    try:
+        types = _types(made, df)
+    except (PySparkException, HeadraceError):
+        return replace(flow, aggregates=made)  # said where aggregates are checked
+    settled = {name: each.with_algebra(each.algebra.settled(types[name])) for name, each in made.items()}
+    return replace(flow, aggregates=settled)
 
 
-_WHOLE_RECORD = re.compile(r"\bstruct\(\s*\*\s*\)", re.IGNORECASE)
-
-
-def _with_named_columns(flow: Flow, spark: SparkSession) -> Flow:
-    """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it."""
-
-    def starred(each: Aggregate) -> bool:
-        return isinstance(each.partial.argument, str) and _WHOLE_RECORD.search(each.partial.argument) is not None
-
-    found = {name: each for name, each in (flow.aggregates or {}).items() if starred(each)}
-    if flow.aggregates is None or not found:
-        return flow
-    names = f"struct({', '.join(quoted_name(name) for name in empty(flow, spark).columns)})"
-    named = {
-        name: replace(each, partial=replace(each.partial, argument=_WHOLE_RECORD.sub(names, each.partial.argument)))
-        for name, each in found.items()
+def _types(aggregates: Mapping[str, Aggregate], df: DataFrame) -> dict[str, dict[str, pa.DataType]]:
+    """By aggregate and argument its type; of one's own the partial's."""
+    own = {name: each.algebra for name, each in aggregates.items() if isinstance(each.algebra, Own)}
+    asked = {
+        (name, part): column for name, each in aggregates.items() for part, column in arguments(each.algebra).items()
     }
-    return replace(flow, aggregates={**flow.aggregates, **named})
+    out: dict[str, dict[str, pa.DataType]] = {name: {} for name in aggregates}
+    found = _in_arrow(df.select(*asked.values()).schema).types if asked else []
+    for (name, part), arrow in zip(asked, found, strict=True):
+        if part != WHERE:
+            out[name][part] = arrow
+    found = _in_arrow(df.agg(*(column_of(each.argument) for each in own.values())).schema).types if own else []
+    return out | {name: {"value": arrow} for name, arrow in zip(own, found, strict=True)}
+
+
+_WHOLE_RECORD = re.compile(r"\bstruct\s*\(\s*\*\s*\)", re.IGNORECASE)
+
+
+def _with_named_columns(flow: Flow, df: DataFrame) -> dict[str, Aggregate]:
+    """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it, nor, but
+    for records that are kept to be taken back, those that are ours from the beginning."""
+    own = {*CHANGE, *MARK, *wholes_in(df.columns), *filter(is_fed, df.columns)} if flow.retracts else set()
+    known = [name for name in df.columns if flow.records or (name not in own and not name.startswith("_"))]
+    names = f"struct({', '.join(map(quoted_name, known))})"
+    made = dict(flow.aggregates or {})
+    for name, each in made.items():
+        if isinstance(each.algebra.argument, str) and _WHOLE_RECORD.search(each.algebra.argument):
+            argument = _WHOLE_RECORD.sub(lambda _: names, each.algebra.argument)
+            made[name] = each.with_algebra(replace(each.algebra, argument=argument))
+    return made
 
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
@@ -318,7 +311,7 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
 def _in_arrow(schema: StructType) -> pa.Schema:
     """Partial rows' columns, whose names no topic may use."""
     plain = StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(schema)])
-    return pa.schema(list(zip(schema.names, schema_from(plain).types, strict=True)))
+    return pa.schema(list(zip(schema.names, schema_from(plain).types if len(schema) else [], strict=True)))
 
 
 def _struct(schema: pa.Schema) -> StructType:
@@ -329,8 +322,10 @@ def _packed(flow: Flow, schema: pa.Schema) -> pa.Schema:
     """The columns of partial rows, when what is kept of values is made where the records are read."""
     for name, aggregate in (flow.aggregates or {}).items():
         at = schema.get_field_index(aggregate.slots(name)[0].name)
-        if at >= 0 and (kind := packed_type(aggregate.partial, schema.field(at).type)) is not None:
-            schema = schema.set(at, pa.field(schema.field(at).name, kind))
+        if at >= 0:
+            schema = schema.set(
+                at, pa.field(schema.field(at).name, aggregate.algebra.packed_type(schema.field(at).type))
+            )
     return schema
 
 
@@ -472,7 +467,7 @@ def time_column(flow: Flow) -> str | None:
         return flow.time
     names = {source.topic.settings.event_time for source in flow.sources}
     if len(names) > 1:
-        if flow.window is None and not any(each.partial.ordered for each in (flow.aggregates or {}).values()):
+        if flow.window is None and not any(each.algebra.ordered for each in (flow.aggregates or {}).values()):
             return None  # nobody asks
         raise InvalidArgument(
             "time",
@@ -526,18 +521,11 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
     if flow.retracts:
         slots.append(SlotColumn(ROWS, "bigint", "add"))
     for name, aggregate in flow.aggregates.items():
-        made = _slots(name, aggregate, schema)
-        slots += made
-        if aggregate.kind == "sum" and aggregate.partial.retracts:
-            total = next(slot for slot in made if slot.name == f"{name}__sum")
-            results.append(Result(name, _shown(total), (total.name,), unless=f"{name}__count"))
-        elif aggregate.kind == "avg" and aggregate.partial.retracts:
-            results.append(Result(name, "double", (f"{name}__sum", f"{name}__count")))
-        elif aggregate.kind == "avg":
-            results.append(Result(name, "double", tuple(slot.name for slot in made)))
-        else:
-            own = next(slot for slot in made if slot.name == name)
-            results.append(Result(name, _shown(own), (name,)))
+        slots += [SlotColumn(slot.name, slot.type, slot.rule, slot.of) for slot in aggregate.slots(name)]
+        shown = aggregate.algebra.shown(name)
+        if not flow.records:
+            check_column(arrow_type(shown.type), column=name, lists=True, rows=aggregate.algebra.of_rows)
+        results.append(Result(name, shown.type, shown.slots, shown.unless))
     window = None if flow.lives else flow.window
     return ViewSpec(
         flow.name,
@@ -557,13 +545,8 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
 def _fill(flow: Flow) -> Fill | None:
     if flow.fill is None:
         return None
-    zeros = [name for name, each in (flow.aggregates or {}).items() if each.kind in COUNTS_AND_SUMS]
+    zeros = [name for name, each in (flow.aggregates or {}).items() if each.algebra.zero]
     return Fill(flow.fill, str(flow.window), tuple(zeros) if flow.fill == "zero" else ())
-
-
-def _shown(slot: SlotColumn) -> str:
-    """The type of a result that is what the slot has."""
-    return "bigint" if slot.rule in ("distinct", "whole") else slot.type
 
 
 def _made_first(name: str) -> str:
@@ -592,16 +575,30 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
                 instead = "Make an array of it, in a .transform(…) before, or use dedup(…, approx=…)"
                 raise InvalidArgument("dedup", field.name, f"flow {flow.name!r}: {why}. {instead}")
         return
-    of = {name: each for name, each in (flow.aggregates or {}).items() if each.kind not in ("count", "own", "merge")}
-    columns = [column_of(each.partial.argument).alias(name) for name, each in of.items()]
-    for field, aggregate in zip(df.select(*columns).schema if columns else (), of.values(), strict=True):
-        said = f"flow {flow.name!r}: {aggregate} is of"
-        if aggregate.kind in OF_NUMBERS and isinstance(field.dataType, StringType):
-            why = f"{said} texts. Make numbers of them first, in .transform(…)"
-            raise InvalidArgument("agg", field.name, why)
-        if aggregate.kind in ("approx_quantile", "histogram") and not isinstance(field.dataType, NumericType):
-            raise InvalidArgument("agg", field.name, f"{said} {field.dataType.simpleString()}, not of numbers")
-        _ddl(field.dataType, field.name)
+    for name, aggregate in (flow.aggregates or {}).items():
+        if aggregate.algebra.where is not None:
+            _check_condition(flow, name, aggregate.algebra.where, df)
+        asked = arguments(aggregate.algebra)
+        for field in df.select(*asked.values()).schema if asked else ():
+            if not isinstance(aggregate.algebra, RolledUp):
+                _check_argument(flow, name, aggregate, field.dataType)
+        if why := aggregate.algebra.check():
+            raise InvalidArgument("agg", name, f"flow {flow.name!r}: {aggregate} is of {why}")
+
+
+def _check_condition(flow: Flow, name: str, where: Any, df: DataFrame) -> None:
+    kind = df.select(column_of(where)).schema[0].dataType
+    if not isinstance(kind, BooleanType):
+        why = f"flow {flow.name!r}, aggregate {name!r}: is {kind.simpleString()}, and must be true or false"
+        raise InvalidArgument("where", str(where), f"{why}: a boolean column, or a comparison such as 'ms > 100'")
+
+
+def _check_argument(flow: Flow, name: str, aggregate: Aggregate, kind: DataType) -> None:
+    if not aggregate.algebra.of_rows or not isinstance(kind, StructType):
+        _ddl(kind, name)
+    elif _has_map(kind):
+        why = f"flow {flow.name!r}: {aggregate} has a map in it, and maps have no order. Leave it out: struct(a, b)"
+        raise InvalidArgument("agg", name, why)
 
 
 def _has_map(kind: DataType) -> bool:
@@ -613,94 +610,6 @@ def _has_map(kind: DataType) -> bool:
         case StructType():
             return any(_has_map(field.dataType) for field in kind)
     return False
-
-
-def _slots(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
-    """The aggregate's slots with the types Spark gives them."""
-    if aggregate.partial.retracts:
-        return _slots_that_shrink(name, aggregate, schema)
-    types: dict[str, str]
-    kept = aggregate.slots(name)[0].name
-    match aggregate.kind:
-        case "approx_count_distinct" | "approx_quantile":
-            types = {kept: "binary", name: aggregate.type or ""}
-        case "top_k":
-            array = schema[name].dataType
-            assert isinstance(array, ArrayType)
-            types = {name: f"array<struct<value:{_ddl(array.elementType, name)},count:bigint>>"}
-        case "collect":
-            array = schema[kept].dataType
-            assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
-            value = _ddl(array.elementType["value"].dataType, name)
-            order = "at:timestamp,partition:int,offset:bigint"
-            types = {kept: f"array<struct<{order},value:{value}>>", name: f"array<{value}>"}
-        case "histogram":
-            types = {name: "array<bigint>"}
-        case "own":
-            types = {kept: _state_ddl(schema[kept].dataType, name)}
-            check_column(arrow_type(aggregate.type or types[kept]), column=name, lists=True)
-            types.setdefault(name, aggregate.type or types[kept])
-        case "first" | "last":
-            struct = schema[name].dataType
-            assert isinstance(struct, StructType)
-            kind = struct["value"].dataType
-            types = {name: _state_ddl(kind, name) if name == RECORD else _ddl(kind, name), f"{name}__at": "timestamp"}
-            types |= {f"{name}__partition": "int", f"{name}__offset": "bigint"}
-        case "count_distinct":
-            array = schema[name].dataType
-            assert isinstance(array, ArrayType)
-            types = {name: _ddl(array.elementType, name)}
-        case "sum" if aggregate.partial.exact:
-            types = {name: "double", f"{name}__exact": "string"}
-        case "sum" | "avg" if aggregate.partial.wide:
-            return [_slot_of_whole(slot) for slot in aggregate.slots(name)]
-        case _:
-            types = {slot.name: _ddl(schema[slot.name].dataType, name) for slot in aggregate.slots(name)}
-    return [SlotColumn(slot.name, types[slot.name], slot.rule, slot.of) for slot in aggregate.slots(name)]
-
-
-def _slot_of_whole(slot: Slot) -> SlotColumn:
-    """A slot of a sum, or an average, of whole numbers."""
-    if slot.name.endswith("__count"):
-        return SlotColumn(slot.name, "bigint", slot.rule)
-    return SlotColumn(slot.name, WIDE, "whole")
-
-
-def _slots_that_shrink(name: str, aggregate: Aggregate, schema: StructType) -> list[SlotColumn]:
-    out = []
-    for slot in aggregate.slots(name):
-        match slot.rule:
-            case "exact" | "rounded":
-                out.append(SlotColumn(slot.name, "string" if slot.rule == "exact" else "double", slot.rule, slot.of))
-            case "finished":
-                kept = arrow_type(out[0].type)  # of collected values, each with what orders it
-                values = type_ddl(kept.value_type.field("value").type) if aggregate.type is None else ""
-                out.append(SlotColumn(slot.name, aggregate.type or f"array<{values}>", slot.rule, slot.of))
-            case "kept":
-                array = schema[slot.name].dataType
-                assert isinstance(array, ArrayType) and isinstance(array.elementType, StructType)
-                value = array.elementType["value"].dataType
-                out.append(SlotColumn(slot.name, _made_of(aggregate, name, value), "kept", _state_ddl(value, name)))
-            case "add" if aggregate.partial.wide:
-                out.append(_slot_of_whole(slot))
-            case _:
-                out.append(SlotColumn(slot.name, _ddl(schema[slot.name].dataType, name), slot.rule))
-    return out
-
-
-def _made_of(aggregate: Aggregate, name: str, value: DataType) -> str:
-    """The type of what is made of kept values."""
-    match aggregate.kind:
-        case "count_distinct":
-            return "bigint"
-        case "top_k":
-            return f"array<struct<value:{_ddl(value, name)},count:bigint>>"
-        case "first" | "last":
-            assert isinstance(value, StructType)
-            return _ddl(value["value"].dataType, name)
-        case "merge":
-            return _state_ddl(value, name)
-    return _ddl(value, name)
 
 
 def _ddl(kind: DataType, name: str, *, lists: bool = False) -> str:

@@ -41,6 +41,7 @@ def _said(value: Any, known: set[int]) -> Iterator[str]:
     elif isinstance(value, functools.partial):
         yield from _said((value.func, value.args, value.keywords), known)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield type(value).__qualname__
         for field in dataclasses.fields(value):
             yield from _said(getattr(value, field.name), known)
     elif isinstance(value, types.MethodType):

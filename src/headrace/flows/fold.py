@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from headrace.aggregates import Aggregate
 from headrace.flows import hops
 from headrace.flows.judge import DROPPED, LATE, PANE, REACHED, SOURCE
-from headrace.flows.packing import from_lists
 from headrace.flows.partials import CARRIED, FIRST, LAST, RECORDS, UPDATED
 from headrace.views.contract import (
     COUNTS_FROM,
@@ -25,7 +24,6 @@ from headrace.views.contract import (
     LedgerRow,
     ViewSpec,
 )
-from headrace.views.exact import exact_sum, rounded
 from headrace.windows import Aligned, Window
 from headrace.windows.window import Panes
 
@@ -38,7 +36,7 @@ def folded(
     partials: pa.Table, window: Window | None, groups: tuple[str, ...], aggregates: Aggregates
 ) -> tuple[pa.Table, list[LedgerRow]]:
     """The rows to merge, and what became of the records."""
-    partials = from_lists(partials, aggregates)
+    partials = packed(partials, aggregates)
     if CARRIED in partials.column_names:
         partials = partials.append_column(ROWS, partials[RECORDS])
     own = {*groups, PANE, DROPPED, LATE, RECORDS, FIRST, LAST, SOURCE, "_partition", REACHED, CARRIED}
@@ -48,14 +46,14 @@ def folded(
             partials = partials.filter(pc.is_valid(partials[UPDATED]))
         rows = partials.select(values).append_column("_corrections", pa.array(_carried(partials)))
         total = pc.sum(partials[RECORDS]).as_py() or 0
-        return _slots(rows, aggregates), [LedgerRow(None, None, on_time=total)] if total else []
+        return rows, [LedgerRow(None, None, on_time=total)] if total else []
     timed = partials.filter(pc.is_valid(partials[PANE]))
     untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py() or 0
     rows = _merged(timed, values, window, groups, aggregates)
     ledger = _tally(timed, window) if isinstance(window, Aligned) else _of_flow(timed)
     if untimed:
         ledger.append(LedgerRow(None, None, untimed=untimed))
-    return _slots(rows, aggregates), ledger
+    return rows, ledger
 
 
 def _merged(
@@ -143,33 +141,11 @@ def reached(partials: pa.Table) -> dict[tuple[int, int], int]:
     return out
 
 
-def _slots(rows: pa.Table, aggregates: Mapping[str, Aggregate]) -> pa.Table:
-    """What Spark could not bring in the shape of slots."""
+def packed(partials: pa.Table, aggregates: Aggregates) -> pa.Table:
+    """Partial rows, whoever made them, with the aggregates' slots."""
     for name, aggregate in aggregates.items():
-        if aggregate.partial.retracts:
-            rows = _exact(rows, name, aggregate) if aggregate.partial.exact else rows
-        elif aggregate.kind in ("first", "last"):
-            at = rows.column_names.index(name)
-            best = rows[name].combine_chunks()
-            for part in ("at", "partition", "offset"):
-                rows = rows.append_column(f"{name}__{part}", pc.struct_field(best, part))
-            rows = rows.set_column(at, name, pc.struct_field(best, "value"))
-        elif aggregate.kind == "sum" and aggregate.partial.exact:
-            rows = _exact(rows, name, aggregate)
-    return rows
-
-
-def _exact(rows: pa.Table, name: str, aggregate: Aggregate) -> pa.Table:
-    """Values, or values with how often each comes or goes, summed; and the sums, rounded."""
-    exact, sums, *_ = (slot.name for slot in aggregate.slots(name))
-    values = rows[exact].to_pylist()
-    if aggregate.partial.retracts:
-        texts = [exact_sum([one["value"] for one in some], [one["count"] for one in some]) for some in values]
-    else:
-        texts = [exact_sum(some) for some in values]
-    rows = rows.set_column(rows.column_names.index(exact), exact, pa.array(texts, pa.string()))
-    floats = [float(value) if isinstance(value, str) else value for value in map(rounded, texts)]
-    return rows.append_column(sums, pa.array(floats, pa.float64()))
+        partials = aggregate.algebra.packed(name, partials)
+    return partials
 
 
 def _numbers(column: pa.ChunkedArray) -> _I64:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.flows.grouping import Grouping, as_kept, summable
+from headrace.aggregates.grouping import Grouping, as_kept, summable
 from headrace.views.contract import WINDOW
 from headrace.views.merging import numbered
 from headrace.views.values import us_column
@@ -30,19 +30,10 @@ def merging(rows: pa.Table, groups: tuple[str, ...], aggregates: Mapping[str, Ag
         return None
     out = {WINDOW[1]: "max", "_corrections": "sum", "_updated_at": "max"}
     for name, aggregate in aggregates.items():
-        match aggregate.kind:
-            case _ if aggregate.partial.retracts:
-                return None
-            case "count":
-                out[name] = "sum"
-            case "sum" if not aggregate.partial.exact:
-                out[name] = "sum"
-            case "avg":
-                out |= {f"{name}__sum": "sum", f"{name}__count": "sum"}
-            case "min" | "max":
-                out[name] = aggregate.kind
-            case _:
-                return None
+        functions = aggregate.algebra.arrow_merges(name)
+        if functions is None:
+            return None
+        out |= functions
     return out
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from headrace.aggregates.own import Own
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.flows.flow import Flow, through
-from headrace.flows.partials import partial_of
+from headrace.flows.partials import aggregated
 from headrace.flows.plan_check import sample_rows
 from headrace.flows.ranges import spark_schema
 from headrace.rows import python_values
@@ -38,7 +39,7 @@ def check_own(flow: Flow, view: ViewSpec, spark: SparkSession) -> list[str]:
     notes = []
     types = {slot.name: slot.type for slot in view.slots}
     for name, aggregate in (flow.aggregates or {}).items():
-        if aggregate.kind == "own":
+        if isinstance(aggregate.algebra, Own):
             try:
                 _Trial(flow, name, aggregate, types, spark).run()
             except (TransformRefused, AggregateFailed):
@@ -71,7 +72,7 @@ class _Trial:
         schema = spark_schema(source.topic)
         df = self._spark.createDataFrame(sample_rows(schema)[-1], schema)
         df = through((*source.transforms, *self._flow.transforms), df)
-        (partial,) = partial_of("v", self._own, None)
+        _, (partial,) = aggregated({"v": self._own}, df, None)
         parts = df.groupBy(F.pmod("_offset", F.lit(PARTS)).alias("part")).agg(partial).drop("part")
         return python_values(parts.unionAll(df.agg(partial)).toArrow().column(0).combine_chunks())
 

@@ -195,8 +195,7 @@ class FlowQuery:
     def _asked(self) -> list[Column]:
         """What is aggregated, and by what, without aggregating it."""
         flow, time = self._flow, self._time()
-        partials = [each.partial for each in (flow.aggregates or {}).values() if each.kind != "own"]
-        given = [one for each in partials for one in (each.argument, each.where) if one is not None]
+        given = [one for each in (flow.aggregates or {}).values() for one in each.algebra.given()]
         named = [F.col(quoted_name(name)) for name in flow.groups]
         return [F.lit(0), *named, *([] if time is None else [time]), *map(column_of, given)]
 

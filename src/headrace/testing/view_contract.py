@@ -27,9 +27,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.aggregates import ORDER, Aggregate, collect, count_distinct, top_k
+from headrace.aggregates import ORDER, Aggregate, collect, count_distinct, over_changes, top_k
 from headrace.aggregates import max as greatest
 from headrace.aggregates import min as least
+from headrace.aggregates.exact import exact_sum, rounded
 from headrace.errors import (
     AggregateFailed,
     Closed,
@@ -59,7 +60,6 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.exact import exact_sum, rounded
 from headrace.views.values import arrow_type
 
 __all__ = ["ViewStoreContract"]
@@ -204,27 +204,32 @@ Record = tuple[Any, Any, int, int, int]
 
 def all_rules(name: str, ddl: str) -> FlowSpec:
     """Least, greatest, first, last, the number of different values, the most frequent and the earliest ones of a
-    column of that type."""
+    column of that type, the latter made of all that are kept, too; and the offset where it is least and greatest."""
     order = [("at", "timestamp"), ("partition", "int"), ("offset", "bigint")]
     slots = [SlotColumn("lo", ddl, "least"), SlotColumn("hi", ddl, "greatest")]
     for slot, rule in ("one", "earliest"), ("end", "latest"):
         slots.append(SlotColumn(slot, ddl, rule, slot))  # type: ignore[arg-type]
         slots += [SlotColumn(f"{slot}__{part}", kind, rule, slot) for part, kind in order]  # type: ignore[arg-type]
+    for slot, rule in ("low", "least_by"), ("high", "greatest_by"):
+        slots.append(SlotColumn(slot, "bigint", rule, slot))  # type: ignore[arg-type]
+        by = [("by", ddl), *order]
+        slots += [SlotColumn(f"{slot}__{part}", kind, rule, slot) for part, kind in by]  # type: ignore[arg-type]
     slots.append(SlotColumn("kinds", ddl, "distinct"))
+    slots.append(SlotColumn("most", f"array<struct<value:{ddl},count:bigint>>", "kept", ddl))
     slots.append(SlotColumn("top", f"array<struct<value:{ddl},count:bigint>>", "counted"))
     kept = ",".join(f"{part}:{kind}" for part, kind in [*order, ("value", ddl)])
     slots.append(SlotColumn("some__state", f"array<struct<{kept}>>", "merged"))
     slots.append(SlotColumn("some", f"array<{ddl}>", "finished", "some__state"))
     results = [
         *(Result(each, ddl, (each,)) for each in ("lo", "hi", "one", "end")),
-        Result("kinds", "bigint", ("kinds",)),
-        *(Result(slot.name, slot.type, (slot.name,)) for slot in slots if slot.name in ("top", "some")),
+        *(Result(each, "bigint", (each,)) for each in ("low", "high", "kinds")),
+        *(Result(slot.name, slot.type, (slot.name,)) for slot in slots if slot.name in ("most", "top", "some")),
     ]
     view = ViewSpec(name, (Column("g", "string"),), tuple(slots), tuple(results))
     return FlowSpec(name, "shop", ("clicks",), view)
 
 
-FUNCTIONS = {"top": top_k("x", 2), "some": collect("x", 3)}
+FUNCTIONS = {"top": top_k("x", 2), "some": collect("x", 3), "most": over_changes("most", top_k("x", 2), {})}
 """Of `all_rules`, what no SQL merges."""
 
 
@@ -239,8 +244,13 @@ def partial(records: Sequence[Record]) -> dict[str, Any]:
         out[slot] = None if found is None else found[1]
         out[f"{slot}__at"] = None if found is None else moment(T0 + found[2] * SECOND)
         out[f"{slot}__partition"], out[f"{slot}__offset"] = (None, None) if found is None else found[3:]
+    for slot, best in ("low", min), ("high", max):
+        found = best(known, key=lambda record: (ranked(record[1]), *record[2:]), default=None)
+        out[slot], out[f"{slot}__by"] = (None, None) if found is None else (found[4], found[1])
+        out[f"{slot}__at"] = None if found is None else moment(T0 + found[2] * SECOND)
+        out[f"{slot}__partition"], out[f"{slot}__offset"] = (None, None) if found is None else found[3:]
     out["kinds"] = values
-    out["top"] = [{"value": value, "count": 1} for value in values]
+    out["top"] = out["most"] = [{"value": value, "count": 1} for value in values]
     earliest = [(moment(T0 + record[2] * SECOND), *record[3:], record[1]) for record in sorted(known, key=place)]
     out["some__state"] = [dict(zip((*ORDER, "value"), each, strict=True)) for each in earliest[:3]]
     return out
@@ -254,6 +264,8 @@ def partial_rows(spec: FlowSpec, pieces: Sequence[Sequence[Record]]) -> pa.Table
     for slot in spec.view.slots:
         kind = arrow_type(slot.type)
         kind = pa.list_(kind) if slot.rule == "distinct" else kind
+        if slot.rule == "kept":
+            kind = pa.list_(pa.struct([("value", arrow_type(slot.of)), ("count", pa.int64())]))
         if slot.rule != "finished":
             columns[slot.name] = pa.array([row[slot.name] for row in rows], kind)
     columns["_corrections"] = pa.array([0] * len(rows), pa.int64())
@@ -268,13 +280,15 @@ def seen(records: Sequence[Record]) -> tuple[Any, ...]:
     known = {plain(value): ranked(value) for value in all_of_them["kinds"]}
     top = sorted(times.items(), key=lambda each: (-each[1], known[each[0]]))[:2]
     some = [plain(each["value"]) for each in all_of_them["some__state"]]
-    return (*(plain(all_of_them[name]) for name in ("lo", "hi", "one", "end")), len(times), top, some)
+    places = tuple(all_of_them[name] for name in ("low", "high"))
+    return (*(plain(all_of_them[name]) for name in ("lo", "hi", "one", "end")), *places, len(times), top, top, some)
 
 
 def found_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a reader does see."""
-    top, some = [(plain(each["value"]), each["count"]) for each in row["top"]], [plain(value) for value in row["some"]]
-    return (*(plain(row[name]) for name in ("lo", "hi", "one", "end")), row["kinds"], top, some)
+    lists = [[(plain(each["value"]), each["count"]) for each in row[name]] for name in ("most", "top")]
+    some, places = [plain(value) for value in row["some"]], (row["low"], row["high"])
+    return (*(plain(row[name]) for name in ("lo", "hi", "one", "end")), *places, row["kinds"], *lists, some)
 
 
 def cuts(count: int) -> st.SearchStrategy[list[int]]:
@@ -1856,7 +1870,7 @@ class RetractionContract:
 
 
 SHRINKING = {
-    name: replace(each, partial=replace(each.partial, retracts=True))
+    name: over_changes(name, each, {})
     for name, each in {
         "lo": least("x"),
         "hi": greatest("x"),

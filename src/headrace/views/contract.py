@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from headrace.aggregates import WIDE as WIDE
 from headrace.aggregates import Aggregate, Rule
+from headrace.aggregates import whole_of as whole_of
 from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
@@ -35,8 +37,6 @@ TAIL = ("_status", "_corrections", "_updated_at")
 Emit = Literal["updates", "final"]
 Gaps = Literal["null", "zero", "previous"]
 
-WIDE = "decimal(38,0)"
-"""What holds every sum of whole numbers."""
 OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change__corrections", "change__updated_at")
 """What says what became of a row of a view, and when: columns of a stream of its changes. `change__at` is the last
 instant of the row's window: what is made of changes has no other time."""
@@ -207,11 +207,6 @@ def feed_columns(view: ViewSpec) -> list[Column]:
     sums = [Column(whole_of(result.name), WIDE) for result in view.whole_sums]
     kept = [Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name)]
     return [*view.result_columns, *sums, *kept]
-
-
-def whole_of(result: str) -> str:
-    """The column with a sum of whole numbers of any size."""
-    return f"{result}__whole"
 
 
 def wholes_in(columns: Collection[str]) -> list[str]:

@@ -43,6 +43,8 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
             merging.merge(db, tables, partials, commit.aggregates)
         if spec.view.retracts:
             retracting.retract(db, tables, partials, commit.aggregates)
+        elif tables.kept:
+            retracting.keep(db, tables, partials, commit.aggregates)
         if spec.view.shaped is not None:
             assert commit.shape is not None, "a shaped view's commits say how"
             merging.reshape(db, tables, partials, commit.shape)

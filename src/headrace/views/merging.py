@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import Aggregate, Kept
+from headrace.aggregates.lists import TopK
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.rows import python_values
 from headrace.schema import type_ddl
@@ -207,22 +208,30 @@ class Functions:
     """An aggregate's own functions; what they raise says whose they are."""
 
     def __init__(self, flow: str, name: str, aggregate: Aggregate) -> None:
-        assert aggregate.merge is not None
-        self._flow, self._name, self._merge, self._finish = flow, name, aggregate.merge, aggregate.finish
+        self._flow, self._name, self._aggregate = flow, name, aggregate
 
     def merged(self, values: Iterable[Any]) -> Any:
         some = [value for value in values if value is not None]
+        assert self._aggregate.merge is not None
         try:
-            return reduce(self._merge, some) if some else None
+            return reduce(self._aggregate.merge, some) if some else None
         except Exception as error:
             raise self._failed("merge", f"{type(error).__name__}: {error}") from error
 
     def finished(self, value: Any) -> Any:
-        assert self._finish is not None
+        assert self._aggregate.finish is not None
         try:
-            return None if value is None else self._finish(value)
+            return None if value is None else self._aggregate.finish(value)
         except Exception as error:
             raise self._failed("finish", f"{type(error).__name__}: {error}") from error
+
+    def made_of(self, held: Sequence[tuple[Any, int]]) -> Any:
+        """Of values, each with how often it is there."""
+        assert isinstance(self._aggregate.algebra, Kept)
+        try:
+            return self._aggregate.algebra.made_of(held)
+        except Exception as error:
+            raise self._failed("merge", f"{type(error).__name__}: {error}") from error
 
     def typed(self, values: list[Any], arrow: pa.DataType, step: str) -> pa.Array:
         try:
@@ -251,7 +260,7 @@ def _merge_values(
         else:
             at = tables.counted.index(slot) + 1
             tops = {row[0]: row[at] for row in found}
-            _merge_counted(db, tables, slot, rows, lists.flatten(), tops, aggregates[slot.name].partial.limit)
+            _merge_counted(db, tables, slot, rows, lists.flatten(), tops, _limit(aggregates[slot.name]))
 
 
 def _merge_distinct(
@@ -292,6 +301,11 @@ def _merge_counted(
     best = [sorted(each.items(), key=lambda one: (-one[1], order(one[0])))[:limit] for each in now.values()]
     made = lists_of(best, value, arrow)
     db.executemany(f"UPDATE {tables.state} SET {name} = ? WHERE {tables.row} = ?", zip(made, now, strict=True))
+
+
+def _limit(aggregate: Aggregate) -> int:
+    assert isinstance(aggregate.algebra, TopK)
+    return aggregate.algebra.limit
 
 
 def count_values(
@@ -385,9 +399,9 @@ def _values_of_taken(db: sqlite3.Connection, tables: ViewTables, slot: SlotColum
     sizes = Counter(number for number, value, _ in found if value is not None)
     ends = pa.array(np.cumsum([0, *(sizes[number] for number in dict.fromkeys(row[0] for row in found))]), pa.int32())
     values = decode([value for _, value, _ in found if value is not None], value_type(slot))
-    if slot.rule == "counted":
+    if slot.rule != "distinct":
         counts = pa.array([count for _, value, count in found if value is not None], pa.int64())
-        values = pa.StructArray.from_arrays([values, counts], fields=list(arrow_type(slot.type).value_type))
+        values = pa.StructArray.from_arrays([values, counts], names=["value", "count"])
     return pa.ListArray.from_arrays(ends, values)
 
 

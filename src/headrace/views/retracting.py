@@ -1,13 +1,13 @@
-"""Results of which something is taken back: what is kept of values so that they can go, and results that go with their
-last row. Inside a transaction of the store, after `merging` has added what can be added, and subtracted.
+"""Results that are made of values, and results of which something is taken back: what is kept of values so that they
+can go, and results that go with their last row. Inside a transaction of the store, after `merging` has added what can
+be added, and subtracted.
 
 A value lies in a table of its own beside its row, with how often it is there; when it is there no more, it goes. A
-result is made anew of the values that are there: the least and the greatest with a look at one end, the others from all
-of the row's."""
+result is made anew of the values that are there, as its aggregate says: the least and the greatest with a look at one
+end, the others from all of the row's."""
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -15,37 +15,46 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.aggregates import Aggregate
+from headrace.aggregates import Aggregate, Kept
 from headrace.rows import python_values
 from headrace.views import merging
 from headrace.views.contract import ROWS, SlotColumn
 from headrace.views.tables import ViewTables, quoted, value_type
-from headrace.views.values import arrow_type, as_column, decode, encode
+from headrace.views.values import arrow_type, decode, encode
 
-__all__ = ["retract"]
-
-Held = list[tuple[Any, int]]
-"""Values as the tables have them, and how often each is there."""
+__all__ = ["keep", "retract"]
 
 
-def retract(
-    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+def keep(
+    db: sqlite3.Connection,
+    tables: ViewTables,
+    partials: pa.Table,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    results: bool = True,
 ) -> None:
-    """What partial rows, which are merged already, do to values; and to results that have no row any more."""
+    """What partial rows, which are merged already, do to values; and, if asked for, to what is made of those."""
     merging.stage(db, tables, partials)
-    found = db.execute(
-        f"SELECT s.{tables.row}, s.{quoted(ROWS)} FROM {merging.staged_rows(tables)} ORDER BY t.number"
-    ).fetchall()
-    numbers = np.array([number for number, _ in found], np.int64)
-    left = sorted({number for number, rows in found if rows})
+    found = db.execute(f"SELECT s.{tables.row} FROM {merging.staged_rows(tables)} ORDER BY t.number").fetchall()
+    numbers = np.array([number for (number,) in found], np.int64)
     for slot in tables.kept:
         lists = partials[slot.name].combine_chunks()
         rows = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy()).tolist()
         counted = merging.count_values(db, tables, slot, rows, lists.flatten())
         gone = [(row, value) for row, value, count in counted if count == 0]
         db.executemany(f"DELETE FROM {tables.values_of(slot)} WHERE row = ? AND value = ? AND count = 0", gone)
-        _make(db, tables, slot, left, aggregates)
-    merging.staged(db, "emptied", sorted({number for number, rows in found if not rows}), {})
+        if results:
+            _make(db, tables, slot, sorted(set(numbers.tolist())), aggregates)
+
+
+def retract(
+    db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggregates: Mapping[str, Aggregate]
+) -> None:
+    """The same where values can go again: and results that have no row any more."""
+    keep(db, tables, partials, aggregates)
+    merging.stage(db, tables, partials)
+    wanted = f"SELECT s.{tables.row} FROM {merging.staged_rows(tables)} WHERE s.{quoted(ROWS)} = 0"
+    merging.staged(db, "emptied", sorted({number for (number,) in db.execute(wanted).fetchall()}), {})
     for table, number in tables.numbered():
         db.execute(f"DELETE FROM {table} WHERE {number} IN (SELECT number FROM temp.emptied)")
 
@@ -57,15 +66,13 @@ def _make(
     result = tables.finished.get(slot.name, slot.name)
     aggregate, values = aggregates[result], tables.values_of(slot)
     merging.staged(db, "counted", rows, {})
-    by_sql = {
-        "min": f"SELECT value FROM {values} WHERE row = t.number ORDER BY value LIMIT 1",
-        "max": f"SELECT value FROM {values} WHERE row = t.number ORDER BY value DESC LIMIT 1",
-        "count_distinct": f"SELECT count(*) FROM {values} WHERE row = t.number",
-    }
-    if aggregate.kind in by_sql:
-        made = [each for (each,) in db.execute(f"SELECT ({by_sql[aggregate.kind]}) FROM temp.counted t")]
+    algebra = aggregate.algebra
+    assert isinstance(algebra, Kept), "who keeps values says what is made of them"
+    if algebra.by_sql:
+        sql = algebra.by_sql.format(values=values, row="t.number")
+        made = [each for (each,) in db.execute(f"SELECT (SELECT {sql}) FROM temp.counted t")]
     else:
-        held: dict[int, Held] = {row: [] for row in rows}
+        held: dict[int, list[tuple[Any, int]]] = {row: [] for row in rows}
         there = f"temp.counted t CROSS JOIN {values} v ON v.row = t.number"
         for row, value, count in db.execute(f"SELECT t.number, v.value, v.count FROM {there}"):
             held[row].append((value, count))
@@ -82,26 +89,9 @@ def _make(
     )
 
 
-def _made(flow: str, name: str, aggregate: Aggregate, slot: SlotColumn, held: list[Held]) -> list[Any]:
+def _made(flow: str, name: str, aggregate: Aggregate, slot: SlotColumn, held: list[list[tuple[Any, int]]]) -> list[Any]:
     """What the aggregate makes of each row's values, as a column has it."""
-    value, arrow = value_type(slot), arrow_type(slot.type)
-    if aggregate.kind == "top_k":
-        order, limit = merging.order_of(value), aggregate.partial.limit
-        best = [sorted(some, key=lambda one: (-one[1], order(one[0])))[:limit] for some in held]
-        return merging.lists_of(best, value, arrow)
-    known = iter(python_values(decode([each for some in held for each, _ in some], value)))
-    repeated = [[each for _, count in some for each in [next(known)] * count] for some in held]
-    if aggregate.kind == "merge":
-        own = merging.Functions(flow, name, aggregate)
-        return encode(own.typed([own.merged(some) for some in repeated], arrow, "merge"))
-    pick = min if aggregate.kind == "first" else max
-    chosen = [pick(some, key=_when)["value"] if some else None for some in repeated]
-    return encode(as_column(chosen, arrow))
-
-
-def _when(one: dict[str, Any]) -> tuple[Any, bool, Any]:
-    """Of two rows of one time the value decides: where their changes lie in a topic depends on how work was cut. NaN is
-    the greatest, as everywhere."""
-    value = one["value"]
-    nan = isinstance(value, float) and math.isnan(value)
-    return one["at"], nan, 0.0 if nan else value
+    known = iter(python_values(decode([each for some in held for each, _ in some], value_type(slot))))
+    own = merging.Functions(flow, name, aggregate)
+    made = [own.made_of([(next(known), count) for _, count in some]) for some in held]
+    return encode(own.typed(made, arrow_type(slot.type), "merge"))

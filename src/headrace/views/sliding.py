@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.views import merging
+from headrace.views import merging, retracting
 from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, WINDOW
 from headrace.views.tables import ViewTables
 from headrace.views.values import I64, INSTANT, decode, encode, time_column, us_column, us_of
@@ -49,7 +49,10 @@ def spread(
     at = given.set_column(given.column_names.index(WINDOW[0]), WINDOW[0], given[WINDOW[1]])
     if reachable_us is not None:
         at = at.filter(pa.array(us_column(at[WINDOW[1]]) > reachable_us - _size_us(tables)))
-    merging.merge(db, parts, merging.in_order(parts.spec, at), aggregates)
+    at = merging.in_order(parts.spec, at)
+    merging.merge(db, parts, at, aggregates)
+    if parts.kept:
+        retracting.keep(db, parts, at, aggregates, results=False)
     return merging.in_order(tables.spec, pa.concat_tables(rows))
 
 

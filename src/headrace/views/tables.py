@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.aggregates import ORDER
+from headrace.aggregates import ORDER, ORDER_BY
 from headrace.errors import InvalidArgument, InvalidName
 from headrace.names import check_name
 from headrace.views.contract import (
@@ -355,11 +355,12 @@ def _merge(slot: SlotColumn, old: str, incoming: Callable[[str], str]) -> str:
             return _added(old, new, f"CASE typeof({old} + {new}) WHEN {INTEGER} THEN {old} + {new} ELSE {wide} END")
         case "least" | "greatest":
             return _better(old, new, "<" if slot.rule == "least" else ">")
-        case "earliest" | "latest":
+        case "earliest" | "latest" | "least_by" | "greatest_by":
             # Among equals the value decides: two topics have records of one partition number and offset.
-            parts = [*(f"{slot.of}__{part}" for part in ORDER), slot.of]
+            order = ORDER if slot.rule in ("earliest", "latest") else ORDER_BY
+            parts = [*(f"{slot.of}__{part}" for part in order), slot.of]
             before, after = ", ".join(quoted(part) for part in parts), ", ".join(incoming(part) for part in parts)
-            sign = "<" if slot.rule == "earliest" else ">"
+            sign = "<" if slot.rule in ("earliest", "least_by") else ">"
             return (
                 f"CASE WHEN {incoming(parts[0])} IS NOT NULL AND "
                 f"({quoted(parts[0])} IS NULL OR ({after}) {sign} ({before})) THEN {new} ELSE {old} END"

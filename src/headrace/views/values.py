@@ -83,9 +83,10 @@ def declared(arrow: pa.DataType, *, column: str = "") -> str:
     raise InvalidArgument("column", column, f"is of type {arrow}, which a view cannot hold")
 
 
-def check_column(arrow: pa.DataType, *, column: str, lists: bool = False) -> None:
+def check_column(arrow: pa.DataType, *, column: str, lists: bool = False, rows: bool = False) -> None:
     """Refuses what readers of a view could not make much of."""
-    if pa.types.is_nested(arrow) and not (lists and pa.types.is_list(arrow)):
+    taken = (lists and pa.types.is_list(arrow)) or (rows and pa.types.is_struct(arrow))
+    if pa.types.is_nested(arrow) and not taken:
         plain = "plain values or lists" if lists else "plain values"
         why = f"is of type {type_ddl(arrow)}, and can only be {plain} here. Select the field you need from it"
         raise InvalidArgument("column", column, why)
