@@ -76,6 +76,12 @@ def test_where_a_part_failed_saves_most_of_the_search() -> None:
     assert sum(blind.tasks) > 4_000 and blind.failed > 700
 
 
+def test_a_program_that_fails_on_everything_is_soon_known() -> None:
+    program = Program(range(0, 100_000, 2), tells_the_record)
+    assert 100 <= len(culprits([Range(0, 0, 100_000)], program.failing, enough=100)) < 200
+    assert sum(program.tasks) < 1_000
+
+
 def test_parts_that_fail_only_together_are_nobodys_fault() -> None:
     def failing(parts: Sequence[Range]) -> Mapping[int, Failure]:
         return {n: Failure("", part.start) for n, part in enumerate(parts) if part.rows > 1}

@@ -313,9 +313,9 @@ class FlowLoop:
         buried = self._until.buried
         return {name: ranges.without(chosen, buried.get(name, ())) for name, chosen in planned.items()}
 
-    def culprits(self) -> Culprits:
-        """The records of the planned batch that cannot be processed; none if that cannot be told."""
-        return self._query.culprits(self._planned[0])
+    def culprits(self, enough: float) -> Culprits:
+        """The records of the planned batch that cannot be processed, all or `enough`; none if that cannot be told."""
+        return self._query.culprits(self._planned[0], enough)
 
     def only_record(self) -> tuple[str, int, int]:
         """Of a planned batch of one record: where it is."""

@@ -4,6 +4,7 @@ search; knows neither Spark nor a log."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,15 +27,16 @@ Failing = Callable[[Sequence[Range]], Mapping[int, Failure]]
 """Parts -> number of each that fails -> how."""
 
 
-def culprits(chosen: Sequence[Range], failing: Failing) -> dict[tuple[int, int], str]:
-    """(partition, offset) -> error, of the records that fail when they are read alone. Where a part failed is only a
+def culprits(chosen: Sequence[Range], failing: Failing, enough: float = math.inf) -> dict[tuple[int, int], str]:
+    """(partition, offset) -> error, of the records that fail when they are read alone; no more rounds when there are
+    `enough`, as where it is the program that fails on everything. Where a part failed is only a
     guess: the record that was read then may come after the one that is to blame. One that turns out to be wrong ends
     the guessing."""
     found: dict[tuple[int, int], str] = {}
     guessed: set[tuple[int, int]] = set()
     guessing = True
     parts = [part for each in chosen for part in _divided(each, PARTS_FIRST)]
-    while parts:
+    while parts and len(found) < enough:
         failures = failing(parts)
         failed = [(parts[number], failure) for number, failure in sorted(failures.items())]
         found |= {(part.partition, part.start): failure.error for part, failure in failed if part.rows == 1}

@@ -158,13 +158,13 @@ class FlowQuery:
             df = df.withColumn(PANE, F.unix_micros(time))
         return self._collect(df.select(*(quoted_name(name) for name in names if name not in JUDGED), PANE, DROPPED))
 
-    def culprits(self, planned: Planned) -> dict[tuple[str, int, int], str]:
+    def culprits(self, planned: Planned, enough: float) -> dict[tuple[str, int, int], str]:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
         where the session does not tell."""
         return {
             (name, *place): error
             for name, chosen in planned.items()
-            for place, error in culprits(chosen, self._failing(name, chosen)).items()
+            for place, error in culprits(chosen, self._failing(name, chosen), enough).items()
         }
 
     def _failing(self, topic: str, chosen: Sequence[ranges.Range]) -> Failing:

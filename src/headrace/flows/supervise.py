@@ -300,7 +300,9 @@ class Supervisor:
             self._limit, self._trouble = ROWS_FIRST, True
             return None
         self._trouble = True
-        found = dict(loop.culprits())
+        records = self._since_first_dead + rows
+        too_many = max(DEAD_MIN, DEAD_SHARE * records)
+        found = dict(loop.culprits(enough=too_many - self.pulse.dead + 1))
         loop.refuse_lost()
         if self._stop.is_set():  # what runs is given up: it has told nothing
             return None
@@ -314,8 +316,8 @@ class Supervisor:
                 self._suspect = place
                 return None
             told = {place: f"{first_line(error)}\n{''.join(traceback.format_exception(error))}"}
-        dead, records = self.pulse.dead + len(told), self._since_first_dead + rows
-        if dead > DEAD_MIN and dead > DEAD_SHARE * records:
+        dead = self.pulse.dead + len(told)
+        if dead > too_many:
             last = next(reversed(told.values())).partition("\n")[0]
             raise TooManyDeadLetters(flow=self.pulse.flow, dead=dead, records=records, last=last) from error
         try:
