@@ -370,7 +370,7 @@ class Aggregated:
             raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
         return replace(self, after=(*self.after, function))
 
-    def _flow(self, name: str, every: Duration | None) -> Flow:
+    def _flow(self, name: str, every: Duration | None = None) -> Flow:
         check_name(name, argument="name")
         shape = self.grouped.shape
         stream = self.grouped.stream._named(name, shape)
