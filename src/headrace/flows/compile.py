@@ -112,9 +112,9 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
-    given, flow = flow, _exactly(flow, spark)
     checks = _Checks(flow, spark)
-    sieves = checks.of_records()
+    sieves = checks.of_records()  # before anything else runs the transforms: it says what is wrong with them
+    given, flow = flow, _exactly(flow, spark)
     df = empty(flow, spark)
     said = {name: str(each) for name, each in (given.aggregates or {}).items()}
     spec = replace(_spec(flow, app, df), aggregates=said)
