@@ -40,6 +40,13 @@ def test_a_record_has_its_pane_and_how_late_it_is() -> None:
     assert judge.judged(batch)[0].to_pylist() == [0, 0, 0, 0, None]
 
 
+@pytest.mark.parametrize("window", [hr.calendar("hour", timezone="UTC"), hr.tumbling("1 day"), hr.session("1 day")])
+def test_a_time_that_no_calendar_has_is_none(window: Any) -> None:
+    times = pa.array([-(2**63) + 1, 2**63 - 1, 5], pa.int64())
+    pane, *_ = Judge(window, 0, 0, EVENT, "_progress").judged(pa.table({EVENT: times, "_progress": times}))
+    assert pane.to_pylist() == [None, None, 0]
+
+
 def test_progress_is_the_largest_time_at_lower_offsets_capped_at_arrival() -> None:
     batch = records(
         (0, 0, 5, 10, 99, 4),  # what the partition had reached before the batch

@@ -54,8 +54,9 @@ def test_a_window_needs_a_time(app: hr.App) -> None:
     app.stream(topic).window(hr.tumbling("1 minute")).agg(n=hr.count()).to_view("v")
     with pytest.raises(hr.InvalidArgument, match=r"'t' has no event time.*time=…"):
         app.drain()
-    topic = app.topic("u", "name string, ms bigint")
-    for column, made in ("name", r"to_timestamp\(name\)"), ("ms", r"timestamp_millis\(ms\)"):
+    topic = app.topic("u", "name string, ms bigint, day date")
+    times = {"name": r"to_timestamp\(name\)", "ms": r"timestamp_millis\(ms\)", "day": r"to_timestamp\(day\)"}
+    for column, made in times.items():
         app.flows.clear()
         app.stream(topic).window(hr.tumbling("1 minute"), time=column).agg(n=hr.count()).to_view("v")
         with pytest.raises(hr.InvalidArgument, match=f"a window needs a timestamp.*{made}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,3 +92,47 @@ def test_a_file_that_is_gone_is_damage(tmp_path: Path) -> None:
         file.unlink()
         with pytest.raises(hr.ViewsDamaged, match="rows that were to go out cannot be read"):
             store.outbox("clicks")
+
+
+def test_an_error_after_the_commit_leaves_the_file_that_the_outbox_names(tmp_path: Path) -> None:
+    with SqliteViews(tmp_path) as store:
+        state = store.begin(counting())
+        failpoints.arm("view.committed", "raise")
+        try:
+            with pytest.raises(InjectedFault):
+                store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
+        finally:
+            failpoints.disarm()
+        assert [each.rows for each in store.outbox("clicks")] == [LARGE]
+
+
+def test_a_flow_that_is_not_replaced_after_all_keeps_its_files(tmp_path: Path) -> None:
+    with SqliteViews(tmp_path) as store:
+        state = store.begin(counting())
+        store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
+        failpoints.arm("flow.taken", "raise")
+        try:
+            with pytest.raises(InjectedFault):
+                store.begin(counting(), replace=True)
+        finally:
+            failpoints.disarm()
+        assert [each.rows for each in store.outbox("clicks")] == [LARGE]
+        store.begin(counting(), replace=True)
+        assert files(tmp_path) == []
+
+
+def test_files_of_a_version_go_with_it(tmp_path: Path) -> None:
+    with SqliteViews(tmp_path) as store:
+        state = store.begin(counting())
+        store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
+        (kept,) = files(tmp_path)
+        for end in store.discard, store.drop:
+            spec = counting()
+            assert spec.view is not None
+            beside = replace(spec, name="clicks/next", view=replace(spec.view, name="clicks/next"))
+            store.begin_beside(beside, "p")
+            version = store.begin(beside)
+            store.commit(version, commit(version, outgoing=[Outgoing("x", LARGE)]))
+            assert len(files(tmp_path)) == 2
+            end("clicks")
+            assert files(tmp_path) == ([kept] if end == store.discard else [])

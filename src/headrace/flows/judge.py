@@ -60,6 +60,7 @@ class Judge:
         event, untimed = _numbers(records[self.time])
         first, last = timed_us(self.window)
         untimed |= (event < first) | (event > last)
+        event = np.where(untimed, 0, event)  # no calendar has such times
         progress, unknown = (event, untimed) if self.progress is None else _numbers(records[self.progress])
         found = self.window.judged(event, progress, self.grace_us, self.within_us)
         counts = ~(untimed | unknown) if self.progress is not None else np.zeros(len(event), np.bool_)

@@ -7,6 +7,7 @@ twice and nothing is skipped, whoever restarts whom."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ from dataclasses import replace as replace_spec
 
 import pyarrow as pa
 
-from headrace.errors import CommitConflict, FlowChanged, FlowFenced, UnknownView, ViewTaken
+from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
 from headrace.views import feeding, merging, staged, versions, watchers
@@ -63,8 +64,7 @@ class SqliteViews(ViewsFile):
                 wide = [each.name for each in known.view.results if each.widened]
                 spec = replace_spec(spec, view=widened(spec.view, wide))
             text = json.dumps(spec.as_json())
-            if known is not None and replace:
-                self._drop(db, known)
+            gone = self._drop(db, known) if known is not None and replace else []
             if known is None or replace:
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
@@ -81,8 +81,10 @@ class SqliteViews(ViewsFile):
                 (next_epoch(db), text, os.getpid(), socket.gethostname(), now(), spec.name),
             )
             state = state_of(db, spec.name)  # inside: a moment later it may be somebody else's
-            staged.sweep(self.path.parent, spec.name, staged.names(db))
-            return state
+            staged.sweep(self.path.parent, spec.name, {*staged.names(db), *gone})
+            reach("flow.taken")
+        staged.remove(self.path.parent, gone)
+        return state
 
     def refuse_changed(self, spec: FlowSpec) -> None:
         """What `begin` would say of the flow, without beginning it."""
@@ -132,15 +134,17 @@ class SqliteViews(ViewsFile):
             before = spec_of(db, f"{flow}.dedup")
             if before is not None and (before.target or "").startswith("__"):  # not a view that a user has called so
                 dropped.append(before)
-            for name in (*(spec.name for spec in dropped), *versions.found_beside(db, flow)):
-                self._drop(db, self._known(db, name))
-            known = staged.names(db)
-        for spec in dropped:
-            staged.sweep(self.path.parent, spec.name, known)
+            names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
+            gone = [file for name in names for file in self._drop(db, self._known(db, name))]
+            for name in names:  # now: a moment later somebody may write for a flow of that name
+                staged.sweep(self.path.parent, name, {*staged.names(db), *gone})
+        staged.remove(self.path.parent, gone)
         fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
         return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
 
-    def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
+    def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> list[str]:
+        """Forgets the flow; the names of its files in the outbox, to be removed when that is committed."""
+        gone = staged.names(db, "flow = ?", spec.name)
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
         for table in (*versions.FLOW_TABLES, "_steps"):
@@ -148,6 +152,7 @@ class SqliteViews(ViewsFile):
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
         db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
         watchers.forget(db, spec.name)
+        return gone
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
         spec = spec_of(db, flow)
@@ -164,13 +169,15 @@ class SqliteViews(ViewsFile):
         """Room for `spec`, a version beside its view: one that was made before stays, to be gone on with, if it is of
         the same flow and `program`; anything else that is beside the view is dropped."""
         view, _, _ = spec.name.partition("/")
+        gone: list[str] = []
         with self._writing() as db:
             for name in versions.found_beside(db, view):
                 known = self._known(db, name)
                 made_so = name == spec.name and versions.program(db, name) == program and not known.changes(spec)
                 if not made_so:
-                    self._drop(db, known)
+                    gone += self._drop(db, known)
             db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"program/{spec.name}", program))
+        staged.remove(self.path.parent, gone)
 
     def fence(self, flow: str) -> FlowState:
         """Takes the flow from whoever runs it, for another version to take its place. The view is served as it is."""
@@ -208,8 +215,8 @@ class SqliteViews(ViewsFile):
             for state in (served, beside):
                 self._check(db, state, state.sequence)
             comes = self._known(db, beside.name)
-            if (known := spec_of(db, goes)) is not None:
-                self._drop(db, known)
+            known = spec_of(db, goes)
+            gone = [] if known is None else self._drop(db, known)
             line, was = state_of(db, view).line, self._known(db, view)
             if versions.exchange(db, was, comes, goes):
                 db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"line/{view}", line))
@@ -219,6 +226,7 @@ class SqliteViews(ViewsFile):
             state = state_of(db, view)
             reach("switch.applied")
         reach("switch.committed")
+        staged.remove(self.path.parent, gone)
         return state
 
     def _feed_switch(self, db: sqlite3.Connection, was: FlowSpec, goes: str) -> None:
@@ -241,8 +249,8 @@ class SqliteViews(ViewsFile):
         with self._writing() as db:
             self._known(db, view)
             names = versions.found_beside(db, view)
-            for name in names:
-                self._drop(db, self._known(db, name))
+            gone = [file for name in names for file in self._drop(db, self._known(db, name))]
+        staged.remove(self.path.parent, gone)
         return names
 
     def beside(self, view: str) -> str | None:
@@ -388,12 +396,20 @@ class SqliteViews(ViewsFile):
         try:
             state, gone = self._apply(flow, commit, files)
         except BaseException:
-            staged.remove(home, [file for file in files if file is not None])
+            self._remove_unnamed([file for file in files if file is not None])
             raise
         staged.remove(home, gone)
         self._give_back_for(TIME_SHARE * state.held_seconds)
         self._checkpoint_if_due()
         return state
+
+    def _remove_unnamed(self, files: Sequence[str]) -> None:
+        """After an error, which may have come when all was committed. What nobody can tell of stays."""
+        with contextlib.suppress(HeadraceError):
+            if files:
+                with self._reading() as db:
+                    known = staged.names(db)
+                staged.remove(self.path.parent, [file for file in files if file not in known])
 
     def _apply(self, flow: FlowState, commit: Commit, files: Sequence[str | None]) -> tuple[FlowState, list[str]]:
         """In one transaction; the flow as it is then, and the names of files that the outbox has no more."""
