@@ -129,3 +129,5 @@ def test_ranges_are_shared_out_evenly() -> None:
     whole = ranges.tasks_of(chosen, 2, uncut=True)
     assert whole == [[Range(0, 0, 10)], [Range(1, 5, 9), Range(2, 7, 8)]]
     assert len(ranges.tasks_of(chosen, 8, uncut=True)) == 3
+    without_one = [Range(1, 0, 50), *ranges.without([Range(0, 0, 100)], [(0, 3)])]
+    assert ranges.tasks_of(without_one, 2, uncut=True) == [[Range(0, 0, 3), Range(0, 4, 100)], [Range(1, 0, 50)]]

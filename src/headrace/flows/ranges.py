@@ -248,12 +248,15 @@ Task = list[Range]
 
 
 def tasks_of(chosen: Sequence[Range], count: int, *, uncut: bool = False) -> list[Task]:
-    """The ranges, shared out evenly among at most `count` tasks. `uncut`: no range is cut, so that one task sees all of
-    a partition in the order of offsets."""
+    """The ranges, shared out evenly among at most `count` tasks. `uncut`: one task sees all of a partition, in the
+    order of offsets; where records are left out, a partition has several ranges."""
     if uncut:
-        bins: list[Task] = [[] for _ in range(min(count, len(chosen)))]
-        for each in sorted(chosen, key=lambda each: -each.rows):
-            min(bins, key=lambda taken: sum(one.rows for one in taken)).append(each)
+        parts: dict[int, Task] = {}
+        for each in sorted(chosen, key=lambda each: (each.partition, each.start)):
+            parts.setdefault(each.partition, []).append(each)
+        bins: list[Task] = [[] for _ in range(min(count, len(parts)))]
+        for task in sorted(parts.values(), key=_rows, reverse=True):
+            min(bins, key=_rows).extend(task)
         return bins
     size = max(1, -(-sum(each.rows for each in chosen) // count))
     out: list[Task] = [[]]
@@ -269,6 +272,10 @@ def tasks_of(chosen: Sequence[Range], count: int, *, uncut: bool = False) -> lis
             room -= stop - start
             start = stop
     return out
+
+
+def _rows(task: Task) -> int:
+    return sum(each.rows for each in task)
 
 
 def read(spark: SparkSession, columns: Columns, tasks: Sequence[Task]) -> DataFrame:
