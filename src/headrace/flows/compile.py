@@ -16,7 +16,6 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
-    DateType,
     IntegerType,
     LongType,
     MapType,
@@ -33,7 +32,7 @@ from headrace.bloom import Dedup
 from headrace.errors import FlowChanged, HeadraceError, InvalidArgument, UnknownColumn
 from headrace.flows import arrow_partials, ranges
 from headrace.flows.flow import Flow, Source, Transform, through
-from headrace.flows.judge import JUDGED, SOURCE, Judge
+from headrace.flows.judge import EVENT, JUDGED, REACHED, SOURCE, Judge
 from headrace.flows.own_check import check_own
 from headrace.flows.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
 from headrace.flows.passing import PLACE, Passed
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
 
 Sieves = Mapping[str, Sequence[Sieve]]
 """Topic -> what its records go through."""
-TIMES = (TimestampType, TimestampNTZType, DateType)
+TIMES = (TimestampType, TimestampNTZType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,14 @@ class Compiled:
             changes += [
                 f"column {name!r} of topic {columns.topic.name!r}: {type_ddl(was.type)} became {type_ddl(new.type)}"
                 for name, was, new in ((field.name, field, now.field(field.name)) for field in columns.known)
-                if name in columns.needed and was.type != new.type
+                if name in self._read_of(columns) and was.type != new.type
             ]
         if changes:
             raise FlowChanged(self.flow.name, changes)
+
+    def _read_of(self, columns: ranges.Columns) -> frozenset[str]:
+        """What Spark reads, and what goes around it."""
+        return columns.needed | frozenset(() if self.passed is None else self.passed.origins.values())
 
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
@@ -122,6 +125,7 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         checks.notes += check_own(flow, spec.view, spark)
         if flow.after:
             checks.of_results(spec.view)
+    _refuse_taken(flow, df)
     behind = _judged_behind(flow, df, spark)
     columns = {source.topic.name: _columns(flow, source, behind, spark) for source in flow.sources}
     arrow = None
@@ -133,6 +137,14 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     if arrow is None and (passed := _passed(flow, df, spark)) is not None:
         columns = {name: _only_computed(flow, passed, each, spark) for name, each in columns.items()}
     return Compiled(given, flow, spec, columns, arrow, passed, behind, _time_folded(flow), tuple(checks.notes))
+
+
+def _refuse_taken(flow: Flow, df: DataFrame) -> None:
+    """InvalidArgument if a transform makes a column that the judge makes, too."""
+    taken = {*JUDGED, EVENT, REACHED, *(() if flow.tells_source else (SOURCE,))}
+    if flow.window is not None and (made := [name for name in df.columns if name.lower() in taken]):
+        why = f"flow {flow.name!r}: the name is taken, in flows with windows. Give yours another, in .transform(…)"
+        raise InvalidArgument("column", made[0], why)
 
 
 def _passed(flow: Flow, df: DataFrame, spark: SparkSession) -> Passed | None:

@@ -317,6 +317,10 @@ class FlowLoop:
         """The records of the planned batch that cannot be processed, all or `enough`; none if that cannot be told."""
         return self._query.culprits(self._planned[0], enough)
 
+    def fails_on_nothing(self) -> bool:
+        """Whether it fails without any record, too: then none is to blame."""
+        return self._query.fails_on_nothing()
+
     def only_record(self) -> tuple[str, int, int]:
         """Of a planned batch of one record: where it is."""
         ((name, (one,)),) = [(name, chosen) for name, chosen in self._planned[0].items() if chosen]

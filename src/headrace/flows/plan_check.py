@@ -36,7 +36,17 @@ from headrace.flows.plan_rules import (
     kept_in_memory,
     undetermined,
 )
-from headrace.flows.plan_text import MAPPERS, PROBE, Node, Output, analyzed, fingerprint, optimized, outputs
+from headrace.flows.plan_text import (
+    MAPPERS,
+    PROBE,
+    Node,
+    Output,
+    analyzed,
+    fingerprint,
+    optimized,
+    outputs,
+    sends_batch,
+)
 from headrace.flows.probe_rows import edge_rows, plain_rows
 from headrace.flows.sieve import Sieve, sieve_of
 from headrace.log.contract import META
@@ -51,6 +61,7 @@ __all__ = [
     "has_exchange",
     "origins",
     "passes",
+    "reorders",
     "sample_rows",
 ]
 
@@ -167,10 +178,26 @@ def origins(spark: SparkSession, query: Transform, schema: StructType) -> dict[s
 
 
 def has_exchange(spark: SparkSession, df: DataFrame) -> bool:
-    """Whether the query moves records between partitions (a broadcast of a static table does not)."""
+    """Whether the query moves records between partitions, or sends a batch to all of them: in an inner join Spark takes
+    a batch for small. (A broadcast of a static table does not.)"""
+    return _moves(_physical(spark, df))
+
+
+def reorders(spark: SparkSession, df: DataFrame, sources: int) -> bool:
+    """Whether the query leaves the records of so many sources in any order, or those of one partition in several tasks:
+    it moves or sorts them, or reads a source twice, as for a union."""
+    physical = _physical(spark, df)
+    return _moves(physical) or re.search(r"\bSort", physical) is not None or physical.count("MapInArrow ") > sources
+
+
+def _physical(spark: SparkSession, df: DataFrame) -> str:
     with _whole_plans(spark):
-        physical = _explain(df).split("== Physical Plan ==")[-1]
-    return re.search(r"(?<!Broadcast)Exchange\b|\bShuffle", physical) is not None
+        return _explain(df).split("== Physical Plan ==")[-1]
+
+
+def _moves(physical: str) -> bool:
+    found = re.search(r"(?<!Broadcast)Exchange\b|\bShuffle|\bdynamicpruning", physical)
+    return found is not None or sends_batch(physical)
 
 
 # -- the question to Spark -------------------------------------------------------------------------

@@ -25,6 +25,7 @@ __all__ = [
     "join_type",
     "optimized",
     "outputs",
+    "sends_batch",
 ]
 
 PROBE: Final = "headrace_batch"
@@ -77,6 +78,23 @@ def _section(explained: str, name: str) -> Node:
         if title == name:
             return _tree(body.strip("\n").split("\n"))
     raise ValueError(f"no {name} Plan in {explained[:200]!r}")
+
+
+def sends_batch(physical: str) -> bool:
+    """Whether a physical plan broadcasts what a Python function made, as a batch is."""
+    sent_at: int | None = None
+    for line in physical.split("\n"):
+        branch = _BRANCH.match(line)
+        if branch is None:
+            continue  # the root, which is no broadcast, or a line break inside a literal
+        depth, text = branch.end(), line[branch.end() :]
+        if sent_at is not None and depth <= sent_at:
+            sent_at = None
+        if sent_at is None and "BroadcastExchange" in text:
+            sent_at = depth
+        if sent_at is not None and any(mapper in text for mapper in MAPPERS):
+            return True
+    return False
 
 
 def _tree(lines: list[str]) -> Node:

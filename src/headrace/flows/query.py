@@ -27,7 +27,7 @@ from headrace.flows.compile import Compiled, moved, time_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
 from headrace.flows.partials import column_of, partial_rows
-from headrace.flows.plan_check import has_exchange
+from headrace.flows.plan_check import has_exchange, reorders
 from headrace.flows.poison import Failing, Failure, culprits
 from headrace.flows.repeats import HASH
 from headrace.flows.spark_use import SparkUse
@@ -55,7 +55,7 @@ class _Prepared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.plans: dict[int, DataFrame | None] = {}
-        self.moves_records: bool | None = None
+        self.moves_records: dict[int, bool] = {}
 
 
 class FlowQuery:
@@ -149,10 +149,11 @@ class FlowQuery:
     def dropped(self, planned: Planned) -> pa.Table:
         """The records that were too late, whole, with `_pane`, which is their time where windows are not aligned, and
         `_dropped`: for how many of its windows."""
-        tasks = {name: self._shared_out(chosen, self._tasks()) for name, chosen in planned.items()}
+        count = self._tasks()
+        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
         df = self._transformed(self._readers(tasks, whole=True))
         names = df.columns
-        df = self._judged(df, [name for name in names if name not in JUDGED]).where(F.col(DROPPED) > 0)
+        df = self._judged(df, [name for name in names if name not in JUDGED], count).where(F.col(DROPPED) > 0)
         time = self._time()
         if self._flow.window is not None and not self._flow.window.aligned and time is not None:
             df = df.withColumn(PANE, F.unix_micros(time))
@@ -166,6 +167,15 @@ class FlowQuery:
             for name, chosen in planned.items()
             for place, error in culprits(chosen, self._failing(name, chosen), enough).items()
         }
+
+    def fails_on_nothing(self) -> bool:
+        """Whether the flow fails without any record: as where a static table is gone."""
+        readers = dict.fromkeys(self.compiled.columns, lambda columns: ranges.read(self.spark, columns, []))
+        try:
+            self._collect(self._query(readers, 1))
+        except Exception:
+            return True
+        return False
 
     def _failing(self, topic: str, chosen: Sequence[ranges.Range]) -> Failing:
         offsets_in = functools.cache(functools.partial(ranges.offsets, self.compiled.columns[topic]))
@@ -210,14 +220,15 @@ class FlowQuery:
             return df.select([quoted_name(name) for name in self.compiled.passed.computed])
         if self._flow.aggregates is None:
             return df
-        return partial_rows(self._flow, self._judged(df, self.compiled.judged_behind), self._time())
+        return partial_rows(self._flow, self._judged(df, self.compiled.judged_behind, count), self._time())
 
-    def _judged(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
-        """The records with what a judge says of them, if nobody has where they were read; of their columns, these."""
+    def _judged(self, df: DataFrame, names: Sequence[str], count: int) -> DataFrame:
+        """The records with what a judge says of them, if nobody has where they were read; of their columns, these.
+        `count`: so many tasks there are for each topic."""
         flow, time = self._flow, self._time()
         if flow.window is None or time is None or any(each.judge for each in self.compiled.columns.values()):
             return df
-        if flow.own_progress and self._moves_records(df):
+        if flow.own_progress and self._moves_records(df, count):
             df = df.repartition(SOURCE, "_partition").sortWithinPartitions(SOURCE, "_partition", "_offset")
         read = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
         own: list[OwnProgress | Judge] = [OwnProgress()] if flow.own_progress else []
@@ -235,11 +246,13 @@ class FlowQuery:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rest]
         return read.mapInArrow(in_worker, schema).select("*", *nulls)
 
-    def _moves_records(self, df: DataFrame) -> bool:
-        """Whether a transform joins a table in a way that leaves records in any order, in any task."""
-        if self._prepared.moves_records is None:
-            self._prepared.moves_records = has_exchange(self.spark, df)
-        return self._prepared.moves_records
+    def _moves_records(self, df: DataFrame, count: int) -> bool:
+        """Whether transforms leave records in any order, in any task. How Spark joins a table depends on the number of
+        tasks."""
+        known = self._prepared.moves_records
+        if count not in known:
+            known[count] = reorders(self.spark, df, len(self._flow.sources))
+        return known[count]
 
     def _transformed(self, readers: Mapping[str, Reader], *, together: bool = False) -> DataFrame:
         """The records behind the transforms; `together`: in one task."""

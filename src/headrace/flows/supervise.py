@@ -306,6 +306,8 @@ class Supervisor:
         loop.refuse_lost()
         if self._stop.is_set():  # what runs is given up: it has told nothing
             return None
+        if not found and loop.fails_on_nothing():
+            raise error  # of the surroundings
         if not found and rows > 1:  # nobody can tell, or it is not one record alone
             self._limit = rows // 2
             return None
