@@ -120,5 +120,6 @@ def test_batches_shrink_when_commits_get_long_and_grow_again() -> None:
     assert pace == 10_000
     assert paced(pace, 10_000, COMMIT_SECONDS) == 10_000
     assert paced(pace, 10_000, COMMIT_SECONDS / 10) == 40_000
+    assert paced(pace, 10_000, COMMIT_SECONDS / 20) == 80_000
     assert paced(pace, 500, COMMIT_SECONDS / 10) == 10_000, "a small batch tells nothing of large ones"
     assert paced(pace, 10_000, 1e6) == PACE_MIN

@@ -69,7 +69,7 @@ DEAD_MIN, DEAD_SHARE = 20, 0.1
 """More dead letters than both, among the records since the first, and the flow stops."""
 COMMIT_SECONDS = 2.0
 """Commits are not to take longer: meanwhile no other flow of the home commits."""
-PACE_FIRST, PACE_MIN = 50_000, 1_000
+PACE_FIRST, PACE_MIN = 100_000, 1_000
 """So many records the first batch has at most, and any other whatever commits take."""
 ROWS_FIRST, GROWTH = 64, 8
 """So many records the batch after an error has, and so many times as many the next one."""
@@ -337,7 +337,9 @@ def paced(pace: int, rows: int, seconds: float) -> int:
     """How many records a batch has at most, after one of `rows` took so long to commit."""
     if seconds > COMMIT_SECONDS:
         return max(int(min(rows, pace) * COMMIT_SECONDS / seconds), PACE_MIN)
-    return pace * 4 if rows >= pace and seconds < COMMIT_SECONDS / 4 else pace
+    if rows < pace or seconds >= COMMIT_SECONDS / 4:
+        return pace
+    return pace * (8 if seconds < COMMIT_SECONDS / 16 else 4)
 
 
 def said(text: str) -> str:
