@@ -57,7 +57,7 @@ KNOWN: dict[str, str] = {
     "switch.fenced": "a view takes no more commits, for another version to take its place; that one is not at the end",
     "switch.applied": "the other version has the view's name, in a transaction that is not committed",
     "switch.committed": "the other version is the view; nobody was told",
-    "flow.taken": "a flow is taken from whoever had it, in a transaction that is not committed",
+    "begin.taken": "a flow is taken from whoever had it, in a transaction that is not committed",
     "flow.planned": "the next range of offsets is chosen; nothing is read",
     "flow.computed": "the batch is computed by Spark; nothing is committed",
     "relay.appended": "rows of the outbox are appended to their topic; the outbox does not know",

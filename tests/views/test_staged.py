@@ -110,7 +110,7 @@ def test_a_flow_that_is_not_replaced_after_all_keeps_its_files(tmp_path: Path) -
     with SqliteViews(tmp_path) as store:
         state = store.begin(counting())
         store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
-        failpoints.arm("flow.taken", "raise")
+        failpoints.arm("begin.taken", "raise")
         try:
             with pytest.raises(InjectedFault):
                 store.begin(counting(), replace=True)

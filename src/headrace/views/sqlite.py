@@ -82,7 +82,7 @@ class SqliteViews(ViewsFile):
             )
             state = state_of(db, spec.name)  # inside: a moment later it may be somebody else's
             staged.sweep(self.path.parent, spec.name, {*staged.names(db), *gone})
-            reach("flow.taken")
+            reach("begin.taken")
         staged.remove(self.path.parent, gone)
         return state
 
