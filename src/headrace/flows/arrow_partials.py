@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
@@ -30,7 +29,6 @@ from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
 OF = "_of"
-_I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
