@@ -5,6 +5,7 @@ and HEADRACE_SEED=... brings a run back."""
 
 import os
 import secrets
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,9 @@ settings.load_profile("ci")
 
 # JVMs that tests start live for seconds: a compiler that is quick, not one that is thorough.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell's background job ignores Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its options

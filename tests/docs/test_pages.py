@@ -53,7 +53,8 @@ def having(kind: str) -> list[object]:
 
 
 SHARING = {
-    ROOT / "docs" / f"{name}.md" for name in ("aggregates", "dedup", "howto", "rebuild", "time", "tutorial", "windows")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("aggregates", "chains", "dedup", "howto", "rebuild", "time", "tutorial", "windows")
 }
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.flows.query import FlowQuery
-from tests.flows.shop import app_of, check, ledger_of, rows_of, some_rows
+from tests.flows.shop import app_of, check, some_rows
 
 SEED = 20261116
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 4])
+SOAK = pytest.mark.soak  # `test_cuts` asks as much of one and four partitions, at the end of each way
+
+
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=SOAK), 2, pytest.param(4, marks=SOAK)])
 def test_views_are_their_queries_over_the_whole_log(spark: Any, tmp_path: Path, partitions: int) -> None:
     rng = random.Random(SEED + partitions)
     with app_of(tmp_path, spark, partitions) as app:
@@ -39,22 +41,3 @@ def test_where_no_record_is_let_through_there_is_no_row(spark: Any, tmp_path: Pa
         topic.append({"n": 6})
         app.drain()
         assert app.view("v").to_arrow()["records"].to_pylist() == [1]
-
-
-def test_many_rows_are_read_by_the_workers(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny and the large path give the same views."""
-    rng = random.Random(SEED)
-    with app_of(tmp_path / "tiny", spark) as tiny, app_of(tmp_path / "large", spark) as large:
-        for now in range(0, 60, 20):
-            rows = some_rows(rng, 60, now)
-            for app in (tiny, large):
-                app.log.topic("events").append(rows)
-        monkeypatch.setattr(FlowQuery, "one_task_rows", 10)
-        large.drain()
-        monkeypatch.undo()
-        tiny.drain(batch_rows=50)
-        check(large)
-        check(tiny)
-        for name in ("tumbling_drop", "hopping_correct"):
-            assert rows_of(tiny, name).keys() == rows_of(large, name).keys()
-            assert ledger_of(tiny, name) == ledger_of(large, name)
