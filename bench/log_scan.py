@@ -90,7 +90,7 @@ def _nats(run: Run) -> Peer:
 _CHILD = """
 import json, pathlib, sys
 import pyarrow.compute as pc
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 def peak():
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024

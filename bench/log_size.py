@@ -18,8 +18,9 @@ from bench.settings import Run
 from bench.table import Measured, Row
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.index import BATCHES, PARTITIONS
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.open import open_log
 
 BINS = 50
 MEMORY_MB_MAX = 16
@@ -148,7 +149,7 @@ def _fill(log: EmbeddedLog, rows: int) -> None:
 _OPEN = """
 import json, sys
 from time import perf_counter
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 began = perf_counter()
 log = open_log(sys.argv[1], create=False)
 topic = log.topic("clicks")

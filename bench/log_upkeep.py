@@ -18,8 +18,9 @@ from bench.payload import BATCH_ROWS, DDL
 from bench.settings import Run
 from bench.table import Measured, Row, of_rates
 from headrace.log.embedded import sealing
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.open import open_log
 
 SMALL_ROWS = 1_000
 KEYS = 1_000_000
@@ -58,7 +59,7 @@ def _filled(run: Run, log: EmbeddedLog, rows: int, name: str = "clicks") -> Embe
 _COMPACT = """
 import json, pathlib, sys
 from time import perf_counter
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 def memory(name):
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split(name + ":")[1].split()[0]) / 1024
@@ -132,7 +133,7 @@ def _keeps_up(run: Run) -> Row:
 
 _MAINTAIN = """
 import sys
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 with open_log(sys.argv[1], create=False) as log:
     print("ready", flush=True)
     sys.stdin.readline()

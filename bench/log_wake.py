@@ -15,7 +15,7 @@ from bench.table import Measured, Row
 
 _FOLLOW = """
 import json, sys, time
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 with open_log(sys.argv[1], create=False) as log:
     records = log.topic("pings").records("earliest", follow=True, timeout="20 seconds")
     next(records)

@@ -11,7 +11,8 @@ from pathlib import Path
 from bench.payload import Payload
 from bench.peers import Unavailable
 from bench.table import Measured, Peer
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 
 
 @dataclass

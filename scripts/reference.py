@@ -65,13 +65,14 @@ BETWEEN_LAYERS = {
         "EmbeddedLog.wait",
         "EmbeddedLog.report",
         "EmbeddedLog.forget_flow",
+        "EmbeddedLog.sender",
     ),
     *("EmbeddedTopic.refresh", "EmbeddedTopic.known_state", "EmbeddedTopic.prepare", "EmbeddedTopic.bury"),
-    *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans"),
+    *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans", "EmbeddedTopic.ref"),
     *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running", "Rebuild.make"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),
-    *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Message.claim", "Aggregate.kind", "Aggregate.slots"),
+    *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Aggregate.kind", "Aggregate.slots"),
     *("Aggregate.algebra", "Aggregate.with_algebra"),
 }
 """Public for the modules above, not for programs."""

@@ -27,6 +27,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "windows",
         "aggregates",
         "sketches",
+        "storage",
         "bloom",
         "position",
         "failpoints",
@@ -72,6 +73,22 @@ def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Impo
             yield from statements(child, at_import)
 
 
+IMPLEMENTATIONS = {"headrace.log.embedded": {"headrace.log.open", "headrace.testing"}}
+"""Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def reaches_around(name: str, target: str) -> bool:
+    """Whether a module imports an implementation that it should use by its contract."""
+    return any(
+        within(target, package) and not any(within(name, each) for each in (package, *allowed))
+        for package, allowed in IMPLEMENTATIONS.items()
+    )
+
+
 def problems(sources: dict[str, str]) -> list[str]:
     """What is wrong with the imports of `sources` (module name -> text), one sentence each."""
     wrong = []
@@ -102,6 +119,8 @@ def problems(sources: dict[str, str]) -> list[str]:
                     continue
                 if target not in sources:
                     wrong.append(f"{where}: imports {target}, which does not exist")
+                elif reaches_around(name, target):
+                    wrong.append(f"{where}: imports {target}; only headrace.log.open opens a log's implementation")
                 elif RANK.get(layer(target), -1) > RANK[layer(name)]:
                     wrong.append(f"{where}: imports {target}, which is in a higher layer")
                 elif runs:
@@ -131,6 +150,8 @@ def test_imports_point_down() -> None:
         ("headrace.log.a", "def f(): import pyspark.sql", "imports pyspark"),
         ("headrace.log.a", "import headrace.nothing", "does not exist"),
         ("headrace.utils", "", "add 'utils' to its layer"),
+        ("headrace.cli", "def f(): from headrace.log.embedded import x", "only headrace.log.open opens"),
+        ("headrace.log.a", "if TYPE_CHECKING:\n import headrace.log.embedded", "only headrace.log.open opens"),
     ],
 )
 def test_each_rule_bites(module: str, text: str, problem: str) -> None:
@@ -140,6 +161,8 @@ def test_each_rule_bites(module: str, text: str, problem: str) -> None:
         "headrace.log": '"""."""\nfrom headrace import errors\nfrom headrace.log import a, b',
         "headrace.log.a": '"""."""\ndef f(): from headrace.log import b',
         "headrace.log.b": '"""."""\nfrom headrace.log.a import f',
+        "headrace.log.embedded": '"""."""',
+        "headrace.log.open": '"""."""\nfrom headrace.log import embedded',
         "headrace.flows": '"""."""\nfrom pyspark.sql import functions',
         "headrace.cli": '"""."""\nimport headrace as hr',
     }

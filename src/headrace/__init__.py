@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
     from headrace.flows.clocks import corrected_time as corrected_time
+    from headrace.log.capabilities import Message as Message
     from headrace.log.contract import META as META
     from headrace.log.contract import Appended as Appended
     from headrace.log.contract import Lag as Lag
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import QueueStats as QueueStats
     from headrace.log.contract import Record as Record
     from headrace.log.contract import Start as Start
-    from headrace.log.embedded.log import open_log as open_log
-    from headrace.log.embedded.queues import Message as Message
+    from headrace.log.open import open_log as open_log
     from headrace.position import Position as Position
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "open_log": "headrace.log.embedded.log",
+    "open_log": "headrace.log.open",
     "Position": "headrace.position",
     "Duration": "headrace.durations",
     "META": "headrace.log.contract",
@@ -73,7 +73,7 @@ _HOMES = {
     "Record": "headrace.log.contract",
     "Start": "headrace.log.contract",
     "QueueStats": "headrace.log.contract",
-    "Message": "headrace.log.embedded.queues",
+    "Message": "headrace.log.capabilities",
     "App": "headrace.app",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownView, nearest
 from headrace.flows.flow import Flow, Source, circle
-from headrace.log.embedded.log import EmbeddedLog
-from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.contract import Log, Topic
+from headrace.log.open import open_log
 from headrace.log.starting import check_start
 from headrace.names import check_name
 from headrace.places import directory, without_secrets
@@ -81,7 +81,7 @@ class App:
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
-        self._log: EmbeddedLog | None = None
+        self._log: Log | None = None
         self._running: Running | None = None
         self._lock = threading.RLock()
         self._closed = False
@@ -124,18 +124,18 @@ class App:
             return self._home
 
     @property
-    def log(self) -> EmbeddedLog:
+    def log(self) -> Log:
         """The log in the home; opened when first used."""
         with self._lock:
             if self._closed:
                 raise Closed(what=f"the app {self.name!r}")
             if self._log is None:
-                self._log = EmbeddedLog(self.home, clock_us=self._clock_us)
+                self._log = open_log(self.home, clock_us=self._clock_us)
             return self._log
 
     # -- what it is made of ------------------------------------------------------------------------
 
-    def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> EmbeddedTopic:
+    def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> Topic:
         """The topic of that name; made if there is none, unless `create=False`. One that is there must have the
         columns, key and event time asked for."""
         if "exist_ok" in settings:
@@ -149,7 +149,7 @@ class App:
 
     def stream(
         self,
-        source: EmbeddedTopic | View | str,
+        source: Topic | View | str,
         *,
         name: str | None = None,
         start: Start = "earliest",
@@ -165,7 +165,7 @@ class App:
         if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
             return self._changes_of(source if isinstance(source, str) else source.name, name, start, check_emit(emit))
         topic = self.log.topic(source) if isinstance(source, str) else source
-        if not isinstance(topic, EmbeddedTopic):
+        if not isinstance(topic, Topic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
@@ -219,7 +219,7 @@ class App:
             if self._running is not None:
                 self._running.replaced(flow)
 
-    def _add_to_topic(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
+    def _add_to_topic(self, flow: Flow, settings: Mapping[str, Any]) -> Topic:
         """The same of a flow into a topic; if it cannot have that, it is not one of ours."""
         self._add(flow)
         try:
@@ -344,7 +344,7 @@ class App:
             clock_us=clock_us or self._clock_us,
         )
         other._checked = self._checked
-        moved: dict[str, EmbeddedTopic] = {}
+        moved: dict[str, Topic] = {}
         for flow in self.flows.values():
             for topic in flow.topics:
                 moved.setdefault(topic.name, other.log.clone_topic(topic))
@@ -412,7 +412,7 @@ def _check_in_home(**given: object) -> None:
             raise InvalidArgument(argument, without_secrets(said), why)
 
 
-def _adopted(topic: EmbeddedTopic, schema: Any, settings: Mapping[str, Any]) -> EmbeddedTopic:
+def _adopted(topic: Topic, schema: Any, settings: Mapping[str, Any]) -> Topic:
     """The topic, if it is what was asked for: its columns may be more."""
     from headrace.schema import schema_from, type_ddl
 

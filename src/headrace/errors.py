@@ -4,6 +4,7 @@
     ├── InvalidArgument ─ InvalidName            what the caller passed makes no sense
     ├── InvalidSchema ─ IncompatibleSchema       a schema that cannot be read, or not adopted
     ├── RecordRejected ─ RecordTooLarge          a record the topic cannot hold
+    ├── Unsupported                              a capability that this log does not have
     ├── TopicExists · UnknownTopic · TopicReplaced
     ├── UnknownGroup · UnknownQueue
     ├── VersionConflict                          a conditional append whose condition does not hold
@@ -110,6 +111,7 @@ __all__ = [
     "UnknownQueue",
     "UnknownTopic",
     "UnknownView",
+    "Unsupported",
     "UnsupportedFilesystem",
     "UnsupportedFormat",
     "VersionConflict",
@@ -158,6 +160,17 @@ class InvalidArgument(HeadraceError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.argument}={self.value!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class Unsupported(HeadraceError):
+    """The log cannot do that. `handle` says which log or topic, `what` names the capability."""
+
+    handle: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.handle} has no {self.what}: this log cannot do that. A log in a directory can (hr.open_log)"
 
 
 @dataclass(eq=False, repr=False)

@@ -11,9 +11,10 @@ from typing import Final
 
 from headrace.errors import InvalidName
 
-__all__ = ["NAME_MAX", "check_name"]
+__all__ = ["NAME_MAX", "OWN_PREFIX", "check_name"]
 
 NAME_MAX: Final = 249
+OWN_PREFIX: Final = "__"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -30,6 +31,6 @@ def check_name(name: str, *, argument: str, system: bool = False) -> str:
         raise InvalidName(argument, name, f"has {bad!r}; letters A-Z a-z, digits, '.', '_' and '-' are allowed")
     if name in (".", ".."):
         raise InvalidName(argument, name, "would be a directory; choose another name")
-    if name.startswith("__") and not system:
+    if name.startswith(OWN_PREFIX) and not system:
         raise InvalidName(argument, name, "names that begin with '__' are reserved for headrace itself")
     return name

@@ -14,7 +14,7 @@ from headrace.bloom import Dedup
 from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import Flow, Source, Transform
-from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.contract import Topic
 from headrace.names import check_name
 from headrace.view import View
 from headrace.views.contract import ARRIVED, RECORD, Emit, Gaps, check_emit, feed_topic
@@ -261,7 +261,7 @@ class Stream(_Steps):
         """One result for all records."""
         return self.group_by().agg(*unnamed, **aggregates)
 
-    def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
+    def to_topic(self, name: str, **settings: Any) -> Topic:
         """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
         check_name(name, argument="name")
         stream = self._named(name, _Shape())
@@ -410,9 +410,7 @@ class Aggregated:
         self.grouped.stream.app._add(flow)
         return View(self.grouped.stream.app, name)
 
-    def to_topic(
-        self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any
-    ) -> EmbeddedTopic:
+    def to_topic(self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any) -> Topic:
         """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
         closed, and then corrections only, as '-' and '+'. `every`: as in `to_view`, so that a result changes at most so
         often."""

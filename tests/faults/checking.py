@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.log.contract import Verified
-from headrace.log.embedded import disk
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
+from headrace.storage import disk
 
 SCHEMA = "who string, n int, pad string"
 

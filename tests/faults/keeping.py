@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.log.contract import Erased, Maintained, Problem, Record
-from headrace.log.embedded import disk
 from headrace.log.embedded.index import BATCHES, FILES
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
+from headrace.storage import disk
 from tests.searching import files_with
 
 SCHEMA = "who string, n int, pad string, at timestamp"

@@ -93,7 +93,7 @@ def _import_what_is_used() -> None:
 
 
 def _use_a_log() -> None:
-    from headrace.log.embedded.log import open_log
+    from headrace.log.open import open_log
     from headrace.views.sqlite import SqliteViews
 
     with tempfile.TemporaryDirectory() as folder, open_log(folder) as log:

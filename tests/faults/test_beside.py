@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests.faults.checking import check_sound, opened
 from tests.faults.children import Child, Children, ack, hear
 

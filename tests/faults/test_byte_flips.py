@@ -25,7 +25,8 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.index import PRODUCERS, SEQUENCES, VERSIONS
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.children import Children, ack, hear
 
 MEMORY_BYTES = 1 << 30

@@ -22,7 +22,8 @@ from headrace.errors import HeadraceError, MemberFenced, VersionConflict
 from headrace.log.embedded import index as index_module
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.groups import EmbeddedMember, _beats
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened, together
 from tests.faults.children import Child, Children, ack
 

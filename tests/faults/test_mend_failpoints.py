@@ -11,7 +11,8 @@ import pytest
 
 from headrace import failpoints
 from headrace.errors import DiskFull
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.children import Children, ack
 
 AHEAD_NS = 3652 * 86_400 * 10**9

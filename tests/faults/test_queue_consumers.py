@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import LeaseExpired
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests.faults.checking import opened
 from tests.faults.children import Child, ChildEnded, Children, ack
 

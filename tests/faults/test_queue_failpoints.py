@@ -18,7 +18,8 @@ import pytest
 
 from headrace import failpoints
 from headrace.errors import LeaseExpired
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.checking import check_sound, opened
 from tests.faults.children import Children, ack
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests.faults import keeping, test_beside
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear

@@ -16,7 +16,8 @@ import pytest
 
 from headrace.errors import DamagedData, HeadraceError
 from headrace.log.embedded import recovery
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.keeping import row
 from tests.faults.test_byte_flips import flip_each, flips_of, read_job, run
 

@@ -16,7 +16,8 @@ import pytest
 
 from headrace.log.embedded import index as index_module
 from headrace.log.embedded import recovery
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults import keeping
 from tests.faults.checking import json_ranges, opened, together
 from tests.faults.children import Children, ack, hear

@@ -13,10 +13,12 @@ import pytest
 
 from headrace import failpoints
 from headrace.errors import DamagedData, SyncFailed
-from headrace.log.embedded import disk, erasing, recovery, swapping
+from headrace.log.embedded import erasing, recovery, swapping
 from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import FILES, Index
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
+from headrace.storage import disk
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear
 from tests.faults.disk import Disk, Shim, mark

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import MemberFenced
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests.faults import verifiable
 from tests.faults.checking import opened
 from tests.faults.children import Children, ack, hear

@@ -19,7 +19,8 @@ from typing import Any
 
 from headrace.errors import ForgottenSequence, MemberFenced, ProducerFenced
 from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.children import Child, ChildEnded, Children, ack
 
 EVENTS, SEEN, GROUP = "events", "seen", "checkers"

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 import headrace as hr
 from headrace.flows import staging
 from headrace.flows.source_options import WriteOptions
-from headrace.flows.staging import BATCH_SEQUENCES, BatchWriter, Staged, StreamWriter, append_once
+from headrace.flows.staging import BatchWriter, Staged, StreamWriter
 from headrace.log.embedded.log import EmbeddedLog
 
 COLUMNS = StructType().add("user", "string").add("n", "integer")
@@ -35,76 +35,15 @@ def numbers(log: EmbeddedLog) -> list[int]:
     return sorted(record.value["n"] for record in log.topic("clicks").records())
 
 
-def write(log: EmbeddedLog, batch: int, *values: int, writer: str = "w") -> None:
-    append_once(log, log.topic("clicks"), rows(*values), writer, batch)
-
-
-def test_a_batch_that_comes_again_is_in_the_log_once(log: EmbeddedLog) -> None:
-    write(log, 0, 1, 2)
-    write(log, 0, 1, 2)
-    write(log, 1, 3)
-    write(log, 0, 1, 2)  # an older one, from a driver that does not know it was replaced
-    write(log, 1, 3)
-    assert numbers(log) == [1, 2, 3]
-
-
-def test_writers_and_topics_do_not_know_of_each_other(log: EmbeddedLog) -> None:
-    log.create_topic("other", "user string, n int")
-    write(log, 0, 1)
-    write(log, 0, 2, writer="x")
-    append_once(log, log.topic("other"), rows(3), "w", 0)
-    assert numbers(log) == [1, 2]
-    assert [record.value["n"] for record in log.topic("other").records()] == [3]
-
-
-def test_batches_without_rows_leave_no_hole(log: EmbeddedLog) -> None:
-    write(log, 4, 1)  # the query wrote elsewhere before
-    write(log, 9, 2)  # five to eight had no rows
-    write(log, 10, 3)
-    write(log, 9, 2)
-    assert numbers(log) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("again", [(1,), (1, 2, 3), (1, 2, 3, 4, 5)])
-def test_a_batch_that_comes_again_with_other_rows_is_refused(
-    log: EmbeddedLog, again: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "PIECE_ROWS_MIN", 2)  # in pieces of two
-    write(log, 0, 1, 2, 3, 4)
-    with pytest.raises(hr.BatchDiffers, match="batch 0 of 'w' is in the log") as raised:
-        write(log, 0, *again)
-    assert (raised.value.batch, raised.value.rows) == (0, len(again))
-    write(log, 0, 1, 2, 3, 4)
-    assert numbers(log) == [1, 2, 3, 4]
-
-
-def test_pieces_are_one_transaction(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "PIECE_ROWS_MIN", 2)
-    bad = pa.table({"user": ["a"] * 5, "n": pa.array([1, 2, 3, 4, 2**40], pa.int64())})
-    with pytest.raises(hr.RecordRejected, match="column 'n'"):
-        append_once(log, log.topic("clicks"), bad, "w", 0)
-    assert numbers(log) == []
-    write(log, 0, 1, 2, 3, 4, 5)
-    assert numbers(log) == [1, 2, 3, 4, 5]
-
-
-def test_many_pieces_are_remembered(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "PIECE_ROWS_MIN", 1)
-    values = tuple(range(1000))
-    for batch in (0, 1):
-        write(log, batch, *values)
-    for batch in (0, 1):
-        write(log, batch, *values)
-    assert len(numbers(log)) == 2000
-
-
 def test_metadata_is_not_written_and_progress_may_be_carried(log: EmbeddedLog) -> None:
     source = log.create_topic("source", "user string, n int, at timestamp", event_time="at")
     for minute in range(3):
         source.append({"user": "a", "n": minute, "at": f"2026-01-01T09:0{minute}:00Z"})
-    columns = ["user", "n", *hr.META]
-    table = pa.Table.from_batches(source.batches(0, columns=columns))
-    append_once(log, log.topic("clicks"), table, None, None, carry_progress=True)
+    batches = list(source.batches(0, columns=["user", "n", *hr.META]))
+    writer = BatchWriter(
+        WriteOptions(log.home, "clicks", carry_progress=True), StructType([*COLUMNS]).add("_progress", "timestamp")
+    )
+    writer.commit([writer.write(iter(batches))])
     given = [record.progress for record in log.topic("clicks").records()]
     assert given == [record.progress for record in source.records()]
     assert given[0] is None and given[2].minute == 1
@@ -190,7 +129,3 @@ def test_columns_the_topic_has_not_are_refused_before_anything_runs(log: Embedde
         BatchWriter(WriteOptions(log.home, "click"), COLUMNS)
     with pytest.raises(hr.LogMissing):
         BatchWriter(WriteOptions(log.home / "no", "clicks"), COLUMNS)
-
-
-def test_batch_numbers_fit_for_longer_than_anybody_lives() -> None:
-    assert 2**63 // BATCH_SEQUENCES > 2_000_000_000

@@ -15,7 +15,8 @@ from headrace.durations import from_us
 from headrace.log.embedded import clock as clocks
 from headrace.log.embedded import mending
 from headrace.log.embedded.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.faults.checking import another_boot
 
 YEARS_AHEAD = timedelta(days=3652)

@@ -28,7 +28,8 @@ from headrace.log.embedded.frames import (
     plain_body,
 )
 from headrace.log.embedded.index import BATCHES, BatchRow
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 
 SCHEMA = "k string, n bigint"
 CODEC_NAMES = sorted(CODECS)

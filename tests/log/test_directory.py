@@ -30,7 +30,7 @@ from headrace.errors import (
 from headrace.log.embedded import committer
 from headrace.log.embedded import engine as engines
 from headrace.log.embedded.index import META, MetaRow
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests.stopping import stop_between_commits
 
 

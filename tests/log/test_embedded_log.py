@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.log.embedded import groups
 from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from headrace.testing import LogContract
 
 

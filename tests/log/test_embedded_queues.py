@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.log.embedded import queue_core
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from headrace.testing import QueueContract
 
 

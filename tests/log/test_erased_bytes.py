@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.log.embedded import erasing, swapping
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 from tests.searching import files_with
 
 

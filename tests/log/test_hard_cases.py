@@ -16,7 +16,8 @@ import pytest
 
 import headrace as hr
 from headrace.log.embedded.index import META, MetaRow
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.open import open_log
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.open import open_log
 
 BOUND = 8_000
 ROWS = 1_000

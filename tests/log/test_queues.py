@@ -25,8 +25,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.errors import DamagedData, LeaseExpired
 from headrace.log.embedded import burying, deliveries, queue_core, receiving, windows
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.open import open_log
 from tests.faults.checking import another_boot
 
 SCHEMA = "k string, n int"

@@ -55,7 +55,7 @@ from headrace.log.embedded import (
 from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.committer import is_small
 from headrace.log.embedded.index import BATCHES, PARTITIONS
-from headrace.log.embedded.log import open_log
+from headrace.log.open import open_log
 from tests import model
 from tests.conftest import SEED_FIXED
 from tests.model import Refused

@@ -19,8 +19,9 @@ import pytest
 import headrace as hr
 from headrace.log.embedded import compaction, erasing, reading, reclaiming, recovery, retention, sealing
 from headrace.log.embedded.index import BATCHES, BatchRow
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.swapping import Changed
+from headrace.log.open import open_log
 from headrace.testing.log_contract import Clock, eventually
 from tests.searching import files_with
 

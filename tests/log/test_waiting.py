@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.log.embedded.log import open_log
 from headrace.log.embedded.waiting import Wakes
+from headrace.log.open import open_log
 
 
 def test_a_commit_touches_its_topic(tmp_path: Path) -> None:

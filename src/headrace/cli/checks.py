@@ -18,8 +18,7 @@ from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Problem
-    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.contract import Log, LogUsage, Problem
 
 PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "position")
 
@@ -38,9 +37,11 @@ def verify(format_: str | None) -> None:
     Example:
       headrace verify
     """
+    from headrace.log.capabilities import Files, capability
+
     try:
         with opened() as log, busy(f"checking {log.home}"):
-            result = log.verify()
+            result = capability(log, Files).verify()
     except (IndexDamaged, DamagedData, LogMissing) as error:
         if error.path == str(home()):
             raise  # there is nothing to verify
@@ -168,7 +169,7 @@ def _inotify() -> Finding:
 
 
 def _home(path: Path) -> Iterator[Finding]:
-    from headrace.log.embedded import disk
+    from headrace.storage import disk
 
     present = path.is_dir()
     near = path.absolute()
@@ -210,13 +211,16 @@ def free_space(near: Path) -> Finding:
 
 
 def _log() -> Iterator[Finding]:
+    from headrace.log.capabilities import Files, capability
+
     try:
         with opened() as log:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {counted(len(topics), 'topic')}")
-            yield _upkeep(log)
+            usage = capability(log, Files).usage()
+            yield _upkeep(usage)
             yield _clock(log)
-            lost = _lost(log)
+            lost = usage.lost_records
             if lost:
                 do = "nothing: these topics have durability 'os'. headrace verify lists the ranges"
                 yield Finding("lost ranges", "warn", f"{lost} records were lost with the power", do)
@@ -231,9 +235,8 @@ def _log() -> Iterator[Finding]:
         yield Finding("log", "fail", str(error), "headrace verify says more, if it can be opened")
 
 
-def _upkeep(log: EmbeddedLog) -> Finding:
+def _upkeep(usage: LogUsage) -> Finding:
     """What `maintain` should be run for."""
-    usage = log.usage()
     if usage.wipe_due:
         return Finding("upkeep", "warn", "an erasure is not wiped everywhere yet", "headrace maintain")
     text = f"{usage.live_bytes} bytes in use, {usage.dead_bytes} dead"
@@ -242,9 +245,11 @@ def _upkeep(log: EmbeddedLog) -> Finding:
     return Finding("upkeep", "ok", text)
 
 
-def _clock(log: EmbeddedLog) -> Finding:
+def _clock(log: Log) -> Finding:
     """Whether the clock is believed, and what is ahead of it."""
-    found = log.clock()
+    from headrace.log.capabilities import Clock, capability
+
+    found = capability(log, Clock).clock()
     if found.verdict == "refused":
         text = (
             f"{found.clock:%Y-%m-%d %H:%M} UTC, {found.ahead.days} days more than can have passed since {found.newest}"
@@ -266,12 +271,3 @@ def _clock(log: EmbeddedLog) -> Finding:
         soon = found.newest - found.clock <= timedelta(hours=1)
         return Finding("clock", "warn", text, "set it, or wait" if soon else "set it, or headrace clock --mend")
     return Finding("clock", "ok", "synchronised" if found.synchronised else "believed")
-
-
-def _lost(log: EmbeddedLog) -> int:
-    """How many records the index knows to be lost: batches without a file that upkeep has not emptied."""
-    with log._engine.index.reading() as db:
-        (records,) = db.execute(
-            "SELECT coalesce(sum(next - base), 0) FROM batches WHERE file IS NULL AND flags = 0"
-        ).fetchone()
-    return int(records)

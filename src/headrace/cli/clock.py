@@ -12,8 +12,10 @@ from headrace.cli.options import confirm, format_option, home_option, opened, ye
 from headrace.cli.output import FOUND, busy, counted, note, print_one, print_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.log.capabilities import Clock
     from headrace.log.contract import ClockStanding
-    from headrace.log.embedded.log import EmbeddedLog
 
 MENDED = ("topic", "topic_id", "restamped", "dead_letters")
 
@@ -43,29 +45,32 @@ def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
     """
     if confirmed and mend:
         raise click.UsageError("--mend takes the clock as right: leave --confirm out.")
+    from headrace.log.capabilities import Clock, capability
+
     with opened() as log:
+        clock = capability(log, Clock)
         if mend:
-            _mend(log, yes, format_)
+            _mend(clock, log.home, yes, format_)
             return
         if confirmed:
-            confirm(f"take {log.clock().clock:%Y-%m-%d %H:%M} UTC as the right time", yes)
-            log.confirm_clock()
-        found = log.clock()
+            confirm(f"take {clock.clock().clock:%Y-%m-%d %H:%M} UTC as the right time", yes)
+            clock.confirm_clock()
+        found = clock.clock()
     print_one(_facts(found), format_)
     if found.verdict != "believed" or found.partitions:
         raise click.exceptions.Exit(FOUND)
 
 
-def _mend(log: EmbeddedLog, yes: bool, format_: str | None) -> None:
-    found = log.clock()
+def _mend(clock: Clock, home: Path, yes: bool, format_: str | None) -> None:
+    found = clock.clock()
     topics = sorted({each.topic for each in found.partitions})
     if not topics and (found.newest is None or found.newest <= found.clock):
         note("nothing is ahead of the clock")
         return
     what = ", ".join(topics) or "the newest arrival"
     confirm(f"take {found.clock:%Y-%m-%d %H:%M} UTC as the right time, and mend {what}", yes)
-    with busy(f"mending {log.home}"):
-        mended = log.mend()
+    with busy(f"mending {home}"):
+        mended = clock.mend()
     if mended:
         print_rows([asdict(each) for each in mended], MENDED, format_)
     note(f"{counted(len(mended), 'topic')} mended; make their views anew: headrace rebuild APP.py VIEW --switch")

@@ -34,9 +34,7 @@ from headrace.cli.output import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.contract import Offsets, Record
-    from headrace.log.embedded.groups import EmbeddedGroup, EmbeddedMember
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Group, Member, Offsets, Record, Topic
 
 Row = dict[str, Any]
 
@@ -137,7 +135,7 @@ def consume(
 
 
 def _all(
-    topic: EmbeddedTopic,
+    topic: Topic,
     printer: Printer,
     start: Any,
     partition: int | None,
@@ -157,7 +155,7 @@ def _all(
 
 
 def _following(
-    topic: EmbeddedTopic,
+    topic: Topic,
     printer: Printer,
     start: Any,
     partition: int | None,
@@ -180,8 +178,8 @@ def _following(
 
 
 def _in_group(
-    member: EmbeddedMember,
-    group: EmbeddedGroup,
+    member: Member,
+    group: Group,
     printer: Printer,
     *,
     follow: bool,
@@ -250,7 +248,7 @@ class Printer:
             printed += len(chunk)
         return printed
 
-    def scan(self, topic: EmbeddedTopic, partition: int, start: Any, stop: int) -> Iterator[tuple[int, int, int, Any]]:
+    def scan(self, topic: Topic, partition: int, start: Any, stop: int) -> Iterator[tuple[int, int, int, Any]]:
         """One partition's items with their place in the order of arrival, straight from Arrow."""
         import pyarrow as pa
 
@@ -264,7 +262,7 @@ class Printer:
             yield from zip(arrived, repeat(partition), offsets, items)
 
 
-def _checked(topic: EmbeddedTopic, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _checked(topic: Topic, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
     from headrace.errors import nearest
 
     known = topic.schema.names
@@ -274,7 +272,7 @@ def _checked(topic: EmbeddedTopic, columns: tuple[str, ...] | None) -> tuple[str
     return columns
 
 
-def _printer(topic: EmbeddedTopic, columns: tuple[str, ...] | None, meta: bool, kind: str) -> Printer:
+def _printer(topic: Topic, columns: tuple[str, ...] | None, meta: bool, kind: str) -> Printer:
     from headrace.log.contract import META
     from headrace.schema import EXTRA_COLUMN
 
@@ -314,7 +312,7 @@ def _json_printer(columns: tuple[str, ...], meta: bool, extra: bool) -> Printer:
     return Printer(columns, meta, extra, encode_row, json_lines_of, write)
 
 
-def _csv(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
+def _csv(_topic: Topic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
     csv_lines([], shown)
 
     def write(rows: Sequence[Row]) -> None:
@@ -323,7 +321,7 @@ def _csv(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], N
     return write
 
 
-def _table(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
+def _table(_topic: Topic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
     table = StreamedTable(shown)
 
     def write(rows: Sequence[Row]) -> None:
@@ -333,7 +331,7 @@ def _table(_topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]],
     return write
 
 
-def _arrow(topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
+def _arrow(topic: Topic, shown: list[str]) -> Callable[[Sequence[Row]], None]:
     from headrace.rows import to_batch
     from headrace.schema import EXTRA_COLUMN
 
@@ -347,7 +345,7 @@ def _arrow(topic: EmbeddedTopic, shown: list[str]) -> Callable[[Sequence[Row]], 
     return write
 
 
-def _arrow_schema(topic: EmbeddedTopic, shown: Sequence[str]) -> pa.Schema:
+def _arrow_schema(topic: Topic, shown: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
     from headrace.schema import EXTRA_COLUMN, TIMESTAMP
@@ -373,7 +371,7 @@ def _arrow_sender(schema: pa.Schema) -> Callable[[pa.RecordBatch], None]:
 
 
 def _arrow_scan(
-    topic: EmbeddedTopic,
+    topic: Topic,
     columns: tuple[str, ...] | None,
     meta: bool,
     start: Any,

@@ -18,8 +18,7 @@ from headrace.cli.options import (
 from headrace.cli.output import note, print_one, print_rows, say
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.dead_letters import DeadLetter
-    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.contract import DeadLetter, Log
 
 LISTED = ("id", "died_at", "reason", "topic", "source", "error", "value")
 _topic = click.option("--topic", metavar="T", shell_complete=complete_topic, help="Only those meant for this topic.")
@@ -166,7 +165,7 @@ def _check(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
         raise click.UsageError("--topic goes with --all.")
 
 
-def _chosen(log: EmbeddedLog, ids: tuple[int, ...], topic: str | None) -> list[DeadLetter]:
+def _chosen(log: Log, ids: tuple[int, ...], topic: str | None) -> list[DeadLetter]:
     """The letters of these ids, in that order; without ids all (of a topic)."""
     if not ids:
         return [letter for letter in log.dead_letters() if topic is None or letter.origin.topic == topic]

@@ -19,12 +19,10 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import about, chosen, counted, note, print_one, print_rows, say
-from headrace.log.standing import group_facts, lag_seconds
+from headrace.log.standing import group_facts, lag_seconds, risks_of
 
 if TYPE_CHECKING:
-    from headrace.log.contract import AtRisk
-    from headrace.log.embedded.groups import EmbeddedGroup
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import AtRisk, Group, Topic
 
 EMPTY = "No groups yet. Join one: headrace consume TOPIC --group NAME"
 LISTED = ("group", "topic", "members", "lag_records", "lag_seconds")
@@ -43,7 +41,7 @@ def groups() -> None:
     """
 
 
-def group_row(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str, Any]:
+def group_row(topic: Topic, group: Group, kind: str) -> dict[str, Any]:
     """A group in one line, as this format has it."""
     row = group_facts(topic, group)
     if kind == "table":
@@ -86,7 +84,7 @@ def list_(topic: str | None, format_: str | None) -> None:
         kind = chosen(format_)
         rows = [group_row(found, group, kind) for found in topics for group in found.groups()]
         for found in topics:
-            warn(found.at_risk())
+            warn(risks_of(found))
     if not rows:
         note(EMPTY)
         return
@@ -137,7 +135,7 @@ def show(group: str, topic: str, format_: str | None) -> None:
             ],
         }
         mine = ("flow", handle.flow) if handle.flow else ("group", group)
-        warn([risk for risk in found.at_risk() if (risk.kind, risk.consumer) == mine])
+        warn([risk for risk in risks_of(found) if (risk.kind, risk.consumer) == mine])
     print_one(shown, format_)
 
 

@@ -18,8 +18,7 @@ from headrace.places import directory
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Topic
     from headrace.views.reading import Views
 
 HOME = "headrace.home"
@@ -65,9 +64,9 @@ def home() -> Path:
     return directory(chosen or os.environ.get("HEADRACE_HOME") or ".headrace").absolute()
 
 
-def opened(*, create: bool = False) -> EmbeddedLog:
+def opened(*, create: bool = False) -> Log:
     """The log in home. Only commands that write what was not there before create it."""
-    from headrace.log.embedded.log import open_log
+    from headrace.log.open import open_log
 
     _collect_again()
     return open_log(home(), create=create)
@@ -90,7 +89,7 @@ def _collect_again() -> None:
         gc.enable()
 
 
-def opened_if_any() -> EmbeddedLog | None:
+def opened_if_any() -> Log | None:
     """The log in home; None if there is none yet."""
     try:
         return opened()
@@ -128,7 +127,7 @@ def start_of(text: str) -> Any:
         raise click.BadParameter(f"{text!r}: {error.why}", param_hint="--start") from None
 
 
-def key_of(topic: EmbeddedTopic, texts: Sequence[str], *, hint: str) -> Any:
+def key_of(topic: Topic, texts: Sequence[str], *, hint: str) -> Any:
     """A key as it is typed, by the types of its columns. Of several columns: a text for each, or one for all, as A,B or
     as a JSON array, which takes commas and null."""
     from headrace.rows.texts import field_value
@@ -162,7 +161,7 @@ def _json_array(text: str, hint: str) -> list[Any]:
 # -- completion ----------------------------------------------------------------------------------------
 
 
-def _names(ctx: click.Context, find: Callable[[EmbeddedLog], list[str]], incomplete: str) -> list[CompletionItem]:
+def _names(ctx: click.Context, find: Callable[[Log], list[str]], incomplete: str) -> list[CompletionItem]:
     """Names out of the log; silence when there is none, or when it cannot be read."""
     from click.shell_completion import CompletionItem
 
@@ -184,9 +183,9 @@ def complete_topic(ctx: click.Context, _parameter: click.Parameter, incomplete: 
 def complete_group(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The groups of the topic that was typed already, else those of all."""
 
-    def find(log: EmbeddedLog) -> list[str]:
+    def find(log: Log) -> list[str]:
         named: str | None = ctx.params.get("topic")
-        topics: list[EmbeddedTopic] = [log.topic(named)] if named else log.topics()
+        topics: Sequence[Topic] = [log.topic(named)] if named else log.topics()
         return sorted({group.name for topic in topics for group in topic.groups()})
 
     return _names(ctx, find, incomplete)
@@ -195,8 +194,10 @@ def complete_group(ctx: click.Context, _parameter: click.Parameter, incomplete: 
 def complete_queue(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The queues of the topic that was typed already."""
 
-    def find(log: EmbeddedLog) -> list[str]:
-        return [queue.name for queue in log.topic(ctx.params["topic"]).queues()] if ctx.params.get("topic") else []
+    def find(log: Log) -> list[str]:
+        from headrace.log.standing import queues_of
+
+        return [queue.name for queue in queues_of(log.topic(ctx.params["topic"]))] if ctx.params.get("topic") else []
 
     return _names(ctx, find, incomplete)
 

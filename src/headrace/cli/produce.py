@@ -14,8 +14,7 @@ from headrace.cli.output import Progress, counted, harmless, note
 
 if TYPE_CHECKING:
     from headrace.cli.inputs import Bad, Batch, Head, Source
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Topic
 
 BAD_SHOWN = 10
 INFER_ROWS_FILE = 100_000
@@ -93,7 +92,7 @@ def produce(
         raise click.exceptions.Exit(1)
 
 
-def _found(name: str) -> tuple[EmbeddedLog, EmbeddedTopic, None]:
+def _found(name: str) -> tuple[Log, Topic, None]:
     log = opened()
     try:
         return log, log.topic(name), None
@@ -102,7 +101,7 @@ def _found(name: str) -> tuple[EmbeddedLog, EmbeddedTopic, None]:
         raise
 
 
-def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[EmbeddedLog, EmbeddedTopic, Head | None]:
+def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Log, Topic, Head | None]:
     """The topic, created if it is not there from what the input holds; nothing is created from what holds nothing."""
     from headrace.errors import InvalidArgument
     from headrace.schema import to_ddl
@@ -130,7 +129,7 @@ def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Embedded
 class Work:
     """What was appended so far, and what was not."""
 
-    def __init__(self, topic: EmbeddedTopic, dead_letters: bool) -> None:
+    def __init__(self, topic: Topic, dead_letters: bool) -> None:
         self._topic, self._dead_letters = topic, dead_letters
         self.appended: dict[int, int] = {}
         self.quarantined = 0
@@ -188,14 +187,14 @@ class Work:
             note(f"{counted(self.bad, 'bad line')} left out{more}; --dead-letters would keep them")
 
 
-def _good(topic: EmbeddedTopic, batch: Batch, start: int, stop: int, bad: list[Bad]) -> Iterator[tuple[int, int]]:
+def _good(topic: Topic, batch: Batch, start: int, stop: int, bad: list[Bad]) -> Iterator[tuple[int, int]]:
     """The stretches of a batch that can be appended, found by halving; the rest goes to `bad`."""
     from headrace.cli.inputs import Bad
     from headrace.errors import RecordRejected
 
     rows = batch.rows[start:stop] if isinstance(batch.rows, list) else batch.rows.slice(start, stop - start)
     try:
-        topic.prepare(rows)
+        topic.check(rows)
     except RecordRejected as error:
         if stop - start > 1:
             middle = (start + stop) // 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from headrace.cli.options import (
@@ -17,7 +19,11 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import counted, note, print_one, print_rows
-from headrace.log.standing import queue_facts
+from headrace.log.standing import queue_facts, queues_of
+
+if TYPE_CHECKING:
+    from headrace.log.capabilities import Queue
+    from headrace.log.contract import Log
 
 EMPTY = "No queues yet. Make one: headrace work MODULE:FUNCTION TOPIC QUEUE"
 LISTED = ("queue", "topic", "order", "ready", "in_flight", "waiting", "due", "dead_open", "oldest_seconds")
@@ -54,7 +60,7 @@ def list_(topic: str | None, format_: str | None) -> None:
         return
     with log:
         topics = log.topics() if topic is None else [log.topic(topic)]
-        rows = [queue_facts(found.name, each) for found in topics for each in found.queues()]
+        rows = [queue_facts(found.name, each) for found in topics for each in queues_of(found)]
     if not rows:
         note(EMPTY)
         return
@@ -74,7 +80,7 @@ def stats(topic: str, queue: str, format_: str | None) -> None:
       headrace queue stats orders mailer
     """
     with opened() as log:
-        shown = queue_facts(topic, log.topic(topic).queue(queue, create=False))
+        shown = queue_facts(topic, _queue(log, topic, queue))
     print_one(shown, format_)
 
 
@@ -99,7 +105,7 @@ def peek(topic: str, queue: str, max_: int, format_: str | None) -> None:
                 "arrived_at": record.arrived_at,
                 "value": record.value,
             }
-            for record in log.topic(topic).queue(queue, create=False).peek(max_)
+            for record in _queue(log, topic, queue).peek(max_)
         ]
     if rows:
         print_rows(rows, list(rows[0]), format_)
@@ -119,7 +125,7 @@ def redrive(topic: str, queue: str) -> None:
       headrace queue redrive orders mailer
     """
     with opened() as log:
-        found = log.topic(topic).queue(queue, create=False)
+        found = _queue(log, topic, queue)
         done, left = found.redrive(), found.stats().dead_open
     note(f"{counted(done, 'message')} back in queue {queue} of {topic}")
     if left:
@@ -143,7 +149,7 @@ def rewind(topic: str, queue: str, start: str, format_: str | None) -> None:
     """
     begin = start_of(start)
     with opened() as log:
-        offsets = log.topic(topic).queue(queue, create=False).rewind(begin)
+        offsets = _queue(log, topic, queue).rewind(begin)
     print_rows(
         [{"partition": number, "next": offset} for number, offset in sorted(offsets.items())],
         ("partition", "next"),
@@ -165,7 +171,13 @@ def delete(topic: str, queue: str, yes: bool) -> None:
       headrace queue delete orders mailer --yes
     """
     with opened() as log:
-        found = log.topic(topic).queue(queue, create=False)
+        found = _queue(log, topic, queue)
         confirm(f"forget queue {queue} of {topic}", yes)
         found.delete()
     note(f"queue {queue} of {topic} is forgotten")
+
+
+def _queue(log: Log, topic: str, queue: str) -> Queue:
+    from headrace.log.capabilities import Queues, capability
+
+    return capability(log.topic(topic), Queues).queue(queue, create=False)

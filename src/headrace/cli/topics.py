@@ -23,9 +23,7 @@ from headrace.cli.output import chosen, note, print_one, print_rows
 from headrace.log.standing import duration, topic_facts
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.groups import EmbeddedGroup
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Group, Log, Topic
 
 EMPTY = 'No topics yet. Create one: headrace topics create clicks "user string, at timestamp"'
 NONE = "none"
@@ -230,10 +228,12 @@ def show(topic: str, format_: str | None) -> None:
         print_one(_shown(log, log.topic(topic), chosen(format_)), format_)
 
 
-def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
-    found, usage, home = topic.describe(), topic.usage(), log.usage()
+def _shown(log: Log, topic: Topic, kind: str) -> dict[str, Any]:
+    from headrace.log.capabilities import Clock, Files, Usage, capability
+
+    found, usage, home = topic.describe(), capability(topic, Usage).usage(), capability(log, Files).usage()
     settings, offsets = found.settings, topic.offsets()
-    ahead = {each.partition for each in log.clock().partitions if each.topic == topic.name}
+    ahead = {each.partition for each in capability(log, Clock).clock().partitions if each.topic == topic.name}
     return {
         **topic_facts(found),
         "topic_id": found.topic_id,
@@ -272,7 +272,7 @@ def _shown(log: EmbeddedLog, topic: EmbeddedTopic, kind: str) -> dict[str, Any]:
     }
 
 
-def _group(topic: EmbeddedTopic, group: EmbeddedGroup, kind: str) -> dict[str, Any]:
+def _group(topic: Topic, group: Group, kind: str) -> dict[str, Any]:
     from headrace.cli.groups import group_row
 
     row = group_row(topic, group, kind)

@@ -37,8 +37,10 @@ def maintain(format_: str | None) -> None:
     Example:
       headrace maintain
     """
+    from headrace.log.capabilities import Files, capability
+
     with opened() as log, busy(f"maintaining {log.home}"):
-        done = log.maintain()
+        done = capability(log, Files).maintain()
     facts = asdict(done)
     for risk in facts["at_risk"]:
         risk["time_to_loss_seconds"] = round(risk.pop("time_to_loss").total_seconds(), 3)
@@ -79,12 +81,14 @@ def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> N
     Example:
       headrace erase clicks ann --yes
     """
+    from headrace.log.capabilities import Erasure, capability
+
     with opened() as log:
         found = log.topic(writable(topic))
         wanted = key_of(found, key, hint="KEY")
         confirm(f"erase all records of key {wanted!r} from {topic}", yes)
         with busy(f"erasing from {log.home}"):
-            done = found.erase(wanted)
+            done = capability(found, Erasure).erase(wanted)
     print_one(asdict(done), format_)
     if done.incomplete:
         say(_unfinished(done.incomplete))

@@ -196,7 +196,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
       headrace views drop views_per_minute --yes
     """
     from headrace.errors import UnknownTopic, ViewInUse
-    from headrace.log.embedded.reserve import to_free_space
+    from headrace.storage.reserve import to_free_space
     from headrace.views.sqlite import SqliteViews
     from headrace.views.versions import beside
 

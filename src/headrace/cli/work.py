@@ -26,7 +26,7 @@ from headrace.cli.output import Progress, counted, harmless, note, say
 from headrace.errors import HeadraceError, LeaseExpired, nearest
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.queues import EmbeddedQueue, Message
+    from headrace.log.capabilities import Message, Queue
 
 WAIT = "1 hour"
 WAIT_TO_BE_EMPTY = "1 second"
@@ -105,6 +105,8 @@ def work(
     Example:
       headrace work shop.mail:send orders mailer --concurrency 8
     """  # fmt: skip
+    from headrace.log.capabilities import Queues, capability
+
     run = loaded(function)
     begin = start_of(start)
     if retry_after is not None:
@@ -112,7 +114,7 @@ def work(
 
         duration_us(retry_after, argument="retry-after", positive=False)
     with opened() as log:
-        found = log.topic(topic).queue(
+        found = capability(log.topic(topic), Queues).queue(
             queue,
             visibility=visibility,
             max_deliveries=max_deliveries,
@@ -186,7 +188,7 @@ class Worker:
 
     def __init__(
         self,
-        queue: EmbeddedQueue,
+        queue: Queue,
         function: Callable[[Message], Any],
         concurrency: int,
         batch: int | None,

@@ -17,7 +17,7 @@ from headrace.demo.traffic import Traffic
 from headrace.errors import ServeMissing
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Topic
     from headrace.views.reading import Views
 
 SPEED = 20
@@ -31,8 +31,8 @@ STRAGGLER_LATE_S = 100
 
 def go_on(
     teller: Teller,
-    visits: EmbeddedTopic,
-    messages: EmbeddedTopic,
+    visits: Topic,
+    messages: Topic,
     views: Views,
     traffic: Traffic,
     begin_s: float,
@@ -65,9 +65,7 @@ def page(teller: Teller, home: Path) -> Iterator[None]:
         yield
 
 
-def _more(
-    visits: EmbeddedTopic, messages: EmbeddedTopic, traffic: Traffic, begin_s: float
-) -> AbstractContextManager[None]:
+def _more(visits: Topic, messages: Topic, traffic: Traffic, begin_s: float) -> AbstractContextManager[None]:
     """Visitors keep coming, now and then a straggler among them."""
     times = itertools.count(1)
 

@@ -31,7 +31,7 @@ from headrace.views.reading import open_views
 from headrace.windows.sessions import Session
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Topic
     from headrace.position import Position
     from headrace.views.contract import Place
 
@@ -380,7 +380,7 @@ class Story:
         return every(HEALTH_SECONDS, lambda: self._visits.append([health(city) for city in cities]))
 
 
-def _records(topic: EmbeddedTopic, places: Mapping[int, Place] | None) -> Iterator[Iterator[Row]]:
+def _records(topic: Topic, places: Mapping[int, Place] | None) -> Iterator[Iterator[Row]]:
     """Of each partition; with places, those before them."""
     return (
         (

@@ -23,9 +23,7 @@ from headrace.views.sqlite import SqliteViews
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
-    from headrace.log.contract import Offsets
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Offsets, Topic
 
 SHOWN = 100
 """So many differences of a view are told, the rest counted."""
@@ -83,7 +81,7 @@ class Audited:
         return self.found == 0
 
 
-def audit(flows: list[FlowQuery], log: EmbeddedLog) -> Audited:
+def audit(flows: list[FlowQuery], log: Log) -> Audited:
     """Recomputes every view that has been run; FlowChanged if by another flow, for then nothing could be compared."""
     out = Audited()
     real = open_views(log.home)
@@ -143,7 +141,7 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
     return out
 
 
-def _has_holes(topic: EmbeddedTopic, partition: int, start: int, stop: int) -> bool:
+def _has_holes(topic: Topic, partition: int, start: int, stop: int) -> bool:
     """Whether some of the offsets have no record any more."""
     while start < stop:
         spans = topic.spans(partition, start)
@@ -158,7 +156,7 @@ def _has_holes(topic: EmbeddedTopic, partition: int, start: int, stop: int) -> b
     return False
 
 
-def _none_of_them_after(topic: EmbeddedTopic, partition: int, end: Offsets) -> datetime | None:
+def _none_of_them_after(topic: Topic, partition: int, end: Offsets) -> datetime | None:
     """A time that no deleted record's is after: they arrived before what is left, and a record that is further ahead of
     its arrival than `max_ahead` is not in the topic."""
     arrived = end.arrived_at

@@ -19,7 +19,7 @@ from pyspark.util import PythonEvalType
 
 from headrace.flows import arrow_partials, ranges  # noqa: F401
 from headrace.flows.session import LOCATE
-from headrace.log.embedded import append, deliveries, log, reading, retention  # noqa: F401
+from headrace.log.open import import_readers
 
 
 def forget_archives() -> None:
@@ -82,5 +82,6 @@ def _first_bad(function: Callable[..., Any], given: tuple[Any, ...], named: dict
 if __name__ == "__main__":
     worker.read_single_udf = locating(worker.read_single_udf)
     forget_archives()
+    import_readers()
     gc.freeze()  # a worker collects garbage after each task, and looked at all that was imported: 40 ms each time
     manager()

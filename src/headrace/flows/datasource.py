@@ -34,9 +34,8 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange, TopicReplaced, nearest
 from headrace.flows.source_options import ReadOptions, offsets_by_partition, read_options, write_options
 from headrace.flows.spans import Span, admitted, backlog, spans
-from headrace.log.contract import META
-from headrace.log.embedded.log import EmbeddedLog, open_log
-from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.contract import META, Log, Topic
+from headrace.log.open import open_log
 from headrace.schema import EXTRA_COLUMN, TIMESTAMP, type_ddl
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def _refuse_overwriting(overwrite: bool, instead: str) -> None:
 # -- the columns -------------------------------------------------------------------------------------
 
 
-def _columns(topic: EmbeddedTopic) -> dict[str, pa.Field]:
+def _columns(topic: Topic) -> dict[str, pa.Field]:
     """What can be read of a topic, by name: its columns, what it kept beside them, and the metadata."""
     import pyarrow as pa
 
@@ -116,7 +115,7 @@ def _known(name: str, columns: Mapping[str, pa.Field]) -> str:
     return name
 
 
-def _check_types(schema: StructType, topic: EmbeddedTopic) -> None:
+def _check_types(schema: StructType, topic: Topic) -> None:
     """A schema the user gave may leave columns out; it does not convert them."""
     columns = _columns(topic)
     for field in to_arrow_schema(schema, timezone="UTC"):
@@ -131,14 +130,14 @@ def _check_types(schema: StructType, topic: EmbeddedTopic) -> None:
 # -- where reading begins and ends -------------------------------------------------------------------
 
 
-def _opened(log: EmbeddedLog, name: str, topic_id: str | None = None) -> EmbeddedTopic:
+def _opened(log: Log, name: str, topic_id: str | None = None) -> Topic:
     topic = log.topic(name)
     if topic_id is not None and topic.topic_id != topic_id:
         raise TopicReplaced(topic=name, topic_id=topic_id)
     return topic
 
 
-def _ends(topic: EmbeddedTopic, options: ReadOptions) -> dict[int, tuple[int, int]]:
+def _ends(topic: Topic, options: ReadOptions) -> dict[int, tuple[int, int]]:
     """(earliest, next) of the partitions that are read."""
     ends = {partition: (offsets.earliest, offsets.next) for partition, offsets in topic.offsets().items()}
     if options.partitions is None:
@@ -148,7 +147,7 @@ def _ends(topic: EmbeddedTopic, options: ReadOptions) -> dict[int, tuple[int, in
     return {partition: ends[partition] for partition in sorted(options.partitions)}
 
 
-def _place(topic: EmbeddedTopic, options: ReadOptions, option: str, text: str) -> dict[int, int]:
+def _place(topic: Topic, options: ReadOptions, option: str, text: str) -> dict[int, int]:
     """The offsets that `start` or `stop` mean. Partitions that offsets by partition leave out are read whole."""
     ends = _ends(topic, options)
     side = 0 if text == "earliest" else 1
@@ -239,10 +238,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._log: EmbeddedLog | None = None
+        self._log: Log | None = None
         self._target: dict[int, int] | None = None  # where a run with availableNow ends
 
-    def _topic(self, topic_id: str | None = None) -> EmbeddedTopic:
+    def _topic(self, topic_id: str | None = None) -> Topic:
         if self._log is None:
             self._log = open_log(self._options.home, create=False)
         return _opened(self._log, self._options.topic, topic_id)
@@ -303,7 +302,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log = None
 
 
-def _offset(topic: EmbeddedTopic, nexts: Mapping[int, int]) -> dict[str, Any]:
+def _offset(topic: Topic, nexts: Mapping[int, int]) -> dict[str, Any]:
     return {"topic_id": topic.topic_id, "next": {str(partition): nexts[partition] for partition in sorted(nexts)}}
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
-    from headrace.log.contract import Start
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Start, Topic
 
 Transform = Callable[[Any], Any]
 """DataFrame -> DataFrame, row by row."""
@@ -31,7 +30,7 @@ def through(transforms: Iterable[Transform], df: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    topic: EmbeddedTopic
+    topic: Topic
     start: Start = "earliest"
     transforms: tuple[Transform, ...] = ()
     changes: bool = False
@@ -118,7 +117,7 @@ class Flow:
         return self.own_progress or self.dedup is not None
 
     @property
-    def topics(self) -> list[EmbeddedTopic]:
+    def topics(self) -> list[Topic]:
         return list({source.topic.name: source.topic for source in self.sources}.values())
 
     @property

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 FOLDER = "spark"
 OURS = re.compile(r"\d+-\w{8}")

@@ -32,8 +32,7 @@ from headrace.flows.relay import Relay
 from headrace.flows.repeats import Repeats
 from headrace.flows.shaping import Shaping
 from headrace.jsonrows import encode_row
-from headrace.log.contract import META, Offsets
-from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.log.contract import DEAD_LETTERS, META, Offsets
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
 from headrace.views.contract import (
@@ -53,8 +52,7 @@ from headrace.views.contract import (
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Topic
 
 Clock = Callable[[], int]
 ROWS_MAX, RECORDS_MAX = 4_000_000, 1_000_000
@@ -115,7 +113,7 @@ class FlowLoop:
         self,
         query: FlowQuery,
         *,
-        log: EmbeddedLog,
+        log: Log,
         store: ViewStore,
         batch_rows: int | None = None,
         until: FlowState | None = None,
@@ -165,7 +163,7 @@ class FlowLoop:
         self._relay.run()
         self.note_relayed()
 
-    def _refuse_diverged(self, topic: EmbeddedTopic, places: Mapping[int, Place]) -> None:
+    def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
         """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
         since. Upkeep keeps when a record arrived; of one that it took away nothing can be said."""
         ends = topic.offsets()
@@ -189,7 +187,7 @@ class FlowLoop:
         self._places = {topic: dict(places) for topic, places in out.items()}
         return out
 
-    def _place(self, topic: EmbeddedTopic, partition: int, offset: int, end: Offsets) -> Place:
+    def _place(self, topic: Topic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
         place = Place(offset, None)
         if not self.flow.own_progress and not self.flow.marked:
@@ -339,7 +337,7 @@ class FlowLoop:
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
         return replace(made, outgoing=[*made.outgoing, *outgoing], buried=[*culprits])
 
-    def _letters(self, topic: EmbeddedTopic, culprits: Culprits) -> list[dict[str, Any]]:
+    def _letters(self, topic: Topic, culprits: Culprits) -> list[dict[str, Any]]:
         out = []
         for (name, partition, offset), error in culprits.items():
             if name != topic.name:
@@ -554,7 +552,7 @@ class FlowLoop:
         found = [each for topic in self.flow.topics for each in self._reaches(topic, places[topic.name], ends)]
         return horizon.reach(found)
 
-    def _reaches(self, topic: EmbeddedTopic, places: Mapping[int, Place], ends: Ends) -> Sequence[horizon.Partition]:
+    def _reaches(self, topic: Topic, places: Mapping[int, Place], ends: Ends) -> Sequence[horizon.Partition]:
         """A partition that slept for longer than `forget`, until the last record came to the topic, wakes with the
         topic's floor; not in a time that the log does not know."""
         known = ends[topic.name]
@@ -602,7 +600,7 @@ class _Reporting:
     minds the flow and lag is seen: not with every batch, and without a sync, for what is not told only keeps records
     for longer. At once where producers may be waiting for room."""
 
-    def __init__(self, log: EmbeddedLog, flow: Flow) -> None:
+    def __init__(self, log: Log, flow: Flow) -> None:
         self._log, self._flow = log, flow
         self._told: dict[str, dict[int, int]] = {}
         self._told_at = -REPORT_SECONDS

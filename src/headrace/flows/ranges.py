@@ -7,8 +7,10 @@ partitions."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import heapq
+import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -35,9 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.log.contract import Offsets, Span, Start
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Offsets, Span, Start, Topic, TopicRef
 
 PLANNED_WHOLE_ROWS = 5_000
 """Up to so many records are read without asking which of them are older."""
@@ -67,7 +67,7 @@ class Range:
 CHANGE_DDL = ", ".join(map(" ".join, zip(CHANGE, ("string", "timestamp", "bigint", "timestamp"), strict=True)))
 
 
-def spark_schema(topic: EmbeddedTopic) -> StructType:
+def spark_schema(topic: Topic) -> StructType:
     """The topic's columns and the metadata, as Spark has them. Where the records are changes, what says so is called as
     in the changes of a view."""
     change = f", {CHANGE_DDL}" if topic.settings.changes else ""
@@ -76,7 +76,7 @@ def spark_schema(topic: EmbeddedTopic) -> StructType:
     return StructType([StructField(field.name, field.dataType, True) for field in schema if field.name != hidden])
 
 
-def columns_of(topic: EmbeddedTopic) -> pa.Schema:
+def columns_of(topic: Topic) -> pa.Schema:
     """The topic's columns, without the metadata, as flows read them."""
     if not topic.settings.changes:
         return topic.schema
@@ -93,7 +93,7 @@ def struct(ddl: str) -> StructType:
 # -- planning ----------------------------------------------------------------------------------------
 
 
-def begin(topic: EmbeddedTopic, start: Start) -> dict[int, int]:
+def begin(topic: Topic, start: Start) -> dict[int, int]:
     """The offsets a new flow begins at."""
     ends = topic.offsets()
     if start == "earliest":
@@ -112,7 +112,7 @@ def begin(topic: EmbeddedTopic, start: Start) -> dict[int, int]:
 class Behind:
     """A topic, where a flow is in it, and where it ends."""
 
-    topic: EmbeddedTopic
+    topic: Topic
     places: Mapping[int, int]
     ends: Mapping[int, Offsets]
 
@@ -165,7 +165,7 @@ def _oldest(
     return taken
 
 
-def _ordered(topic: EmbeddedTopic, partition: int, start: int) -> Iterator[tuple[int, tuple[str, int], Span]]:
+def _ordered(topic: Topic, partition: int, start: int) -> Iterator[tuple[int, tuple[str, int], Span]]:
     """The partition's spans with the largest event time so far: offsets are read in order, whatever their times."""
     so_far = UNSET
     for span in topic.spans(partition, start, SPANS):
@@ -186,7 +186,7 @@ def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> li
     return out
 
 
-def place_at(topic: EmbeddedTopic, partition: int, offset: int, end: Offsets, *, by_arrival: bool = False) -> Place:
+def place_at(topic: Topic, partition: int, offset: int, end: Offsets, *, by_arrival: bool = False) -> Place:
     """The place behind a range: at the end the log says how far it has come, before it the next record does. By
     arrival it has come to where the next record arrived: none that follows can have arrived before."""
     if offset < end.next:
@@ -217,7 +217,7 @@ class Columns:
     """A topic's columns, metadata included, and which of them Spark reads: the others come as nulls. With `then`, not
     the records come but what it makes of them."""
 
-    topic: EmbeddedTopic
+    topic: Topic
     known: pa.Schema
     """The topic's columns when the flow was compiled: they may have become more, or wider, since."""
     schema: StructType
@@ -280,7 +280,7 @@ def _rows(task: Task) -> int:
 
 def read(spark: SparkSession, columns: Columns, tasks: Sequence[Task]) -> DataFrame:
     """The ranges, read by the workers, a partition for each task. For a plan that serves one batch."""
-    reader, told = _reader(columns), [_where(columns.topic), [[astuple(each) for each in task] for task in tasks]]
+    reader, told = _reader(columns), _assignment(columns.topic, tasks)
     return _frame(spark, columns, max(1, len(tasks)), lambda number: reader(*_assigned_to(number, told)))
 
 
@@ -305,10 +305,7 @@ def assigned(
     spark: SparkSession, tasks: Mapping[str, Sequence[Task]], columns: Mapping[str, Columns]
 ) -> Iterator[None]:
     """Jobs that this thread runs inside the block read these ranges."""
-    told = {
-        name: [_where(each.topic), [[astuple(one) for one in task] for task in tasks.get(name, ())]]
-        for name, each in columns.items()
-    }
+    told = {name: _assignment(each.topic, tasks.get(name, ())) for name, each in columns.items()}
     context = spark.sparkContext
     context.setLocalProperty(ASSIGNED, orjson.dumps(told).decode())
     try:
@@ -317,9 +314,15 @@ def assigned(
         context.setLocalProperty(ASSIGNED, None)  # type: ignore[arg-type]
 
 
-def _assigned_to(number: int, told: Sequence[Any]) -> tuple[Where, list[Range]]:
-    where, tasks = told
-    return where, [Range(*each) for each in tasks[number]] if number < len(tasks) else []
+def _assignment(topic: Topic, tasks: Sequence[Task]) -> list[Any]:
+    """The topic and each task's ranges, as JSON can carry them: a job's local properties are texts."""
+    ref = base64.b64encode(pickle.dumps(topic.ref())).decode()
+    return [ref, [[astuple(each) for each in task] for task in tasks]]
+
+
+def _assigned_to(number: int, told: Sequence[Any]) -> tuple[TopicRef, list[Range]]:
+    ref, tasks = told
+    return pickle.loads(base64.b64decode(ref)), [Range(*each) for each in tasks[number]] if number < len(tasks) else []
 
 
 def _frame(
@@ -375,7 +378,7 @@ class _Reading:
     plain_changes: bool = False
     """Whether the changes are in a topic of the user's, where `op` says what they are."""
 
-    def __call__(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, topic: Topic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
         if self.steps is not None:
             return functools.reduce(lambda records, step: step(records), self.steps, records)
@@ -383,7 +386,7 @@ class _Reading:
             return (batch.select(self.names) for batch in self.judge.of(records))
         return records
 
-    def _records(self, topic: EmbeddedTopic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    def _records(self, topic: Topic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
             for batch in self._stored(topic, each):
                 carries = each.carry_us != UNSET and "_progress" in self.wanted
@@ -392,7 +395,7 @@ class _Reading:
                     batch = _of_rows(batch, ("_partition", "_offset") if self.placeless else ())
                 yield _carrying(batch, each.carry_us) if carries else batch
 
-    def _stored(self, topic: EmbeddedTopic, each: Range) -> Iterator[pa.RecordBatch]:
+    def _stored(self, topic: Topic, each: Range) -> Iterator[pa.RecordBatch]:
         if not self.plain_changes:
             return topic.batches(each.partition, each.start, each.stop, self.wanted)
         stored = {OP: "op", UPDATED_AT: "_arrived_at"}
@@ -439,7 +442,7 @@ def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:
     return batch
 
 
-def marks(topic: EmbeddedTopic, chosen: Range) -> tuple[int | None, int | None]:
+def marks(topic: Topic, chosen: Range) -> tuple[int | None, int | None]:
     """Of a view's changes: what is final, and what can no longer change, as the last mark in the range says."""
     last: tuple[int | None, int | None] = None, None
     for batch in topic.batches(chosen.partition, chosen.start, chosen.stop, [OP, *MARK]):
@@ -450,18 +453,10 @@ def marks(topic: EmbeddedTopic, chosen: Range) -> tuple[int | None, int | None]:
     return last
 
 
-Where = Sequence[str]
-"""A topic, for a worker: the log's home, the topic's name and its id."""
-
-
-def _where(topic: EmbeddedTopic) -> Where:
-    return str(topic.home), topic.name, topic.topic_id
-
-
-def _reader(columns: Columns) -> Callable[[Where, Iterable[Range]], Iterator[pa.RecordBatch]]:
-    """A function for a worker: it is told where the log is."""
+def _reader(columns: Columns) -> Callable[[TopicRef, Iterable[Range]], Iterator[pa.RecordBatch]]:
+    """A function for a worker: it is given a reference to the topic."""
     reading = _reading(columns)
-    return lambda where, ranges: reading(worker_topic(*where), ranges)
+    return lambda ref, ranges: reading(ref.open(), ranges)
 
 
 def read_on_driver(columns: Columns, chosen: Sequence[Range]) -> Iterator[pa.RecordBatch]:
@@ -483,26 +478,3 @@ def arrow_schema(known_columns: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     known |= {name: pa.field(name, instant) for name in META[2:]}
     known |= {name: pa.field(name, pa.int64()) for name in JUDGED}
     return pa.schema([known[name].with_nullable(True) for name in columns])
-
-
-OPEN_MAX = 16
-"""So many topics a worker keeps open: it may serve many logs in its life, as when programs are tested."""
-_open: dict[tuple[str, str], tuple[EmbeddedLog, EmbeddedTopic]] = {}
-
-
-def worker_topic(home: str, name: str, topic_id: str) -> EmbeddedTopic:
-    """In a worker: the topic, opened once per process."""
-    from headrace.errors import TopicReplaced
-    from headrace.log.embedded.log import open_log
-
-    found = _open.pop((home, topic_id), None)
-    if found is None:
-        log = open_log(home, create=False)
-        found = log, log.topic(name)
-        if found[1].topic_id != topic_id:
-            log.close()
-            raise TopicReplaced(topic=name, topic_id=topic_id)
-    while len(_open) >= OPEN_MAX:
-        _open.pop(next(iter(_open)))[0].close()  # the one that was not used for longest
-    _open[home, topic_id] = found
-    return found[1]

@@ -30,7 +30,7 @@ from headrace.flows.loop import Batch, Ends, FlowLoop, Look
 from headrace.flows.query import FlowQuery
 from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
-from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.log.contract import DEAD_LETTERS
 from headrace.views.contract import FlowState, Outgoing, Place, Places
 from headrace.views.owner import FlowLock
 from headrace.views.reading import Diff, open_views
@@ -38,7 +38,7 @@ from headrace.views.versions import beside
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
-    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.contract import Log
     from headrace.views.sqlite import SqliteViews
 
 __all__ = ["Rebuild", "refuse_other", "refuse_topics", "roll_back"]
@@ -59,7 +59,7 @@ class Rebuild:
         self,
         query: FlowQuery,
         *,
-        log: EmbeddedLog,
+        log: Log,
         store: SqliteViews,
         loop_settings: Mapping[str, Any],
         let_go: Callable[[], None],
@@ -207,7 +207,7 @@ def refuse_topics(flow: Flow) -> None:
         )
 
 
-def roll_back(log: EmbeddedLog, store: SqliteViews, view: str) -> None:
+def roll_back(log: Log, store: SqliteViews, view: str) -> None:
     """What was served before the last switch is the view again, as it was; what took its place is kept beside it."""
     previous = beside(view, "previous")
     if store.beside(view) != previous:
@@ -231,7 +231,7 @@ def roll_back(log: EmbeddedLog, store: SqliteViews, view: str) -> None:
 
 
 @contextlib.contextmanager
-def _fenced(log: EmbeddedLog, store: SqliteViews, view: str) -> Iterator[FlowState]:
+def _fenced(log: Log, store: SqliteViews, view: str) -> Iterator[FlowState]:
     """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
     state = store.fence(view)
     try:

@@ -1,32 +1,29 @@
-"""From the outbox to the log: what a flow emits, appended once. Owns the order and the stamps; knows no Spark.
+"""From the outbox to the log: what a flow emits, appended once. Owns the order; knows no Spark.
 
-Rows in the outbox are numbered for their target, and each append carries the number of its first row: the log knows a
-repetition. So a relay that was killed after an append and before the outbox knew does no harm when it is run again."""
+Rows in the outbox are numbered for their target, and the log's sender appends each number once. So a relay that was
+killed after an append and before the outbox knew does no harm when it is run again."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.failpoints import reach
-from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
+from headrace.log.contract import DEAD_LETTERS
 from headrace.position import Position
 from headrace.views.contract import ViewStore, Waiting
 
 if TYPE_CHECKING:
-    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.contract import Log, Sender
 
 logger = logging.getLogger("headrace.flows")
 
 
 class Relay:
-    def __init__(self, log: EmbeddedLog, store: ViewStore, flow: str) -> None:
+    def __init__(self, log: Log, store: ViewStore, flow: str) -> None:
         self._log, self._store, self._flow = log, store, flow
-        self._stamps: dict[str, Stamp] = {}
-        self._producer = ""
+        self._sender: Sender | None = None
         self.done = -1
         """All of the outbox up to this sequence has arrived …"""
         self.written = Position()
@@ -35,8 +32,7 @@ class Relay:
     def begin(self, born: str) -> None:
         """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there. A flow that
         was made anew counts its rows anew: under another name, or the log would take them for what it has."""
-        self._stamps.clear()
-        self._producer = f"flow.{self._flow[:200]}.{born}" if born else f"flow.{self._flow}"
+        self._sender = self._log.sender(f"flow.{self._flow[:200]}.{born}" if born else f"flow.{self._flow}")
 
     def run(self) -> int:
         """Sends what waits; how many rows."""
@@ -48,29 +44,22 @@ class Relay:
         return sent
 
     def _send(self, waiting: Waiting) -> int:
+        assert self._sender is not None
         if waiting.target == DEAD_LETTERS:
-            return self._bury(waiting)
-        topic = self._log.topic(waiting.target)
-        stamp = self._stamps.get(waiting.target) or topic.stamps(self._producer)
-        self._stamps[waiting.target] = stamp
+            return self._bury(waiting, self._sender)
         rows, partition = waiting.rows, None
         progress = rows["_progress"] if "_progress" in rows.column_names else None
         if "_partition" in rows.column_names:
             partition = rows["_partition"][0].as_py()
-            self._log.widen_own_topic(waiting.target, partition + 1)  # its source may have got more
         rows = rows.drop_columns([name for name in ("_progress", "_partition") if name in rows.column_names])
-        stamp = replace(stamp, sequence=waiting.base)
-        self.written |= topic.append(rows, partition=partition, progress=progress, stamp=stamp).position
+        self.written |= self._sender.send(waiting.target, rows, waiting.base, partition=partition, progress=progress)
         reach("relay.appended")
         return int(rows.num_rows)
 
-    def _bury(self, waiting: Waiting) -> int:
+    def _bury(self, waiting: Waiting, sender: Sender) -> int:
         """Letters of one topic."""
         letters = waiting.rows.to_pylist()
-        topic = self._log.topic(letters[0]["topic"])
-        stamp = self._stamps.get(DEAD_LETTERS) or topic.letter_stamps(self._producer)
-        self._stamps[DEAD_LETTERS] = stamp
-        numbers = topic.bury(letters, stamp=replace(stamp, sequence=waiting.base))
+        numbers = sender.bury(letters[0]["topic"], letters, waiting.base)
         reach("relay.appended")
         for number, letter in zip(numbers, letters, strict=True):
             place = f"{letter['topic']}/{letter['partition']} offset {letter['offset']}"

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
-    from headrace.log.contract import Start
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Start, Topic
     from headrace.views.contract import FlowState, ViewSpec
     from headrace.views.sqlite import SqliteViews
 
@@ -98,7 +96,7 @@ class Running:
         self,
         app: str,
         flows: Mapping[str, Flow],
-        log: EmbeddedLog,
+        log: Log,
         spark: Any,
         batch_rows: int | None,
         checked: dict[str, FlowQuery],
@@ -333,7 +331,7 @@ class Running:
         self._log.forget_flow(beside(view, "next"))
         return dropped
 
-    def target(self, flow: Flow, settings: Mapping[str, Any]) -> EmbeddedTopic:
+    def target(self, flow: Flow, settings: Mapping[str, Any]) -> Topic:
         """The topic a flow writes to; made with the columns it writes if there is none: these only Spark can tell."""
         from headrace.flows.compile import target_schema
 
@@ -351,7 +349,7 @@ class Running:
             return self._log.own_topic(flow.target, schema, **implied)
         return self._log.flow_topic(flow.target, schema, flow=flow.name, **{**implied, **settings})
 
-    def _marked_as_changes(self, flow: Flow, topic: EmbeddedTopic) -> EmbeddedTopic:
+    def _marked_as_changes(self, flow: Flow, topic: Topic) -> Topic:
         """A topic that was there before the flow may not know that it gets changes."""
         writes_changes = flow.aggregates is not None or flow.retracts
         if topic.settings.made_by or topic.settings.changes or not writes_changes or "op" not in topic.schema.names:
@@ -390,7 +388,7 @@ class Running:
             return True
         return False
 
-    def feed(self, flow: Flow, emit: Emit) -> EmbeddedTopic:
+    def feed(self, flow: Flow, emit: Emit) -> Topic:
         """The topic with the changes of a flow's view, for flows over it."""
         from headrace.flows.compile import feed_schema
 
@@ -403,7 +401,7 @@ class Running:
                 return topic
         return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
 
-    def _fed(self, flow: Flow, emit: Emit, schema: pa.Schema, settings: Mapping[str, Any]) -> EmbeddedTopic:
+    def _fed(self, flow: Flow, emit: Emit, schema: pa.Schema, settings: Mapping[str, Any]) -> Topic:
         """That topic, with these columns too; CannotRebuild if who reads it could not read them."""
         name = feed_topic(flow.name, emit)
         try:
@@ -575,7 +573,7 @@ class Running:
                 session.stop(self._session)
 
 
-def _has_columns_of(flow: Flow, topic: EmbeddedTopic) -> bool:
+def _has_columns_of(flow: Flow, topic: Topic) -> bool:
     """Whether the topic has a column for all that the flow's records have; not, if only Spark can tell."""
     plain = not flow.transforms and not any(source.transforms for source in flow.sources)
     known = {field.name: field.type for field in topic.schema}

@@ -1,5 +1,5 @@
 """Writing a DataFrame to a topic: tasks stage their rows as Arrow files below the log's directory, the driver appends
-all of them in one transaction. Owns the staging files, and the number of a micro-batch as an idempotent stamp.
+all of them in one transaction. Owns the staging files.
 
 After a crash nothing of a write is in the log, or all of it. A task that failed, ran twice or was left behind has
 written files that no commit names. A micro-batch that is written again is recognised by its query and number, in the
@@ -14,31 +14,23 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.errors import BatchDiffers, InvalidArgument, OutOfOrderSequence, StorageError, TopicReplaced, nearest
+from headrace.errors import InvalidArgument, StorageError, TopicReplaced, nearest
 from headrace.flows.source_options import WriteOptions
 from headrace.log.contract import META
-from headrace.log.embedded.log import EmbeddedLog, open_log
-from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.open import open_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.log.embedded.append import Stamp
-
 STAGING = "staging"
 LEFT_SECONDS = 86_400
 """Staged files nobody has touched for so long are of a program that is gone."""
-BATCH_SEQUENCES = 1 << 32
-"""Each micro-batch takes this many sequence numbers of its writer, whatever rows it has: so its number says which."""
-PIECE_ROWS_MIN = 100_000
-PIECES_MAX = 60
-"""A batch is appended in pieces (a column of one may not exceed 2 GB), so few that the log remembers two batches."""
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """How Spark names the query and the micro-batch to its tasks."""
 
@@ -163,7 +155,10 @@ def _append(options: WriteOptions, staged: Sequence[Staged], writer: str | None,
         topic = log.topic(options.topic)
         if any(one.topic_id != topic.topic_id for one in staged):
             raise TopicReplaced(topic=options.topic, topic_id=staged[0].topic_id)
-        append_once(log, topic, pa.concat_tables(tables), writer, batch, carry_progress=options.carry_progress)
+        table = pa.concat_tables(tables)
+        progress = table.column("_progress") if options.carry_progress else None
+        rows = table.drop_columns([name for name in META if name in table.column_names])
+        topic.append_batch(rows, writer, batch, progress=progress)
 
 
 def _table(path: Path) -> pa.Table:
@@ -175,52 +170,6 @@ def _table(path: Path) -> pa.Table:
         raise StorageError(
             str(path), "staged rows are gone before they were committed; write the batch again"
         ) from None
-
-
-def append_once(
-    log: EmbeddedLog,
-    topic: EmbeddedTopic,
-    table: pa.Table,
-    writer: str | None,
-    batch: int | None,
-    *,
-    carry_progress: bool = False,
-) -> None:
-    """Appends the rows in one transaction; with a writer, only if its batch of that number is not in the log yet.
-
-    A batch's rows are numbered from `batch * BATCH_SEQUENCES`, and a last, empty append uses up the rest of its
-    numbers: so the log's own rule for idempotent producers (repeated, next, or out of order) decides about batches."""
-    progress = table.column("_progress") if carry_progress else None
-    rows = table.drop_columns([name for name in META if name in table.column_names])
-    size = max(PIECE_ROWS_MIN, -(-rows.num_rows // PIECES_MAX))
-    begin = None if batch is None else batch * BATCH_SEQUENCES
-    gap_from: int | None = None
-    while True:
-        try:
-            with log.transaction() as tx:
-                if begin is not None and gap_from is not None:  # batches without rows, or written elsewhere
-                    tx.append(topic, [], stamp=_stamp(writer, gap_from, begin - gap_from))
-                for at in range(0, rows.num_rows, size):
-                    piece = rows.slice(at, size)
-                    carried: Any = None if progress is None else progress.slice(at, size).to_pylist()
-                    tx.append(
-                        topic, piece, progress=carried, stamp=None if begin is None else _stamp(writer, begin + at)
-                    )
-                if begin is not None:
-                    end = begin + rows.num_rows
-                    tx.append(topic, [], stamp=_stamp(writer, end, begin + BATCH_SEQUENCES - end))
-            return
-        except OutOfOrderSequence as error:
-            assert begin is not None and batch is not None
-            if error.expected >= begin:
-                raise BatchDiffers(topic.name, str(writer), batch, rows.num_rows) from error
-            gap_from = error.expected
-
-
-def _stamp(writer: str | None, sequence: int, rejected: int = 0) -> Stamp:
-    from headrace.log.embedded.append import Stamp
-
-    return Stamp(str(writer), 0, sequence, rejected)
 
 
 def _clear(folder: Path) -> None:

@@ -1,16 +1,20 @@
-"""What any log is: the values that go in and out of it, and the shape of its handles. Owns no behaviour;
-the embedded log and every later one are used through these names. `headrace.testing.LogContract` says in tests
-what the names promise."""
+"""What any log is: the values that go in and out of it, and the shape of its handles. Owns no behaviour. All code above
+the log is typed against these names; `log/open.py` opens an implementation, and `log/capabilities.py` has what only
+some logs can do. `headrace.testing.LogContract` tests what the names promise.
+
+Offsets of a partition increase; they need not be dense: a range of offsets may hold fewer records than it is long, or
+none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from headrace.durations import Duration
 from headrace.log.settings import TopicDescription as TopicDescription
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 
 META = ("_partition", "_offset", "_arrived_at", "_progress")
 """The metadata columns every topic can be read with."""
+
+DEAD_LETTERS = "__dead_letters"
+"""The topic of the dead letters."""
+FLOW_GROUP = "__flow."
+"""A group of this name, with the flow's name behind it, stands for a flow that reads the topic."""
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """Where to begin: an end of the log, the first record that arrived at a time or later, or offsets by partition."""
@@ -199,6 +208,8 @@ class LogUsage:
     """Of the dead, what `maintain` would give back now: whole files, and files that are mostly dead."""
     wipe_due: bool
     """An erasure is not wiped everywhere yet."""
+    lost_records: int
+    """Records of `os` topics that a power loss took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +362,36 @@ class Closing(Protocol):
     ) -> None: ...
 
 
+class DeadLetter(Protocol):
+    """A record that could not go where it should. `reason` in a word, `error` in a sentence, `origin` as far as it is
+    known. `value` is the row as it would have been appended, or the bytes that could not be read as one."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def origin(self) -> Origin: ...
+
+    @property
+    def died_at(self) -> datetime: ...
+
+    @property
+    def value(self) -> dict[str, Any] | bytes: ...
+
+    @property
+    def deliveries(self) -> int | None: ...
+
+    def replay(self) -> Appended: ...
+
+    def drop(self) -> None: ...
+
+
 class Member(Closing, Protocol):
     """One consumer in a group. `poll` hands out records of the partitions it has; `commit` says they are done."""
 
@@ -367,9 +408,16 @@ class Member(Closing, Protocol):
 class Group(Protocol):
     name: str
 
+    @property
+    def flow(self) -> str | None:
+        """The flow that this group stands for; None: it is a group."""
+
     def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> Member: ...
 
     def lag(self) -> dict[int, Lag]: ...
+
+    def time_to_loss(self) -> timedelta | None:
+        """How long until retention deletes the oldest record that the group has not read; None: never, or unknown."""
 
     def members(self) -> list[MemberInfo]: ...
 
@@ -387,13 +435,38 @@ class Group(Protocol):
 class Producer(Closing, Protocol):
     """Sends rows one by one, in batches. `sequence` is the number of the next record of this producer id."""
 
-    stats: ProducerStats
+    @property
+    def stats(self) -> ProducerStats: ...
 
     def send(self, row: Mapping[str, Any]) -> Future[Position]: ...
 
     def flush(self, timeout: Duration | None = None) -> None: ...
 
 
+class Sender(Protocol):
+    """Appends rows that carry numbers, each once. The rows for one topic are numbered from 0 on, in the order they are
+    sent; what is sent again with the same number is recognised, and not appended again. A new sender of the same name
+    fences the one before it, at each topic that it sends to."""
+
+    def send(
+        self, topic: str, rows: pa.Table, number: int, *, partition: int | None = None, progress: Progress = None
+    ) -> Position:
+        """Appends rows of which the first has this `number`. A topic that has fewer partitions than `partition` asks
+        for gets more."""
+
+    def bury(self, topic: str, letters: Sequence[Mapping[str, Any]], number: int) -> range:
+        """The same for dead letters of a topic (see `Topic.bury`); they have numbers of their own."""
+
+
+class TopicRef(Protocol):
+    """Names a topic to other processes: small, and can be pickled."""
+
+    def open(self) -> Topic:
+        """The topic, in this process; TopicReplaced if it is no more. The topics opened last stay open, and nobody has
+        to close them."""
+
+
+@runtime_checkable
 class Topic(Protocol):
     name: str
 
@@ -406,7 +479,48 @@ class Topic(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
-    def append(self, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None) -> Appended: ...
+    def describe(self) -> TopicDescription: ...
+
+    def alter(self, **changes: Any) -> None: ...
+
+    def ref(self) -> TopicRef: ...
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def append(self, rows: Rows, *, partition: int | None = None, progress: Progress = None) -> Appended: ...
+
+    def append_batch(
+        self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None
+    ) -> None:
+        """Appends a table of any size in one transaction; a writer's batch of that number only if it is not in the log
+        yet. BatchDiffers: it is, with other rows."""
+
+    def check(self, rows: Rows) -> None:
+        """Raises what `append` would raise for these rows, and appends nothing."""
+
+    def load(
+        self,
+        data: Any,
+        *,
+        id: str | None = None,
+        batch_rows: int = 100_000,
+        progress: Callable[[int], object] | None = None,
+    ) -> int: ...
+
+    def producer(
+        self,
+        id: str | None = None,
+        *,
+        linger: Duration = "5 milliseconds",
+        batch_rows: int = 10_000,
+        buffer_bytes: int = 64 << 20,
+        overload: Overload = "block",
+    ) -> Producer: ...
+
+    def bury(self, letters: Sequence[Mapping[str, Any]]) -> range:
+        """Keeps as dead letters what could not be appended here, or not be processed. Their numbers."""
+
+    # -- reading -----------------------------------------------------------------------------------
 
     def batches(
         self,
@@ -417,40 +531,129 @@ class Topic(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
     def records(
-        self, start: Start = "earliest", *, key: Any = None, follow: bool = False, timeout: Duration | None = None
+        self,
+        start: Start = "earliest",
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
     ) -> Iterator[Record]: ...
 
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]: ...
 
-    def version(self, key: Any) -> int: ...
+    def arrived_us(self, partition: int, offset: int) -> int | None:
+        """When the record at the offset arrived; None if there is none, or none any more that can be read."""
+
+    def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
+        """A hint for planning: the first `limit` stored batches with records at `start` or behind it. A log that does
+        not know them gives one span up to the end."""
+
+    # -- consuming ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group: ...
 
-    def alter(self, **changes: Any) -> None: ...
-
-    def describe(self) -> TopicDescription: ...
+    def groups(self) -> Sequence[Group]: ...
 
 
 class Transaction(Protocol):
-    def append(
-        self, topic: str, rows: Rows, *, expect: Mapping[Any, int] | None = None, progress: Progress = None
-    ) -> None: ...
+    def append(self, topic: str, rows: Rows, *, progress: Progress = None) -> None: ...
 
-    def commit(self, member: Member) -> None: ...
+    def commit(self, member: Any) -> None:
+        """A member's offsets become part of the transaction."""
 
     @property
     def position(self) -> Position: ...
 
 
 class Log(Closing, Protocol):
-    def create_topic(self, name: str, schema: Any, **settings: Any) -> Topic: ...
+    @property
+    def home(self) -> Path: ...
+
+    @property
+    def log_id(self) -> str:
+        """Names this log for ever, wherever it is copied."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the log is still where it was opened."""
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        schema: object,
+        *,
+        key: str | tuple[str, ...] | None = None,
+        event_time: str | None = None,
+        partitions: int = 1,
+        retention: Duration | None = None,
+        retention_bytes: int | None = None,
+        cleanup: str = "delete",
+        unread: str = "delete",
+        tombstone_grace: Duration = "1 day",
+        durability: str = "fsync",
+        compression: str = "zstd",
+        versioned: bool = False,
+        max_ahead: Duration = "1 hour",
+        forget: Duration = "7 days",
+        extra: str = "forbid",
+        changes: bool = False,
+        exist_ok: bool = False,
+    ) -> Topic: ...
 
     def topic(self, name: str) -> Topic: ...
 
-    def topics(self) -> list[Topic]: ...
+    def topics(self) -> Sequence[Topic]: ...
 
     def delete_topic(self, name: str) -> None: ...
 
+    def own_topic(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        event_time: str | None = None,
+        max_ahead: Duration = "1 hour",
+        partitions: int = 1,
+    ) -> Topic:
+        """A topic of headrace's own, which is not listed: made if there is none, with columns added that it has not."""
+
+    def flow_topic(self, name: str, schema: pa.Schema, *, flow: str, **settings: Any) -> Topic:
+        """The topic that a flow writes to: made if there is none. One that this flow made gets columns added."""
+
+    def delete_own_topic(self, name: str) -> None: ...
+
+    def clone_topic(self, topic: Topic) -> Topic:
+        """A topic like another log's, without its records; one of that name that is here is returned as it is."""
+
+    # -- across topics -----------------------------------------------------------------------------
+
     def transaction(self) -> AbstractContextManager[Transaction]: ...
 
-    def verify(self) -> Verified: ...
+    def sync(self) -> None:
+        """Makes durable whatever can be read now."""
+
+    def sender(self, name: str) -> Sender: ...
+
+    # -- readers -----------------------------------------------------------------------------------
+
+    def news(self, topics: Iterable[Topic]) -> dict[str, int]:
+        """What `wait` compares with: take it before looking, wait when there was nothing to see."""
+
+    def wait(self, seen: Mapping[str, int], timeout: float | None = None) -> bool:
+        """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
+
+    def report(self, flow: str, places: Iterable[tuple[Topic, Mapping[int, int]]]) -> Future[None]:
+        """Says how far a flow has read topics: retention minds it, and its lag is seen. Nobody has to wait for it."""
+
+    def forget_flow(self, flow: str) -> None: ...
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def dead_letters(self, *, newest: int | None = None) -> Iterator[DeadLetter]: ...
+
+    def dead_letter(self, id: int) -> DeadLetter: ...
+
+    def dead_letters_count(self) -> int: ...

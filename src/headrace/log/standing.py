@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.durations import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
-    from headrace.log.contract import Lag
-    from headrace.log.embedded.groups import EmbeddedGroup
-    from headrace.log.embedded.queues import EmbeddedQueue
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.capabilities import Queue
+    from headrace.log.contract import AtRisk, Group, Lag, Topic
     from headrace.log.settings import TopicDescription
 
-__all__ = ["duration", "group_facts", "lag_seconds", "queue_facts", "topic_facts"]
+__all__ = ["duration", "group_facts", "lag_seconds", "queue_facts", "queues_of", "risks_of", "topic_facts"]
 
 
 def topic_facts(found: TopicDescription) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def topic_facts(found: TopicDescription) -> dict[str, Any]:
     }
 
 
-def group_facts(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
+def group_facts(topic: Topic, group: Group) -> dict[str, Any]:
     """A flow that reads the topic is a group without members: `members` is None."""
     lag = group.lag().values()
     return {
@@ -49,7 +48,21 @@ def group_facts(topic: EmbeddedTopic, group: EmbeddedGroup) -> dict[str, Any]:
     }
 
 
-def queue_facts(topic: str, queue: EmbeddedQueue) -> dict[str, Any]:
+def queues_of(topic: Topic) -> Sequence[Queue]:
+    """The topic's queues; none where its log has no queues."""
+    from headrace.log.capabilities import Queues
+
+    return topic.queues() if isinstance(topic, Queues) else ()
+
+
+def risks_of(topic: Topic) -> list[AtRisk]:
+    """The groups and queues that retention overtakes soon, where the log can tell."""
+    from headrace.log.capabilities import Usage
+
+    return topic.at_risk() if isinstance(topic, Usage) else []
+
+
+def queue_facts(topic: str, queue: Queue) -> dict[str, Any]:
     stats = asdict(queue.stats())
     oldest = stats.pop("oldest")
     return {

@@ -25,9 +25,8 @@ import headrace
 from headrace.durations import duration_us, instant_us
 from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
 from headrace.jsonrows import decode_row, encode_row, split_objects
-from headrace.log.contract import Appended, Offsets
-from headrace.log.embedded.topic import EmbeddedTopic
-from headrace.log.standing import duration, group_facts, queue_facts, topic_facts
+from headrace.log.contract import Appended, Offsets, Topic
+from headrace.log.standing import duration, group_facts, queue_facts, queues_of, topic_facts
 from headrace.log.starting import start_of
 from headrace.names import check_name
 from headrace.position import Position
@@ -221,7 +220,7 @@ class Routes:
                 "position": str(_position(found, found.offsets())),
                 "partitions": [{"partition": number, **asdict(at)} for number, at in found.offsets().items()],
                 "groups": [group_facts(found, group) for group in found.groups()],
-                "queues": [queue_facts(found.name, queue) for queue in found.queues()],
+                "queues": [queue_facts(found.name, queue) for queue in queues_of(found)],
             }
 
         return Json(await self.home.read(look))
@@ -319,7 +318,7 @@ class Routes:
                 following = {number: max(following.get(number, 0), end) for number, end in ends.items()}
         return {"records": records, "next": {str(number): offset for number, offset in sorted(following.items())}}
 
-    def _topic(self, name: str) -> EmbeddedTopic:
+    def _topic(self, name: str) -> Topic:
         return self.home.log().topic(check_name(name, argument="topic", system=True))
 
     # -- groups, queues, dead letters ------------------------------------------------------------------
@@ -340,7 +339,7 @@ class Routes:
         def look() -> list[Mapping[str, Any]]:
             log = self.home.log_if_any()
             topics = [] if log is None else log.topics()
-            return [queue_facts(topic.name, queue) for topic in topics for queue in topic.queues()]
+            return [queue_facts(topic.name, queue) for topic in topics for queue in queues_of(topic)]
 
         return Json(await self.home.read(look))
 
@@ -528,12 +527,12 @@ def _objects(body: bytes, kind: str) -> Iterator[bytes]:
     return split_objects(body)
 
 
-def _named(topic: EmbeddedTopic) -> dict[str, Any]:
+def _named(topic: Topic) -> dict[str, Any]:
     facts = topic_facts(topic.describe())
     return {"name": facts.pop("topic"), **facts}
 
 
-def _position(topic: EmbeddedTopic, offsets: dict[int, Offsets]) -> Position:
+def _position(topic: Topic, offsets: dict[int, Offsets]) -> Position:
     return Position.of(topic.name, topic.topic_id, {number: at.next for number, at in offsets.items()})
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.to_thread
 
 from headrace.errors import HeadraceError, LogMissing
-from headrace.log.embedded.log import EmbeddedLog, open_log
+from headrace.log.contract import Log
+from headrace.log.open import open_log
 from headrace.views.query_process import QueryProcesses
 from headrace.views.reading import Bounds, Views, open_views
 
@@ -35,7 +36,7 @@ class Home:
         self.views: Views = open_views(path)
         self.queries = QueryProcesses(path)
         self.closing = threading.Event()
-        self._log: EmbeddedLog | None = None
+        self._log: Log | None = None
         self._lock = threading.Lock()
         self._readers, self._rows = anyio.CapacityLimiter(READERS), anyio.CapacityLimiter(ROWS)
         self._queries, self._querying = anyio.CapacityLimiter(QUERIES), 0
@@ -47,7 +48,7 @@ class Home:
 
     # -- the log -----------------------------------------------------------------------------------
 
-    def log(self) -> EmbeddedLog:
+    def log(self) -> Log:
         """LogMissing while there is none."""
         with self._lock:
             if self._log is None or not self._log.in_place:  # removed, or replaced by another
@@ -55,7 +56,7 @@ class Home:
                 self._log = open_log(self.path, create=False)
             return self._log
 
-    def log_if_any(self) -> EmbeddedLog | None:
+    def log_if_any(self) -> Log | None:
         try:
             return self.log()
         except LogMissing:

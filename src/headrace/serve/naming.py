@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.log.embedded.retention import FLOW
+from headrace.log.contract import FLOW_GROUP
 from headrace.views.contract import FlowSpec, feed_topic
 
 __all__ = ["flow_names", "helps", "named_sources", "reader_name"]
@@ -41,6 +41,6 @@ def flow_names(specs: Sequence[FlowSpec]) -> dict[str, dict[str, Any]]:
 
 def reader_name(group: str) -> str:
     """How a sentence calls the reader of a topic: a flow reads as a group of its own."""
-    if not group.startswith(FLOW):
+    if not group.startswith(FLOW_GROUP):
         return f"group {group}"
-    return f"flow {group.removeprefix(FLOW).removesuffix(DEDUP)}"
+    return f"flow {group.removeprefix(FLOW_GROUP).removesuffix(DEDUP)}"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.durations import from_us, instant_us
 from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQueue, UnknownTopic, UnknownView
-from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
-from headrace.log.standing import duration, group_facts
+from headrace.log.contract import DEAD_LETTERS
+from headrace.log.standing import duration, group_facts, queues_of, risks_of
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
@@ -28,9 +28,7 @@ from headrace.views.standing import lag_of, reads_of, sources_of
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
-    from headrace.log.embedded.dead_letters import DeadLetter
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import DeadLetter, Log, Topic
     from headrace.views.reading import FlowGlance
 
 __all__ = ["Overview", "letter_facts"]
@@ -200,12 +198,12 @@ class _Gatherer:
             "flows": [{**flow, **names[flow["name"]]} for flow in flows],
             "views": [self._view(glance) for glance in glances if glance.spec.view and glance.spec.view.public],
             "groups": groups,
-            "queues": [_queue(topic.name, queue) for topic in topics for queue in topic.queues()],
+            "queues": [_queue(topic.name, queue) for topic in topics for queue in queues_of(topic)],
             "dead_letters": letters,
         }
         return {**facts, "problems": list(_problems(facts, topics))}
 
-    def _topic(self, topic: EmbeddedTopic) -> Facts:
+    def _topic(self, topic: Topic) -> Facts:
         found, offsets = topic.describe(), topic.offsets()
         settings, uid = found.settings, found.topic_id
         return {
@@ -231,7 +229,7 @@ class _Gatherer:
             ],
         }
 
-    def _group(self, topic: EmbeddedTopic, group: Any) -> Facts:
+    def _group(self, topic: Topic, group: Any) -> Facts:
         facts = group_facts(topic, group)
         return {
             "topic": topic.name,
@@ -245,7 +243,7 @@ class _Gatherer:
         }
 
     def _flow(
-        self, log: EmbeddedLog | None, glance: FlowGlance, status: FlowStatus | None, readers: Mapping[str, Reader]
+        self, log: Log | None, glance: FlowGlance, status: FlowStatus | None, readers: Mapping[str, Reader]
     ) -> Facts:
         spec, state = glance.spec, glance.state
         found = branches(spec.name, readers) if spec.name in readers else []  # dropped a moment ago
@@ -300,7 +298,7 @@ class _Gatherer:
             "columns": [{"name": column.name, "type": column.type} for column in spec.columns],
         }
 
-    def _letters(self, log: EmbeddedLog) -> Facts:
+    def _letters(self, log: Log) -> Facts:
         """The last ones are read again when there are others: as many as there ever were, or as are open."""
         count = log.dead_letters_count()
         if not count:
@@ -387,7 +385,7 @@ def letter_facts(letter: DeadLetter) -> Facts:
     }
 
 
-def _problems(facts: Facts, topics: Iterable[EmbeddedTopic]) -> Iterable[str]:
+def _problems(facts: Facts, topics: Iterable[Topic]) -> Iterable[str]:
     for flow in facts["flows"]:
         name = flow["helps"] or flow["name"]
         if flow["state"] in ("failed", "retrying"):
@@ -401,7 +399,7 @@ def _problems(facts: Facts, topics: Iterable[EmbeddedTopic]) -> Iterable[str]:
             hours = f"{left / 3600:.1f} hours"
             yield f"Retention overtakes {reader_name(group['group'])} of {group['topic']} in {hours} at its pace."
     for topic in topics:
-        for risk in topic.at_risk():
+        for risk in risks_of(topic):
             if risk.kind == "queue":
                 yield str(risk)
     count = facts["dead_letters"]["count"]

@@ -26,7 +26,7 @@ from headrace.flows import session
 from headrace.flows.audit import Audited, Compared, Difference, compare
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import DRIVER_ROWS, ONE_TASK_ROWS
-from headrace.log.embedded.catalog import SYSTEM_PREFIX
+from headrace.names import OWN_PREFIX
 from headrace.testing.comparing import shown, table
 from headrace.testing.spark import shared_session
 from headrace.testing.steps import Add, Advance
@@ -135,7 +135,7 @@ def _logged(program: App) -> list[Add]:
     found = [
         (record.arrived_at, name, record.partition, record.offset, record.value)
         for name, topic in topics.items()
-        if name not in written and not name.startswith(SYSTEM_PREFIX)
+        if name not in written and not name.startswith(OWN_PREFIX)
         for record in topic.records()
     ]
     steps = []

@@ -29,8 +29,8 @@ from headrace.errors import (
     UnsupportedFormat,
     ViewsDamaged,
 )
-from headrace.log.embedded import disk
-from headrace.log.embedded.turnstile import Turnstile
+from headrace.storage import disk
+from headrace.storage.turnstile import Turnstile
 from headrace.views import exact, filling, flow_rows, watchers
 from headrace.views.values import order_decimals
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import AlreadyRunning
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 FOLDER = "flows"
 LOOK_AGAIN_SECONDS = 0.2

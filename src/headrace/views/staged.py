@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import ViewsDamaged
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 __all__ = ["ROWS_MIN", "name_in", "named", "put", "read", "remove", "sweep"]
 

@@ -12,14 +12,13 @@ from headrace.errors import UnknownTopic
 from headrace.views.origins import Branch, higher, lower
 
 if TYPE_CHECKING:
-    from headrace.log.contract import Offsets
-    from headrace.log.embedded.log import EmbeddedLog
+    from headrace.log.contract import Log, Offsets
     from headrace.views.contract import FlowSpec, FlowState
 
 __all__ = ["lag_of", "read_of", "reads_of", "sources_of"]
 
 
-def reads_of(log: EmbeddedLog | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
+def reads_of(log: Log | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
     """Each partition the flow reads: how far it is, and how far the topic. Of a topic that is gone, or was made again,
     nothing is known."""
     out = []
@@ -29,7 +28,7 @@ def reads_of(log: EmbeddedLog | None, flow: FlowSpec, state: FlowState) -> list[
     return out
 
 
-def sources_of(log: EmbeddedLog | None, branches: Iterable[Branch], state: FlowState) -> list[dict[str, Any]]:
+def sources_of(log: Log | None, branches: Iterable[Branch], state: FlowState) -> list[dict[str, Any]]:
     """Each partition the records of a view come from, through the flows before it: up to where the view has them, and
     how many wait, there or on their way. Of a topic that flows of the home write, only records of others count: its
     own are counted where those come from."""
@@ -56,7 +55,7 @@ def _both(one: Branch, other: Branch) -> Branch:
     )
 
 
-def _ends(log: EmbeddedLog | None, name: str, topic_id: str | None) -> Mapping[int, Offsets]:
+def _ends(log: Log | None, name: str, topic_id: str | None) -> Mapping[int, Offsets]:
     with contextlib.suppress(UnknownTopic):
         topic = None if log is None else log.topic(name)
         if topic is not None and topic_id in (None, topic.describe().topic_id):

@@ -37,13 +37,12 @@ from headrace.log.embedded.index import (
     TopicRow,
 )
 from headrace.log.settings import TopicSettings
-from headrace.names import check_name
+from headrace.names import OWN_PREFIX, check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS_MAX = 4096
-SYSTEM_PREFIX = "__"
 COPY = "__mending"
 """The hidden topic that a mend copies to."""
 
@@ -253,7 +252,7 @@ def _empty(topic: int, partition: int, arrived_us: int) -> PartitionRow:
 
 def _visible(db: sqlite3.Connection, *, system: bool = False) -> list[TopicRow]:
     rows = TOPICS.select(db, "WHERE name IS NOT NULL ORDER BY name")
-    return [row for row in rows if system or not (row.name or "").startswith(SYSTEM_PREFIX)]
+    return [row for row in rows if system or not (row.name or "").startswith(OWN_PREFIX)]
 
 
 # -- settings ----------------------------------------------------------------------------------------

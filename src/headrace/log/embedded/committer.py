@@ -21,7 +21,6 @@ from typing import Any, NoReturn, Protocol
 from headrace.durations import from_us
 from headrace.errors import ClockAhead, Closed, DiskFull, HeadraceError, LogMissing, SyncFailed
 from headrace.failpoints import reach
-from headrace.log.embedded import disk
 from headrace.log.embedded.clock import (
     Newest,
     Reading,
@@ -46,8 +45,9 @@ from headrace.log.embedded.index import (
     put_last_commit,
     translate,
 )
-from headrace.log.embedded.reserve import Reserve
-from headrace.log.embedded.turnstile import Mark, Turnstile
+from headrace.storage import disk
+from headrace.storage.reserve import Reserve
+from headrace.storage.turnstile import Mark, Turnstile
 from headrace.time import UNSET, progress_after, with_floor
 
 SMALL_RECORDS, SMALL_BYTES = 10_000, 1 << 20

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from headrace.errors import LogMissing, StorageError
 from headrace.failpoints import reach
-from headrace.log.embedded import disk
 from headrace.log.embedded.frames import HEADER_BYTES, Body, Header, padding
 from headrace.log.embedded.index import FILES, FileRow, Index
+from headrace.storage import disk
 
 FILE_BYTES_MAX = 128 << 20
 OPEN_FILES_MAX = 64

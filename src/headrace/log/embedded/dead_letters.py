@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace import jsonrows, rows
 from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, UnknownTopic, WaitTimeout
-from headrace.log.contract import Appended, Origin, TopicSettings
+from headrace.log.contract import DEAD_LETTERS, Appended, Origin, TopicSettings
 from headrace.log.embedded import append
 from headrace.log.embedded.append import Append, Stale
 from headrace.log.embedded.catalog import Catalog, TopicState
@@ -26,7 +26,6 @@ from headrace.log.embedded.index import DEAD, DeadRow
 from headrace.log.embedded.reading import Reader
 from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic
 
-NAME = "__dead_letters"
 RAW_BYTES_MAX = 16 << 20
 LETTER_BYTES_MAX = 64 << 20
 """A record of the largest size must fit as JSON text, with its reason beside it."""
@@ -133,9 +132,9 @@ def end(tx: Tx, letter: int, *, missing_ok: bool = False) -> bool:
 def home(catalog: Catalog) -> TopicState:
     """The topic the letters are in."""
     try:
-        return catalog.named(NAME)
+        return catalog.named(DEAD_LETTERS)
     except UnknownTopic:
-        return catalog.create(NAME, SCHEMA, TopicSettings(), exist_ok=True, system=True)
+        return catalog.create(DEAD_LETTERS, SCHEMA, TopicSettings(), exist_ok=True, system=True)
 
 
 def letters(
@@ -260,4 +259,4 @@ def _value(value: dict[str, Any], catalog: Catalog) -> dict[str, Any] | bytes:
         return value["row"].encode() if isinstance(value["row"], str) else bytes(value["row"])
 
 
-__all__ = ["NAME", "DeadLetter", "counted", "end", "home", "letters", "listed", "quarantined"]
+__all__ = ["DeadLetter", "counted", "end", "home", "letters", "listed", "quarantined"]

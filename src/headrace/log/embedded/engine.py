@@ -27,15 +27,16 @@ from headrace.errors import (
     NotALog,
     StorageError,
 )
-from headrace.log.embedded import disk, recovery
+from headrace.log.embedded import recovery
 from headrace.log.embedded.background import Background
 from headrace.log.embedded.clock import Reading, machine_reading
 from headrace.log.embedded.committer import Committer, Job
 from headrace.log.embedded.datafiles import DataFiles
 from headrace.log.embedded.index import Index
-from headrace.log.embedded.reserve import Reserve
-from headrace.log.embedded.turnstile import Turnstile
 from headrace.log.embedded.waiting import Wakes
+from headrace.storage import disk
+from headrace.storage.reserve import Reserve
+from headrace.storage.turnstile import Turnstile
 
 OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "views.db"}
 

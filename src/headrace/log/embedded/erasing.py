@@ -25,15 +25,15 @@ import pyarrow as pa
 from headrace import jsonrows, keys
 from headrace.errors import DiskFull, HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
 from headrace.failpoints import reach
-from headrace.log.contract import Erased
-from headrace.log.embedded import disk, reclaiming, recovery, swapping
+from headrace.log.contract import DEAD_LETTERS, Erased
+from headrace.log.embedded import reclaiming, recovery, swapping
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
-from headrace.log.embedded.dead_letters import NAME as DEAD_LETTERS
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.following import partitions_of_key
 from headrace.log.embedded.index import BATCHES, DEAD, FILES, META, PARTITIONS, BatchRow, FileRow, MetaRow
 from headrace.log.embedded.usage import WIPE
+from headrace.storage import disk
 
 WIPE_BYTES = 1 << 20
 INDEX_BYTES = 256 << 10

@@ -29,8 +29,8 @@ from headrace.errors import (
     SyncFailed,
     UnsupportedFormat,
 )
-from headrace.log.embedded import disk
 from headrace.log.embedded.clock import Newest
+from headrace.storage import disk
 
 FORMAT = 2
 CHECKPOINT_BYTES = 16 << 20

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.durations import Duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.log.embedded import engine as engines
-from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog, settings_of
+from headrace.log.embedded.catalog import Catalog, TopicState, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
-from headrace.names import check_name
+from headrace.names import OWN_PREFIX, check_name
 from headrace.places import directory
 
 if TYPE_CHECKING:
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.log.contract import ClockStanding, LogUsage, Maintained, Mended, Verified
+    from headrace.log.contract import ClockStanding, LogUsage, Maintained, Mended, Topic, Verified
     from headrace.log.embedded.dead_letters import DeadLetter
+    from headrace.log.embedded.sender import EmbeddedSender
     from headrace.log.embedded.transaction import EmbeddedTransaction
-
-
-def open_log(home: str | Path = ".headrace", *, create: bool = True) -> EmbeddedLog:
-    """The log in a directory; made if there is none, unless `create=False` (then LogMissing)."""
-    return EmbeddedLog(home, create=create)
 
 
 class EmbeddedLog:
@@ -159,11 +155,11 @@ class EmbeddedLog:
         self._check()
         return [self._handle(state) for state in self._catalog.all()]
 
-    def clone_topic(self, topic: EmbeddedTopic) -> EmbeddedTopic:
+    def clone_topic(self, topic: Topic) -> EmbeddedTopic:
         """A topic like another log's, without its records; one of that name that is here is returned as it is."""
         self._check()
         described = topic.describe()
-        own = topic.name.startswith(SYSTEM_PREFIX)
+        own = topic.name.startswith(OWN_PREFIX)
         state = self._catalog.create(topic.name, described.schema, described.settings, exist_ok=True, system=own)
         return self._handle(state)
 
@@ -191,23 +187,25 @@ class EmbeddedLog:
                 tx.commit(member)
 
         Written when the block ends; an exception inside writes nothing."""
-        from headrace.log.embedded.transaction import EmbeddedTransaction
+        from headrace.log.embedded import transaction
 
         self._check()
-        tx = EmbeddedTransaction(self._engine, self.topic)
-        try:
+        with transaction.transaction(self._engine, self.topic) as tx:
             yield tx
-        except BaseException:
-            tx.abandon()
-            raise
-        tx.finish()
 
     def sync(self) -> None:
         """Makes durable whatever can be read now, also what only `os` topics have."""
         self._check()
         self._engine.committer.run(lambda _: None, synced=True)
 
-    def news(self, topics: Iterable[EmbeddedTopic]) -> dict[str, int]:
+    def sender(self, name: str) -> EmbeddedSender:
+        """Appends numbered rows, each once; whoever sent under that name before is fenced."""
+        from headrace.log.embedded.sender import EmbeddedSender
+
+        self._check()
+        return EmbeddedSender(name, self.topic, self.widen_own_topic)
+
+    def news(self, topics: Iterable[Topic]) -> dict[str, int]:
         """What `wait` compares with: take it before looking, wait when there was nothing to see."""
         self._check()
         return {topic.topic_id: self._engine.wakes.count(topic.topic_id) for topic in topics}
@@ -217,13 +215,18 @@ class EmbeddedLog:
         self._check()
         return self._engine.wakes.wait_any(seen, timeout)
 
-    def report(self, flow: str, places: Iterable[tuple[EmbeddedTopic, Mapping[int, int]]]) -> Future[None]:
+    def report(self, flow: str, places: Iterable[tuple[Topic, Mapping[int, int]]]) -> Future[None]:
         """A flow tells how far it has read topics, so that retention minds it and lag is seen. Need not be waited
         for: what is lost of it only keeps records for longer."""
         from headrace.log.embedded import readers
 
         self._check()
-        return readers.report(self._engine, flow, [(topic.known_state(), offsets) for topic, offsets in places])
+        return readers.report(self._engine, flow, [(self._own(topic), offsets) for topic, offsets in places])
+
+    def _own(self, topic: Topic) -> TopicState:
+        if not isinstance(topic, EmbeddedTopic):
+            raise InvalidArgument("topic", topic, "is of another log")
+        return topic.known_state()
 
     def forget_flow(self, flow: str) -> None:
         """Nothing is kept for the flow any more."""

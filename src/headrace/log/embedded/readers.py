@@ -7,18 +7,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 
+from headrace.log.contract import FLOW_GROUP
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Plain, Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import GROUPS, SHARES, GroupRow, ShareRow
-from headrace.log.embedded.retention import FLOW, paced
+from headrace.log.embedded.retention import paced
 
 __all__ = ["forget", "report"]
 
 
 def report(engine: Engine, flow: str, offsets: list[tuple[TopicState, Mapping[int, int]]]) -> Future[None]:
     """Enters the flow as a reader of the topics, which needs their records from these offsets on. Not synced."""
-    name = FLOW + flow
+    name = FLOW_GROUP + flow
 
     def apply(tx: Tx) -> None:
         for topic, places in offsets:
@@ -39,7 +40,7 @@ def report(engine: Engine, flow: str, offsets: list[tuple[TopicState, Mapping[in
 
 def forget(engine: Engine, flow: str) -> None:
     """The flow is no more: nothing is kept for it, in any topic."""
-    name = FLOW + flow
+    name = FLOW_GROUP + flow
 
     def apply(tx: Tx) -> None:
         for group in GROUPS.select(tx.db, "WHERE name = ?", name):

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 
 from headrace.errors import DamagedData, IndexDamaged, TopicReplaced
 from headrace.failpoints import reach
-from headrace.log.embedded import disk, swapping, usage
+from headrace.log.embedded import swapping, usage
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import Tx
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.frames import Body
 from headrace.log.embedded.index import BATCHES, FILES, PARTITIONS, TOPICS, BatchRow, FileRow
 from headrace.log.embedded.reading import Reader
+from headrace.storage import disk
 
 MOVE_BATCHES, MOVE_BYTES = 500, 8 << 20
 ROLL_BYTES = 1 << 20

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import IndexBehindLog
-from headrace.log.embedded import disk
 from headrace.log.embedded.committer import Committer, Tx, is_small
 from headrace.log.embedded.frames import HEADER_BYTES, JOINED, BadFrame, Header
 from headrace.log.embedded.index import BATCHES, FILES, PARTITIONS, TOPICS, BatchRow, FileRow, Index, last_commit
-from headrace.log.embedded.turnstile import Mark, Turnstile
+from headrace.storage import disk
+from headrace.storage.turnstile import Mark, Turnstile
 
 LEFTOVER_SECONDS = 60.0
 """A file the index does not know is removed after this long: its process died between creating and registering it."""

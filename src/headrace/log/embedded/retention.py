@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from headrace.errors import ClockAhead, TopicFull
 from headrace.failpoints import reach
-from headrace.log.contract import AtRisk, Consumer, Overtaken
+from headrace.log.contract import FLOW_GROUP, AtRisk, Consumer, Overtaken
 from headrace.log.embedded import deliveries
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.committer import Tx, is_small
@@ -40,13 +40,11 @@ logger = logging.getLogger("headrace.log")
 STEP_BATCHES = 2_000
 """At most this many go in one transaction: others wait while it runs."""
 TELL_SECONDS = 60.0
-FLOW = "__flow."
-"""What the group is called that stands for a flow: so, and the flow's name. See `readers`."""
 
 
 def kind_of(group: str) -> tuple[str, str]:
     """Whether a group is one or stands for a flow, and the name of either."""
-    return ("flow", group.removeprefix(FLOW)) if group.startswith(FLOW) else ("group", group)
+    return ("flow", group.removeprefix(FLOW_GROUP)) if group.startswith(FLOW_GROUP) else ("group", group)
 
 
 def consumers(db: sqlite3.Connection, topic: int) -> list[Consumer]:
@@ -266,7 +264,7 @@ def time_to_loss(
         states = PARTITIONS.select(db, "WHERE topic = ?", topic.id)
         known = [c for c in consumers(db, topic.id) if (c.kind, c.name) == (kind, name)]
         offsets = {consumer.partition: consumer.offset for consumer in known}
-        group = FLOW + name if kind == "flow" else name
+        group = FLOW_GROUP + name if kind == "flow" else name
         found = [] if kind == "queue" else SHARES.select(db, "WHERE topic = ? AND group_name = ?", topic.id, group)
         shares = {share.partition: share for share in found}
         left: list[float] = []

@@ -7,14 +7,15 @@ import collections
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
+from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, WaitTimeout
 from headrace.log.embedded.catalog import Catalog, TopicState
-from headrace.log.embedded.engine import Engine
+from headrace.log.embedded.engine import Engine, acquire, release
 from headrace.log.embedded.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
 from headrace.log.settings import TopicDescription, TopicSettings
 
@@ -77,10 +78,9 @@ class EmbeddedTopic:
         note = f"the latest {len(rows)} records" if count > len(rows) else ""
         return html_table(caption, ["_partition", "_offset", *columns], rows, note)
 
-    @property
-    def home(self) -> Path:
-        """The directory of its log."""
-        return self._engine.home
+    def ref(self) -> EmbeddedRef:
+        """What names the topic to another process, which opens it there."""
+        return EmbeddedRef(str(self._engine.home), self.name, self.topic_id)
 
     def _state(self) -> TopicState:
         self._catalog.check()
@@ -181,6 +181,19 @@ class EmbeddedTopic:
         from headrace.log.embedded.loading import load
 
         return load(self, data, id, batch_rows, progress)
+
+    def append_batch(
+        self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None
+    ) -> None:
+        """Appends a table of any size in one transaction; a writer's batch of that number only if it is not in the log
+        yet. BatchDiffers: it is, with other rows."""
+        from headrace.log.embedded.batches import append_batch
+
+        append_batch(self, rows, writer, number, progress)
+
+    def check(self, rows: Rows) -> None:
+        """Raises what `append` would raise for these rows, and appends nothing."""
+        self.prepare(repeatable(rows))
 
     def refresh(self) -> None:
         """After the topic was found altered: what is known of it is looked up again."""
@@ -467,6 +480,40 @@ class EmbeddedTopic:
         with self._engine.index.reading() as db:
             rows = QUEUES.select(db, "WHERE topic = ? ORDER BY name", state.id)
         return [self.queue(row.name, create=False) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRef:
+    """A topic by where it is: for processes of the same machine."""
+
+    home: str
+    name: str
+    topic_id: str
+
+    def open(self) -> EmbeddedTopic:
+        """The topic, opened once per process. TopicReplaced if another one has its name."""
+        found = _open.pop(self, None)
+        if found is None:
+            engine = acquire(Path(self.home), create=False)
+            try:
+                catalog = Catalog(engine)
+                found = EmbeddedTopic(engine, catalog, catalog.named(self.name))
+                if found.topic_id != self.topic_id:
+                    raise TopicReplaced(topic=self.name, topic_id=self.topic_id)
+            except BaseException:
+                release(engine)
+                raise
+        while len(_open) >= OPEN_MAX:
+            oldest = _open.pop(next(iter(_open)))  # the one that was not used for longest
+            oldest._catalog.closed = True
+            release(oldest._engine)
+        _open[self] = found
+        return found
+
+
+OPEN_MAX = 16
+"""So many topics a process keeps open by reference: a worker may serve many logs in its life."""
+_open: dict[EmbeddedRef, EmbeddedTopic] = {}
 
 
 def repeatable(rows: Rows) -> Rows:

@@ -5,7 +5,8 @@ nothing behind: there is nothing to abort after a crash, and nothing readers cou
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import Closed, InvalidArgument, MemberFenced, WaitTimeout
@@ -123,6 +124,18 @@ class EmbeddedTransaction:
                 mark_answered(messages)
             return
         raise WaitTimeout(f"topics altered {ATTEMPTS} times during one transaction", time.monotonic() - began)
+
+
+@contextmanager
+def transaction(engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> Iterator[EmbeddedTransaction]:
+    """Written when the block ends; an exception inside writes nothing."""
+    tx = EmbeddedTransaction(engine, topic)
+    try:
+        yield tx
+    except BaseException:
+        tx.abandon()
+        raise
+    tx.finish()
 
 
 class _Whole:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 
 from headrace.errors import Closed, DamagedData, HeadraceError, IndexDamaged, OffsetOutOfRange, TopicReplaced
 from headrace.log.contract import Maintained
-from headrace.log.embedded import compaction, disk, erasing, reclaiming, retention, sealing
+from headrace.log.embedded import compaction, erasing, reclaiming, retention, sealing
 from headrace.log.embedded.catalog import Catalog, TopicState
 from headrace.log.embedded.committer import SEAL_AT
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import PARTITIONS, PartitionRow
 from headrace.log.embedded.swapping import Changed
+from headrace.storage import disk
 
 COMPACT_RECORDS = 10_000
 """In the background a partition is compacted when so many records came since, and as many as it had kept."""

@@ -8,10 +8,11 @@ import os
 import sqlite3
 
 from headrace.log.contract import LogUsage, TopicUsage
-from headrace.log.embedded import disk, retention
+from headrace.log.embedded import retention
 from headrace.log.embedded.catalog import TopicState
 from headrace.log.embedded.engine import Engine
 from headrace.log.embedded.index import FILES, META, PARTITIONS, FileRow
+from headrace.storage import disk
 
 WIPE = "wipe"
 """In `meta` while bytes may be left that an erasure promised to wipe."""
@@ -50,6 +51,9 @@ def of_log(engine: Engine) -> LogUsage:
         live = live_bytes(db)
         files = FILES.select(db)
         wipe_due = META.get(db, WIPE) is not None
+        # A batch without a file that upkeep has not emptied
+        lost = "SELECT coalesce(sum(next - base), 0) FROM batches WHERE file IS NULL AND flags = 0"
+        (lost_records,) = db.execute(lost).fetchone()
     dead = would_free = 0
     for row in files:
         needed = live.get(row.id or -1, 0)
@@ -57,4 +61,4 @@ def of_log(engine: Engine) -> LogUsage:
             unneeded = max(0, disk.held_bytes(os.stat(engine.data / row.name)) - needed)
             dead += unneeded
             would_free += unneeded if row.state == "closed" and mostly_dead(row, needed) else 0
-    return LogUsage(len(files), sum(live.values()), dead, would_free, wipe_due)
+    return LogUsage(len(files), sum(live.values()), dead, would_free, wipe_due, lost_records)

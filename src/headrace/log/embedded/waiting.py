@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 DEBOUNCE_MS = 2
 logger = logging.getLogger("headrace.log")

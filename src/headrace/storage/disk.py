@@ -1,4 +1,4 @@
-"""Files as the log needs them: whole writes, named syncs, typed errors. Owns how bytes reach the disk.
+"""Files as log and views need them: whole writes, named syncs, typed errors. Owns how bytes reach the disk.
 Does not know frames, SQLite or topics. Every OSError leaves here as one of headrace's own errors."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 _TURN, _PLACE, _SETTLING, _UPKEEP, _MARK_AT = 0, 1, 2, 3, 64
 _MARK = struct.Struct("<QQ48s")

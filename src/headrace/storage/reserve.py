@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.log.embedded import disk
+from headrace.storage import disk
 
 RESERVE_BYTES = 4 << 20
 SHARE = 16
