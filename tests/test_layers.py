@@ -44,11 +44,20 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
+IMPLEMENTATIONS = {"headrace.views.sqlite": "headrace.views.open"}
+"""Package -> the only module outside that imports it, deferred imports included."""
+SQLITE = ("headrace.log.embedded", "headrace.views.sqlite", "headrace.cli.checks")
+"""Who has a SQLite file; `headrace checks` asks for its version."""
+
 SOURCE = Path(__file__).parent.parent / "src"
 
 
 def layer(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def modules() -> dict[str, str]:
@@ -99,8 +108,13 @@ def problems(sources: dict[str, str]) -> list[str]:
                 top = target.split(".")[0]
                 if top == "pyspark" and layer(name) != "flows":
                     wrong.append(f"{where}: imports pyspark; only headrace.flows may")
+                if top == "sqlite3" and not name.startswith(SQLITE):
+                    wrong.append(f"{where}: imports sqlite3; only {' and '.join(SQLITE)} may")
                 if top != "headrace":
                     continue
+                for package, opener in IMPLEMENTATIONS.items():
+                    if is_within(target, package) and not is_within(name, package) and name != opener:
+                        wrong.append(f"{where}: imports {target}; only {opener} may")
                 if target not in sources:
                     wrong.append(f"{where}: imports {target}, which does not exist")
                 elif RANK.get(layer(target), -1) > RANK[layer(name)]:
@@ -131,6 +145,8 @@ def test_imports_point_down() -> None:
         ("headrace.log.a", "from . import b", "relative import"),
         ("headrace.log.a", "def f(): import pyspark.sql", "imports pyspark"),
         ("headrace.log.a", "import headrace.nothing", "does not exist"),
+        ("headrace.log.a", "import sqlite3", "imports sqlite3; only"),
+        ("headrace.flows", "def f(): import headrace.views.sqlite.store", "only headrace.views.open may"),
         ("headrace.utils", "", "add 'utils' to its layer"),
     ],
 )
@@ -141,6 +157,8 @@ def test_each_rule_bites(module: str, text: str, problem: str) -> None:
         "headrace.log": '"""."""\nfrom headrace import errors\nfrom headrace.log import a, b',
         "headrace.log.a": '"""."""\ndef f(): from headrace.log import b',
         "headrace.log.b": '"""."""\nfrom headrace.log.a import f',
+        "headrace.views.open": '"""."""\ndef f(): from headrace.views.sqlite.store import x',
+        "headrace.views.sqlite.store": '"""."""\nimport sqlite3',
         "headrace.flows": '"""."""\nfrom pyspark.sql import functions',
         "headrace.cli": '"""."""\nimport headrace as hr',
     }

@@ -13,8 +13,8 @@ import anyio.to_thread
 
 from headrace.errors import HeadraceError, LogMissing
 from headrace.log.embedded.log import EmbeddedLog, open_log
-from headrace.views.query_process import QueryProcesses
-from headrace.views.reading import Bounds, Views, open_views
+from headrace.views.open import open_queries, open_views
+from headrace.views.reading import Bounds
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
@@ -32,8 +32,8 @@ class Home:
 
     def __init__(self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None) -> None:
         self.path, self.flows = path, flows
-        self.views: Views = open_views(path)
-        self.queries = QueryProcesses(path)
+        self.views = open_views(path)
+        self.queries = open_queries(path)
         self.closing = threading.Event()
         self._log: EmbeddedLog | None = None
         self._lock = threading.Lock()

@@ -1,5 +1,5 @@
-"""Keyed tables in memory: what `headrace.views.keyed` promises, in the plainest Python there is. For tests of operators,
-and to compare stores with. Slow, and keeps nothing.
+"""Keyed tables in memory: what `headrace.views.keyed` promises, in plain Python. For tests of operators, and to compare
+stores with. Slow, and keeps nothing.
 
     tables = MemoryTables(TableSpec("sums", (Column("page", "string"),), (Column("n", "bigint"),)))
     tables.apply(Writes(puts={"sums": rows}))
@@ -27,13 +27,14 @@ _WIDE = Context(prec=80)
 
 
 class MemoryTables:
-    """Tables of one flow; `state()` is a copy that later writes do not touch."""
+    """Keyed tables of one flow, in memory; `state()` is a copy that later writes do not touch."""
 
     def __init__(self, *specs: TableSpec) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._rows: dict[str, dict[Row, Row]] = {spec.name: {} for spec in specs}
 
     def state(self) -> MemoryState:
+        """The rows as they are now."""
         return MemoryState(self._specs, {name: dict(rows) for name, rows in self._rows.items()})
 
     def apply(self, writes: Writes) -> None:
