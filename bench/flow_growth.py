@@ -13,7 +13,7 @@ import pyarrow as pa
 from bench.settings import Run
 from bench.table import Measured, Row
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 
 KEYS = 10_000
 """A window's worth of rows, and a commit's."""

@@ -21,7 +21,8 @@ from bench.flow_window import COMPUTED, DDL, FILTER, LEAST_MS, events
 from bench.neighbours import descendants
 from bench.settings import Run
 from bench.table import Measured, Row
-from headrace.views.reading import Views, open_views
+from headrace.views.open import open_views
+from headrace.views.reading import Views
 
 ROWS = 20
 _APP = """

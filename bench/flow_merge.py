@@ -27,7 +27,7 @@ from headrace.aggregates.lists import TopK
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import counted
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
 NEW = 10

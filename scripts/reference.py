@@ -25,7 +25,7 @@ from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import FlowStatus
 from headrace.log import contract
 from headrace.log.embedded import dead_letters, groups, log, producer, queues, topic, transaction
-from headrace.views import reading, versions, watching
+from headrace.views import reading
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     "The log": (
@@ -45,7 +45,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         "[aggregates](aggregates.md) explain.",
         [
             *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
-            *(Rebuild, reading.Diff, versions.Counts),
+            *(Rebuild, reading.Diff, reading.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
             *(*TABLE, "merge", "CHANGE", "Aggregate"),
             *("corrected_time", "clock_quality"),
@@ -53,7 +53,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Reading views": (
         "For any process, without Spark. [Views](views.md) explains.",
-        ["open_views", reading.Views, reading.ViewStatus, watching.Watch],
+        ["open_views", reading.Views, reading.SqlViews, reading.ViewStatus, reading.Watch],
     ),
     "Testing": ("`from headrace.testing import …`. [Testing](testing.md) explains.", sorted(kit.__all__)),
 }
@@ -71,6 +71,7 @@ BETWEEN_LAYERS = {
     *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans", "EmbeddedTopic.ref"),
     *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running", "Rebuild.make"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
+    *("Views.address", "Views.identity"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),
     *("EmbeddedMember.apply_commit", "EmbeddedQueue.apply_ack", "Aggregate.kind", "Aggregate.slots"),
     *("Aggregate.algebra", "Aggregate.with_algebra"),

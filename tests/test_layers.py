@@ -37,12 +37,16 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"log"},
     {"cdc", "sourcing", "connect"},
     {"views"},
+    {"operators"},
     {"flows"},
     {"app", "streams", "view", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "nexmark", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+SQLITE = ("headrace.log.embedded", "headrace.views.sqlite", "headrace.cli.checks")
+"""Who has a SQLite file; `headrace checks` asks for its version."""
 
 SOURCE = Path(__file__).parent.parent / "src"
 
@@ -73,7 +77,10 @@ def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Impo
             yield from statements(child, at_import)
 
 
-IMPLEMENTATIONS = {"headrace.log.embedded": {"headrace.log.open", "headrace.testing"}}
+IMPLEMENTATIONS = {
+    "headrace.log.embedded": ("headrace.log.open", "headrace.testing"),
+    "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
+}
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 
 
@@ -81,12 +88,12 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def reaches_around(name: str, target: str) -> bool:
-    """Whether a module imports an implementation that it should use by its contract."""
-    return any(
-        within(target, package) and not any(within(name, each) for each in (package, *allowed))
-        for package, allowed in IMPLEMENTATIONS.items()
-    )
+def reaches_around(name: str, target: str) -> str | None:
+    """Who opens the implementation that the module imports, where it should use the contract."""
+    for package, allowed in IMPLEMENTATIONS.items():
+        if within(target, package) and not any(within(name, each) for each in (package, *allowed)):
+            return allowed[0]
+    return None
 
 
 def problems(sources: dict[str, str]) -> list[str]:
@@ -115,12 +122,14 @@ def problems(sources: dict[str, str]) -> list[str]:
                 top = target.split(".")[0]
                 if top == "pyspark" and layer(name) != "flows":
                     wrong.append(f"{where}: imports pyspark; only headrace.flows may")
+                if top == "sqlite3" and not name.startswith(SQLITE):
+                    wrong.append(f"{where}: imports sqlite3; only {' and '.join(SQLITE)} may")
                 if top != "headrace":
                     continue
                 if target not in sources:
                     wrong.append(f"{where}: imports {target}, which does not exist")
-                elif reaches_around(name, target):
-                    wrong.append(f"{where}: imports {target}; only headrace.log.open opens a log's implementation")
+                elif opener := reaches_around(name, target):
+                    wrong.append(f"{where}: imports {target}; only {opener} opens an implementation")
                 elif RANK.get(layer(target), -1) > RANK[layer(name)]:
                     wrong.append(f"{where}: imports {target}, which is in a higher layer")
                 elif runs:
@@ -149,6 +158,8 @@ def test_imports_point_down() -> None:
         ("headrace.log.a", "from . import b", "relative import"),
         ("headrace.log.a", "def f(): import pyspark.sql", "imports pyspark"),
         ("headrace.log.a", "import headrace.nothing", "does not exist"),
+        ("headrace.log.a", "import sqlite3", "imports sqlite3; only"),
+        ("headrace.flows", "def f(): import headrace.views.sqlite.store", "only headrace.views.open opens"),
         ("headrace.utils", "", "add 'utils' to its layer"),
         ("headrace.cli", "def f(): from headrace.log.embedded import x", "only headrace.log.open opens"),
         ("headrace.log.a", "if TYPE_CHECKING:\n import headrace.log.embedded", "only headrace.log.open opens"),
@@ -163,6 +174,8 @@ def test_each_rule_bites(module: str, text: str, problem: str) -> None:
         "headrace.log.b": '"""."""\nfrom headrace.log.a import f',
         "headrace.log.embedded": '"""."""',
         "headrace.log.open": '"""."""\nfrom headrace.log import embedded',
+        "headrace.views.open": '"""."""\ndef f(): from headrace.views.sqlite.store import x',
+        "headrace.views.sqlite.store": '"""."""\nimport sqlite3',
         "headrace.flows": '"""."""\nfrom pyspark.sql import functions',
         "headrace.cli": '"""."""\nimport headrace as hr',
     }

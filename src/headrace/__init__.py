@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.streams import Stream as Stream
     from headrace.view import View as View
     from headrace.views.contract import CHANGE as CHANGE
-    from headrace.views.reading import open_views as open_views
+    from headrace.views.open import open_views as open_views
     from headrace.windows import calendar as calendar
     from headrace.windows import correct as correct
     from headrace.windows import cumulative as cumulative
@@ -79,7 +79,7 @@ _HOMES = {
     "Aggregated": "headrace.streams",
     "View": "headrace.view",
     "CHANGE": "headrace.views.contract",
-    "open_views": "headrace.views.reading",
+    "open_views": "headrace.views.open",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(
         ("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.flows.running import AppStatus, Running
     from headrace.log.contract import Start
     from headrace.notebook import Live
-    from headrace.views.reading import Views
+    from headrace.views.reading import SqlViews
 
 HOME = ".headrace"
 
@@ -366,9 +366,9 @@ class App:
         return self.views.query(sql, params, wait_for=wait_for, timeout=timeout)
 
     @property
-    def views(self) -> Views:
+    def views(self) -> SqlViews:
         """The views of the home, for reading: as `hr.open_views(app.home)`."""
-        from headrace.views.reading import open_views
+        from headrace.views.open import open_views
 
         return open_views(self.home)
 

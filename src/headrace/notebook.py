@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.durations import Duration, duration_us
 from headrace.errors import HeadraceError, InvalidArgument, WatchLost
 from headrace.rendering import ROWS_MAX, html_table
-from headrace.views.tables import quoted
+from headrace.views.reading import quoted
 
 if TYPE_CHECKING:
-    from headrace.views.reading import Views
-    from headrace.views.watching import Watch
+    from headrace.views.reading import SqlViews, Watch
 
 __all__ = ["Live", "view_table"]
 
@@ -27,7 +26,7 @@ LOOK_SECONDS = 0.1
 """How soon a table sees that it was told to stop."""
 
 
-def view_table(views: Views, view: str, rows: int = ROWS_MAX, note: str = "") -> str:
+def view_table(views: SqlViews, view: str, rows: int = ROWS_MAX, note: str = "") -> str:
     """The view's rows, in its order: of a windowed one the last, else the first."""
     spec, status = views.spec(view), views.status(view)
     windowed = spec.window_us is not None

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.flow import DataFrame
     from headrace.notebook import Live
-    from headrace.views.reading import ViewStatus
-    from headrace.views.watching import Watch
+    from headrace.views.reading import ViewStatus, Watch
 
 
 class View:

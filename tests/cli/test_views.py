@@ -23,7 +23,7 @@ from headrace.cli.query import value_of
 from headrace.durations import from_us, instant_us
 from headrace.position import Position
 from headrace.views.contract import FlowSpec, LedgerRow, Place, feed_topic
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 from tests.cli.conftest import COMMAND, SECONDS_MAX, Shell, Spawner, environment
 from tests.cli.test_process import completed, on_terminal
 from tests.views.committing import MINUTE_US, SPEC, START, VIEW, Committing
@@ -178,7 +178,8 @@ def test_large_results_are_streamed(shell: Shell, committing: Committing, spawn:
 def test_ctrl_c_ends_a_query_that_prints_nothing(shell: Shell, committing: Committing) -> None:
     endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select sum(i) from n"
     program = (
-        "import os, signal, sys, threading; from headrace.cli import run; from headrace.views.reading import Views;"
+        "import os, signal, sys, threading; from headrace.cli import run\n"
+        "from headrace.views.sqlite.reading import SqliteReading as Views\n"
         "begun = Views._explaining\n"
         "def explaining(self, *asked):\n"
         "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"

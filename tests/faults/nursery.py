@@ -94,7 +94,7 @@ def _import_what_is_used() -> None:
 
 def _use_a_log() -> None:
     from headrace.log.open import open_log
-    from headrace.views.sqlite import SqliteViews
+    from headrace.views.sqlite.store import SqliteViews
 
     with tempfile.TemporaryDirectory() as folder, open_log(folder) as log:
         topic = log.create_topic("t", "k string, n int, at timestamp", key="k", event_time="at", partitions=2)

@@ -16,7 +16,7 @@ from headrace.errors import DiskFull
 from headrace.log.embedded import append
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.open import open_log
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 from tests.faults import small_disk
 from tests.faults.children import Children, ack
 from tests.views.committing import VIEW, Committing

@@ -25,8 +25,9 @@ from headrace.flows.running import Running
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
-from headrace.views.reading import Views, open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.reading import Views
+from headrace.views.sqlite.store import SqliteViews
 from headrace.windows import Window
 
 INSTANT = pa.timestamp("us", tz="UTC")

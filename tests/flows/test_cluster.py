@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.views.reading import open_views
+from headrace.views.open import open_views
 from tests.flows.on_cluster import NAMES, QUICK_JAVA, ROWS
 from tests.flows.oracle import expected, records_of
 from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows

@@ -25,7 +25,7 @@ from headrace.flows.repeats import HASH
 from headrace.log.contract import META
 from headrace.schema import parse_ddl
 from headrace.views.contract import FlowSpec
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 from tests.flows.dedup import GRACE, WITHIN, some_rows, taken_out
 
 SEED = 20261116

@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.log.embedded import committer
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 from tests.flows.sparkless import Sparkless
 from tests.flows.test_windows_sparkless import at
 

@@ -24,9 +24,9 @@ from headrace.serve import guard, home
 from headrace.serve.guard import Door
 from headrace.serve.server import STRANGERS_MAX, Server, kept_token
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
-from headrace.views.query_process import QueryProcesses
 from headrace.views.reading import Bounds
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.query_process import QueryProcesses
+from headrace.views.sqlite.store import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import Committing
 
@@ -487,7 +487,7 @@ def test_a_process_for_queries_that_was_killed_is_not_asked(tmp_path: Path) -> N
 
 def test_queries_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from headrace.views import query_process as apart\n"
+        "import sys; from pathlib import Path; from headrace.views.sqlite import query_process as apart\n"
         "process = apart.QueryProcesses(Path(sys.argv[1]))._taken(); print('begun', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

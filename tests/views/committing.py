@@ -19,7 +19,7 @@ import pyarrow as pa
 import headrace as hr
 from headrace.durations import instant_us
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, LedgerRow, Place, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite import SqliteViews
+from headrace.views.sqlite.store import SqliteViews
 
 VIEW = "clicks_per_page"
 MINUTE_US = 60_000_000

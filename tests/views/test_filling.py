@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import InvalidArgument, InvalidQuery
-from headrace.views import filling
 from headrace.views.contract import Fill, FlowSpec, Gaps, LedgerRow, Result, SlotColumn
 from headrace.views.reading import Bounds
+from headrace.views.sqlite import filling
 from tests.views.committing import MINUTE_US, SPEC, START, VIEW, Committing, partials
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

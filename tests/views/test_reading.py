@@ -22,9 +22,10 @@ from headrace.errors import HeadraceError, InvalidArgument, InvalidQuery, Unknow
 from headrace.position import Position
 from headrace.testing.view_contract import NAMES, T0, all_rules, commit, counted, counting, moment, partial_rows
 from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, ViewSpec
-from headrace.views.file import FILE, translate
-from headrace.views.reading import Bounds, Views, open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.reading import Bounds, Views
+from headrace.views.sqlite.file import FILE, translate
+from headrace.views.sqlite.store import SqliteViews
 from tests.faults.children import Children, ack
 from tests.views.committing import MINUTE_US, VIEW, Committing
 
@@ -59,7 +60,8 @@ def values_of(store: SqliteViews, ddl: str, values: list[Any]) -> str:
 
 READER = """
 import os, sys
-from headrace.views.reading import open_views
+import headrace.views.sqlite.reading  # now: the other user may not read it
+from headrace.views.open import open_views
 os.setuid(65534)  # root may write anywhere
 try:
     open(os.path.join(sys.argv[1], "x"), "w")

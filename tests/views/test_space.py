@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.views import file, sqlite
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Outgoing, Place, Result, SlotColumn, ViewSpec
-from headrace.views.reading import open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.sqlite import file
+from headrace.views.sqlite import store as sqlite
+from headrace.views.sqlite.store import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
 MINUTE_US = 60_000_000

@@ -37,7 +37,6 @@ from headrace.errors import (
     ViewsDamaged,
 )
 from headrace.testing.view_contract import SIZE, T0, commit, counted, counting
-from headrace.views import file, watchers
 from headrace.views.contract import (
     Column,
     FlowSpec,
@@ -49,8 +48,9 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.reading import open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.sqlite import file, watchers
+from headrace.views.sqlite.store import SqliteViews
 from tests.faults.children import Children, ack, hear
 from tests.faults.disk import Disk, Fail, Shim, fail, fired, mark
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.testing import ViewStoreContract
-from headrace.views.reading import Views, open_views
-from headrace.views.sqlite import SqliteViews
-from headrace.views.values import decode
+from headrace.views.open import open_views
+from headrace.views.reading import Views
+from headrace.views.sqlite.store import SqliteViews
+from headrace.views.sqlite.values import decode
 
 
 class TestSqliteViews(ViewStoreContract):

@@ -13,10 +13,10 @@ import pytest
 from headrace import failpoints
 from headrace.errors import WatchLost
 from headrace.testing.view_contract import commit, counted, counting
-from headrace.views import watchers
 from headrace.views.contract import FlowSpec, FlowState, Place, Result, SlotColumn
-from headrace.views.reading import open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.sqlite import watchers
+from headrace.views.sqlite.store import SqliteViews
 from tests.faults.children import Children, ack
 from tests.views.committing import SPEC, VIEW, Committing
 

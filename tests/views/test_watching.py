@@ -23,8 +23,8 @@ import pytest
 
 import headrace as hr
 from headrace.durations import instant_us
-from headrace.views import watchers, watching
 from headrace.views.contract import Column, Commit, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.views.sqlite import watchers, watching
 from tests.stopping import stop_between_commits
 from tests.views.committing import MINUTE_US, SPEC, START, TIME, VIEW, Committing, digest, digest_of, random_batch
 
@@ -207,7 +207,7 @@ def test_a_commit_that_fails_leaves_nothing(committing: Committing) -> None:
 
 def test_rows_that_go_are_shown(committing: Committing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a commit does to the rows is seen, not only what it merges."""
-    from headrace.views import merging
+    from headrace.views.sqlite import merging
 
     committing.commit([(0, "/", 1), (1, "/", 1)])
     with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:

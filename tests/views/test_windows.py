@@ -30,7 +30,6 @@ from headrace.testing.view_contract import (
     partial_rows,
     seen,
 )
-from headrace.views import sliding, watchers
 from headrace.views.contract import (
     COUNTS_FROM,
     MARK,
@@ -43,8 +42,9 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.reading import Views, open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_views
+from headrace.views.sqlite import sliding, watchers
+from headrace.views.sqlite.store import SqliteViews
 
 GAP = 4
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -283,7 +283,7 @@ def test_no_part_of_a_commit_reads_the_whole_view(
 ) -> None:
     spec = spec_of(windows, keep_us=SECOND, shaped=(Column("n", "bigint"),))
     store = Store(tmp_path, spec)
-    opened.enter_context(Views(tmp_path).watch("v"))
+    opened.enter_context(open_views(tmp_path).watch("v"))
     run: set[str] = set()
     rows = [(10 * number, 10 * number, page, "a") for number in range(50) for page in ("/", None)]
     for turn in range(3):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from headrace.log.contract import Log, Topic
-    from headrace.views.reading import Views
+    from headrace.views.reading import SqlViews
 
 HOME = "headrace.home"
 FORMATS = ("table", "json", "csv", "arrow")
@@ -72,9 +72,9 @@ def opened(*, create: bool = False) -> Log:
     return open_log(home(), create=create)
 
 
-def opened_views() -> Views:
+def opened_views() -> SqlViews:
     """The views in home, for reading; there may be none."""
-    from headrace.views.reading import open_views
+    from headrace.views.open import open_views
 
     _collect_again()
     return open_views(home())

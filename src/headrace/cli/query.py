@@ -13,7 +13,7 @@ from headrace.cli.output import chosen, print_rows
 
 if TYPE_CHECKING:
     from headrace.position import Position
-    from headrace.views.reading import Views
+    from headrace.views.reading import SqlViews
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -67,7 +67,7 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
         print_rows((dict(zip(names, row, strict=True)) for chunk in chunks for row in chunk), names, kind)
 
 
-def _whole(views: Views, view: str, kind: str) -> None:
+def _whole(views: SqlViews, view: str, kind: str) -> None:
     from headrace.cli.batches import BatchPrinter
     from headrace.rows import to_rows
 
@@ -78,7 +78,7 @@ def _whole(views: Views, view: str, kind: str) -> None:
         print_rows((row for batch in batches for row in to_rows(batch)), schema.names, kind)
 
 
-def _position(views: Views, text: str) -> Position:
+def _position(views: SqlViews, text: str) -> Position:
     from headrace.position import Position
 
     if text != LATEST:

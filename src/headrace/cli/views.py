@@ -197,8 +197,8 @@ def drop(view: str, yes: bool, force: bool) -> None:
     """
     from headrace.errors import UnknownTopic, ViewInUse
     from headrace.storage.reserve import to_free_space
-    from headrace.views.sqlite import SqliteViews
-    from headrace.views.versions import beside
+    from headrace.views.contract import version_name
+    from headrace.views.open import open_store
 
     click.get_current_context().with_resource(to_free_space(home()))
     found = opened_views()
@@ -208,14 +208,14 @@ def drop(view: str, yes: bool, force: bool) -> None:
     rows = counted(status.rows, "row")
     what = f"view {view} and its {rows}" if target is None else f"flow {view} into topic {target}"
     confirm(f"drop {what}", yes)
-    with SqliteViews(home()) as store:
+    with open_store(home()) as store:
         nobodys = store.drop(view)
     if (log := opened_if_any()) is not None:
         with log:
             for topic in nobodys:
                 with contextlib.suppress(UnknownTopic):
                     log.delete_own_topic(topic)
-            for name in (view, f"{view}.dedup", beside(view, "next")):
+            for name in (view, f"{view}.dedup", version_name(view, "next")):
                 log.forget_flow(name)
     if target is None:
         note(f"{what} are dropped; the log has what they were made from")

@@ -27,7 +27,7 @@ from headrace.demo.telling import Teller
 from headrace.demo.traffic import OPENS, OTHERS, QUIET, RUSH_ENDS_S, Traffic, day_of, health
 from headrace.durations import format_duration
 from headrace.errors import WaitTimeout
-from headrace.views.reading import open_views
+from headrace.views.open import open_views
 from headrace.windows.sessions import Session
 
 if TYPE_CHECKING:

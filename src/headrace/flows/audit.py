@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import INSTANT_MIN_US, from_us
@@ -18,8 +17,8 @@ from headrace.flows.loop import FlowLoop
 from headrace.flows.own_check import same
 from headrace.flows.query import FlowQuery
 from headrace.views.contract import FlowState, Place, ViewSpec
-from headrace.views.reading import LEDGER_COLUMNS, Moment, open_views
-from headrace.views.sqlite import SqliteViews
+from headrace.views.open import open_store, open_views
+from headrace.views.reading import LEDGER_COLUMNS, Moment
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
@@ -102,7 +101,7 @@ def audit(flows: list[FlowQuery], log: Log) -> Audited:
         compared = Compared.of(stored.spec, state, gone)
         if compared is None:
             continue
-        with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, SqliteViews(Path(folder)) as store:
+        with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, open_store(folder) as store:
             until = replace(state, buried=real.buried(flow.name))
             loop = FlowLoop(query, log=log, store=store, until=until)
             loop.begin()

@@ -15,8 +15,7 @@ import pyarrow.types as types
 from headrace.aggregates import Aggregate
 from headrace.aggregates.grouping import Grouping, as_kept, summable
 from headrace.views.contract import WINDOW
-from headrace.views.merging import numbered
-from headrace.views.values import us_column
+from headrace.views.values import numbered, us_column
 from headrace.windows.sessions import joined
 
 KEY = "/key"

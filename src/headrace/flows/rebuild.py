@@ -31,15 +31,15 @@ from headrace.flows.query import FlowQuery
 from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
 from headrace.log.contract import DEAD_LETTERS
-from headrace.views.contract import FlowState, Outgoing, Place, Places
+from headrace.views.contract import FlowState, Outgoing, Place, Places, version_name
+from headrace.views.open import open_views
 from headrace.views.owner import FlowLock
-from headrace.views.reading import Diff, open_views
-from headrace.views.versions import beside
+from headrace.views.reading import Diff
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
     from headrace.log.contract import Log
-    from headrace.views.sqlite import SqliteViews
+    from headrace.views.contract import ViewStore
 
 __all__ = ["Rebuild", "refuse_other", "refuse_topics", "roll_back"]
 
@@ -60,7 +60,7 @@ class Rebuild:
         query: FlowQuery,
         *,
         log: Log,
-        store: SqliteViews,
+        store: ViewStore,
         loop_settings: Mapping[str, Any],
         let_go: Callable[[], None],
     ) -> None:
@@ -207,16 +207,16 @@ def refuse_topics(flow: Flow) -> None:
         )
 
 
-def roll_back(log: Log, store: SqliteViews, view: str) -> None:
+def roll_back(log: Log, store: ViewStore, view: str) -> None:
     """What was served before the last switch is the view again, as it was; what took its place is kept beside it."""
-    previous = beside(view, "previous")
+    previous = version_name(view, "previous")
     if store.beside(view) != previous:
         raise CannotRebuild(
             flow=view,
             why="has no previous version to go back to: one is kept from a switch until it is discarded, or until the "
             "next rebuild",
         )
-    lock = FlowLock(log.home, beside(view, "next"))  # a runner waits for who has it
+    lock = FlowLock(log.home, version_name(view, "next"))  # a runner waits for who has it
     lock.take()
     try:
         with _fenced(log, store, view) as fenced:
@@ -231,7 +231,7 @@ def roll_back(log: Log, store: SqliteViews, view: str) -> None:
 
 
 @contextlib.contextmanager
-def _fenced(log: Log, store: SqliteViews, view: str) -> Iterator[FlowState]:
+def _fenced(log: Log, store: ViewStore, view: str) -> Iterator[FlowState]:
     """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
     state = store.fence(view)
     try:
@@ -253,7 +253,7 @@ def functions_of(flow: Flow) -> str:
     return fingerprint(transforms, flow.transforms, dict(flow.aggregates or {}), flow.after)
 
 
-def refuse_other(store: SqliteViews, flow: Flow) -> None:
+def refuse_other(store: ViewStore, flow: Flow) -> None:
     """FlowChanged if what is served was made by other functions."""
     program = store.program(flow.name)
     if program is not None and program.partition("/")[0] != functions_of(flow):

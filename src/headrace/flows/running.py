@@ -28,13 +28,11 @@ from headrace.errors import (
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
-from headrace.views.contract import Emit, feed_topic, is_fed
-from headrace.views.file import FILE
+from headrace.views.contract import Emit, feed_topic, is_fed, version_name
+from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
-from headrace.views.reading import open_views
 from headrace.views.standing import lag_of, read_of, sources_of
-from headrace.views.versions import beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +43,7 @@ if TYPE_CHECKING:
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
     from headrace.log.contract import Log, Start, Topic
-    from headrace.views.contract import FlowState, ViewSpec
-    from headrace.views.sqlite import SqliteViews
+    from headrace.views.contract import FlowState, ViewSpec, ViewStore
 
 logger = logging.getLogger("headrace.flows")
 
@@ -111,7 +108,7 @@ class Running:
         self._checked, self._clock_us, self._driver_rows = checked, clock_us, driver_rows
         self._session: SparkSession | None = None
         self._owned = self._starting = self._closed = False
-        self._store: SqliteViews | None = None
+        self._store: ViewStore | None = None
         self._loops: dict[str, FlowLoop] = {}
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
@@ -149,12 +146,10 @@ class Running:
             return self._session
 
     @property
-    def store(self) -> SqliteViews:
-        from headrace.views.sqlite import SqliteViews
-
+    def store(self) -> ViewStore:
         with self._lock:
             if self._store is None:
-                self._store = SqliteViews(self._log.home)
+                self._store = open_store(self._log.home)
             return self._store
 
     def refuse_lost(self) -> None:
@@ -166,7 +161,7 @@ class Running:
 
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why. Makes nothing."""
-        made = (self._log.home / FILE).exists()
+        made = store_exists(self._log.home)
         for flow in self.flows:
             spec = self.query(flow).compiled.spec
             if made and not self._throwaway:
@@ -236,7 +231,7 @@ class Running:
         its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
         from headrace.flows.rebuild import refuse_other
 
-        lock, supervisor = FlowLock(self._log.home, beside(flow.name, "next")), self._supervisors.get(flow.name)
+        lock, supervisor = FlowLock(self._log.home, version_name(flow.name, "next")), self._supervisors.get(flow.name)
         while self.store.is_fenced(flow.name) and lock.is_held():
             if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
                 return None
@@ -289,7 +284,7 @@ class Running:
             for topic in self.store.drop(view):  # changes begin anew: flows over the view are told that they are others
                 with contextlib.suppress(UnknownTopic):
                     self._log.delete_own_topic(topic)
-            for name in (view, f"{view}.dedup", beside(view, "next")):
+            for name in (view, f"{view}.dedup", version_name(view, "next")):
                 self._log.forget_flow(name)
 
     # -- another version of a view -----------------------------------------------------------------
@@ -301,7 +296,7 @@ class Running:
         refuse_topics(flow)
         if flow.retracts and start != "earliest":
             raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
-        query = self.query(flow).named(beside(flow.name, "next"), start)
+        query = self.query(flow).named(version_name(flow.name, "next"), start)
         version = query.compiled.flow
         self._make_dropped(flow)
         self._grow_feeds(flow)
@@ -328,7 +323,7 @@ class Running:
     def discard(self, view: str) -> list[str]:
         """Drops what is beside the view; its names."""
         dropped = self.store.discard(view)
-        self._log.forget_flow(beside(view, "next"))
+        self._log.forget_flow(version_name(view, "next"))
         return dropped
 
     def target(self, flow: Flow, settings: Mapping[str, Any]) -> Topic:
@@ -518,7 +513,7 @@ class Running:
 
     def making(self, view: str) -> list[FlowStatus]:
         """How far the version is that is made beside the view."""
-        flow, name = self._flows.get(view), beside(view, "next")
+        flow, name = self._flows.get(view), version_name(view, "next")
         readers = open_views(self._log.home).readers(name)
         return [] if flow is None else [self._status(flow, name, readers)]
 

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import anyio.to_thread
@@ -181,7 +180,7 @@ class _Feed:
     def _watch(self) -> None:
         try:
             views = self._home.views
-            file = _identity(views.path)
+            file = views.identity()
             with views.watch(self.view, snapshot=False, emit=self.emit, lease=LEASE, keep_bytes=KEEP_BYTES) as watch:
                 state = views.state(self.view)
                 self._tell(self._begin, watch.position, state.line)
@@ -191,7 +190,7 @@ class _Feed:
                 while not self._stop.is_set():
                     if (found := watch.next_commit(LOOK_SECONDS)) is not None:
                         self._tell(self._add, self._encoded(found, state.line))
-                    elif _identity(views.path) != file:  # what is open goes on, and nobody writes to it
+                    elif views.identity() != file:  # what is open goes on, and nobody writes to it
                         raise WatchLost(view=self.view, why="the home was removed, or is another one")
                 watch.close(linger=True)
         except HeadraceError as error:
@@ -348,14 +347,6 @@ class _Feed:
         changes = [event("change", encode_row({"op": "+", "row": row, "_position": page.sequence})) for row in rows]
         tail = event("ready", {"_position": page.sequence}, id=str(Place(page.sequence, None, page.born)))
         return _Snapshot(page.sequence, at, [head, *_joined(changes), tail])
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _change(row: dict[str, Any]) -> bytes:

@@ -14,8 +14,8 @@ import anyio.to_thread
 from headrace.errors import HeadraceError, LogMissing
 from headrace.log.contract import Log
 from headrace.log.open import open_log
-from headrace.views.query_process import QueryProcesses
-from headrace.views.reading import Bounds, Views, open_views
+from headrace.views.open import open_queries, open_views
+from headrace.views.reading import Bounds
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
@@ -33,8 +33,8 @@ class Home:
 
     def __init__(self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None) -> None:
         self.path, self.flows = path, flows
-        self.views: Views = open_views(path)
-        self.queries = QueryProcesses(path)
+        self.views = open_views(path)
+        self.queries = open_queries(path)
         self.closing = threading.Event()
         self._log: Log | None = None
         self._lock = threading.Lock()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from headrace.aggregates import WIDE as WIDE
 from headrace.aggregates import Aggregate, Rule
@@ -48,6 +49,20 @@ ROWS = "/rows"
 """How many rows a result is made of: with the last of them it goes."""
 WindowKind = Kind | Literal["parts"]
 """`parts`: what sliding windows are made of, for the store alone."""
+
+
+Which = Literal["next", "previous"]
+VERSIONS: tuple[Which, ...] = ("next", "previous")
+"""Versions of a view beside the one that is served: made anew, and the one served before."""
+
+
+def version_name(view: str, which: Which) -> str:
+    """What a version is called."""
+    return f"{view}/{which}"
+
+
+def is_version(name: str) -> bool:
+    return "/" in name
 
 
 def check_emit(emit: Emit) -> Emit:
@@ -471,6 +486,10 @@ class ViewStore(Protocol):
 
     def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState: ...
 
+    def refuse_changed(self, spec: FlowSpec) -> None: ...
+
+    def feeds(self, flow: str) -> tuple[Emit, ...]: ...
+
     def drop(self, flow: str) -> list[str]: ...
 
     def state(self, flow: str) -> FlowState: ...
@@ -510,3 +529,9 @@ class ViewStore(Protocol):
     def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]: ...
 
     def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

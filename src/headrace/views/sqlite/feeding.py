@@ -31,9 +31,11 @@ from headrace.views.contract import (
     feed_topic,
     whole_of,
 )
-from headrace.views.merging import Changes, ending_after
-from headrace.views.tables import ViewTables, quoted
-from headrace.views.values import INSTANT, text_of_us, time_column, us_column
+from headrace.views.reading import quoted
+from headrace.views.sqlite.merging import Changes, ending_after
+from headrace.views.sqlite.tables import ViewTables
+from headrace.views.sqlite.values import text_of_us
+from headrace.views.values import INSTANT, time_column, us_column
 
 __all__ = ["fed", "marked", "snapshot"]
 

@@ -24,20 +24,19 @@ from headrace.views.contract import (
     ON_TIME_FROM,
     ROWS,
     TAIL,
+    VERSIONS,
     WINDOW,
     Column,
     Fill,
     SlotColumn,
     ViewSpec,
 )
-from headrace.views.filling import made_rows
-from headrace.views.values import BY_VALUE, WHOLE, arrow_type, declared
+from headrace.views.reading import quoted
+from headrace.views.sqlite.filling import made_rows
+from headrace.views.sqlite.values import BY_VALUE, WHOLE, declared
+from headrace.views.values import arrow_type
 
-__all__ = ["VERSIONS", "ViewTables", "quoted", "tables_of", "value_type"]
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+__all__ = ["ViewTables", "tables_of", "value_type"]
 
 
 ROW = "/row"
@@ -49,7 +48,6 @@ NUMBER = "/number"
 INTEGER = "'integer'"
 """As SQLite's typeof() says it."""
 
-VERSIONS = ("next", "previous")
 """`views/next`: a version of the view `views` beside it; see `versions`."""
 
 

@@ -9,7 +9,8 @@ from decimal import Context, Decimal
 
 from headrace.aggregates.exact import add, rounded
 from headrace.errors import DoesNotFit
-from headrace.views.values import arrow_type, as_whole
+from headrace.views.sqlite.values import as_whole
+from headrace.views.values import arrow_type
 
 __all__ = ["register"]
 

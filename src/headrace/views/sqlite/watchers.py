@@ -18,10 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.views import merging
 from headrace.views.contract import Column, FlowSpec, ViewSpec
-from headrace.views.tables import ViewTables, quoted, tables_of
-from headrace.views.values import arrow_type, decode, text_of_us
+from headrace.views.reading import quoted
+from headrace.views.sqlite import merging
+from headrace.views.sqlite.tables import ViewTables, tables_of
+from headrace.views.sqlite.values import decode, text_of_us
+from headrace.views.values import arrow_type
 
 __all__ = ["SCHEMA", "Record", "forget", "join", "leave", "record", "renew", "switched", "watched_columns"]
 

@@ -31,8 +31,8 @@ from headrace.errors import (
 )
 from headrace.storage import disk
 from headrace.storage.turnstile import Turnstile
-from headrace.views import exact, filling, flow_rows, watchers
-from headrace.views.values import order_decimals
+from headrace.views.sqlite import exact, filling, flow_rows, watchers
+from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
 FORMAT = "2"
@@ -306,6 +306,29 @@ class ViewsFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
+    """A connection that cannot write. `typed`: a view's own columns come back as the types they have there."""
+    refuse_inherited(path.resolve())
+    register_converters()
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{'immutable=1' if _at_rest(path) else 'mode=ro'}",
+        uri=True,
+        isolation_level=None,
+        timeout=60,
+        check_same_thread=False,
+        detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
+    )
+    order_decimals(db)
+    filling.register(db)
+    return db
+
+
+def _at_rest(path: Path) -> bool:
+    """Whether nobody has the file open for writing, and we may not write beside it. SQLite would write: it makes the
+    files of a write-ahead log even to read. While an app runs they are there, and it reads them as they are."""
+    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.views import merging
 from headrace.views.contract import WINDOW
-from headrace.views.tables import ViewTables
-from headrace.views.values import I64, INSTANT, decode, encode, time_column, us_column
+from headrace.views.sqlite import merging
+from headrace.views.sqlite.tables import ViewTables
+from headrace.views.sqlite.values import decode, encode
+from headrace.views.values import I64, INSTANT, numbered, time_column, us_column
 from headrace.windows.sessions import joined
 
 __all__ = ["Joining", "joining"]
@@ -57,7 +58,7 @@ def joining(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table) -> J
     spec = tables.spec
     assert spec.window_us is not None
     gap_us = spec.window_us[0]
-    key = merging.numbered(partials, [each.name for each in spec.groups])
+    key = numbered(partials, [each.name for each in spec.groups])
     start, end = (us_column(partials[name]) for name in WINDOW)
     span, first, last = joined(key, start, end, gap_us)
     one_of = np.unique(span, return_index=True)[1]

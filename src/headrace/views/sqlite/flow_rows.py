@@ -18,10 +18,10 @@ import pyarrow as pa
 from headrace.errors import UnknownView, ViewsDamaged
 from headrace.horizon import dropped_us, over_us
 from headrace.position import Position
-from headrace.views import staged, versions
-from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place
+from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
-from headrace.views.values import text_of_us, us_of
+from headrace.views.sqlite import staged
+from headrace.views.sqlite.values import text_of_us, us_of
 
 BEGINS = (
     "CREATE TABLE IF NOT EXISTS _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
@@ -141,7 +141,7 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
 
 
 def names(db: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in db.execute("SELECT flow FROM _flows") if not versions.is_version(name)]
+    return [name for (name,) in db.execute("SELECT flow FROM _flows") if not is_version(name)]
 
 
 def next_epoch(db: sqlite3.Connection) -> int:
@@ -209,7 +209,7 @@ def settle(db: sqlite3.Connection, spec: FlowSpec, relayed: int, written: Positi
     db.execute("UPDATE _flows SET relayed = max(relayed, ?) WHERE flow = ?", (relayed, flow))
     db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, relayed))
     waits = db.execute("SELECT EXISTS (SELECT 1 FROM _outbox WHERE flow = ?)", (flow,)).fetchone()[0]
-    if spec.writes and not waits and not versions.is_version(flow):
+    if spec.writes and not waits and not is_version(flow):
         _step(db, spec, read_of(db, flow), written)
 
 

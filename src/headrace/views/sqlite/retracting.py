@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from headrace.aggregates import Aggregate, Kept
 from headrace.rows import python_values
-from headrace.views import merging
 from headrace.views.contract import ROWS, SlotColumn
-from headrace.views.tables import ViewTables, quoted, value_type
-from headrace.views.values import arrow_type, decode, encode
+from headrace.views.reading import quoted
+from headrace.views.sqlite import merging
+from headrace.views.sqlite.tables import ViewTables, value_type
+from headrace.views.sqlite.values import decode, encode
+from headrace.views.values import arrow_type
 
 __all__ = ["keep", "retract"]
 

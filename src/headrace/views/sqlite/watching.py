@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,15 +28,16 @@ import pyarrow.compute as pc
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgument, UnknownView, WatchLost
 from headrace.rows import to_rows
-from headrace.views import watchers
 from headrace.views.contract import Emit, ViewSpec, check_emit
-from headrace.views.file import FILE, translate
-from headrace.views.flow_rows import spec_of
-from headrace.views.reading import CHUNK_ROWS, POLL_SECONDS, Views, batch_of, connected, schema_of
-from headrace.views.sqlite import SqliteViews
-from headrace.views.tables import quoted, tables_of
+from headrace.views.reading import POLL_SECONDS, Watch, quoted, schema_of
+from headrace.views.sqlite import watchers
+from headrace.views.sqlite.file import FILE, connected, translate
+from headrace.views.sqlite.flow_rows import spec_of
+from headrace.views.sqlite.store import SqliteViews
+from headrace.views.sqlite.tables import tables_of
+from headrace.views.sqlite.values import batch_of
 
-__all__ = ["Watch"]
+__all__ = ["SqliteWatch"]
 
 Changes = TypeVar("Changes", pa.Table, pa.RecordBatch)
 
@@ -50,13 +51,14 @@ TOLD_BYTES = watchers.BACKLOG_BYTES_MAX // 16
 """A watcher that has read this much says so at once."""
 
 
-class Watch:
-    """`for change in views.watch("views_by_page")`: an iterator of dicts; `batches()` has whole commits as Arrow."""
+class SqliteWatch(Watch):
+    """`made()`: whether the view is there."""
 
     def __init__(
         self,
         home: Path,
         view: str,
+        made: Callable[[], bool],
         *,
         snapshot: bool,
         emit: Emit = "updates",
@@ -65,7 +67,7 @@ class Watch:
         keep_bytes: int = 0,
         wait: bool = False,
     ) -> None:
-        self.view, self._emit = view, check_emit(emit)
+        self.view, self._made, self._emit = view, made, check_emit(emit)
         self._pid, self._home = os.getpid(), home
         self._patience = None if timeout is None else duration_us(timeout, argument="timeout", positive=False) / 1e6
         self._lease_us, self._keep_bytes = duration_us(lease, argument="lease"), keep_bytes
@@ -75,9 +77,6 @@ class Watch:
         self._sequence, self._closed = 0, False
         if not wait or self._made():
             self._begin(snapshot)
-
-    def _made(self) -> bool:
-        return self.view in Views(self._home).names()
 
     def _begin(self, snapshot: bool) -> None:
         home, keep_bytes = self._home, self._keep_bytes
@@ -98,7 +97,6 @@ class Watch:
 
     @property
     def position(self) -> int:
-        """The number of the last commit that was read, or of the one it began after."""
         return self._sequence
 
     def _begun(self, snapshot: bool) -> tuple[list[pa.RecordBatch], pa.Schema, int]:
@@ -117,7 +115,7 @@ class Watch:
         if snapshot:
             order = ", ".join(quoted(name) for name in spec.key) or "1"
             cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {tables_of(spec).stored} ORDER BY {order}")
-            read = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])]
+            read = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(watchers.CHUNK_ROWS), [])]
             ready = [batch for batch in map(self._wanted, read) if batch.num_rows]
         self._db.execute("COMMIT")
         return ready[::-1], schema, sequence
@@ -130,7 +128,6 @@ class Watch:
     # -- iterating ---------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The changes as Arrow, a commit at a time; the rows as they are in pieces of some thousand."""
         while self._ready:
             yield self._ready.pop()
         while (found := self._next_commit()) is not None:
@@ -154,7 +151,6 @@ class Watch:
             self._rows = iter(to_rows(batch))
 
     def next_commit(self, seconds: float) -> pa.Table | None:
-        """The next commit's changes; None when there was none for so long."""
         return self._next_commit(seconds)
 
     def _next_commit(self, patience: float | None = None) -> pa.Table | None:
@@ -226,8 +222,6 @@ class Watch:
     # -- ending ------------------------------------------------------------------------------------
 
     def close(self, *, linger: bool = False) -> None:
-        """The store keeps no more changes for this one; with `linger`, not before its lease is over: who watches again
-        by then misses nothing."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             if self._lease is not None:

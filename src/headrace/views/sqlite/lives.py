@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.aggregates import Aggregate
-from headrace.views import merging
-from headrace.views.joining import joining
-from headrace.views.tables import ViewTables, quoted
+from headrace.views.reading import quoted
+from headrace.views.sqlite import merging
+from headrace.views.sqlite.sessions import joining
+from headrace.views.sqlite.tables import ViewTables
+from headrace.views.values import numbered
 
 __all__ = ["end", "fold"]
 
@@ -26,7 +28,7 @@ def fold(db: sqlite3.Connection, tables: ViewTables, partials: pa.Table, aggrega
     lives = tables.lives
     assert lives is not None
     merging.merge(db, lives, joining(db, lives, partials).apply(db, lives), aggregates)
-    group = merging.numbered(partials, [column.name for column in tables.spec.groups])
+    group = numbered(partials, [column.name for column in tables.spec.groups])
     one_of = partials.take(pa.array(np.unique(group, return_index=True)[1]))
     merging.staged(db, "grouped", range(one_of.num_rows), merging.group_columns(tables, one_of))
     newest = (

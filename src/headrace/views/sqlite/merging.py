@@ -24,18 +24,10 @@ from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.contract import WINDOW, Column, Emit, SlotColumn, ViewSpec, change_columns
-from headrace.views.tables import NUMBER, ViewTables, quoted, value_type
-from headrace.views.values import (
-    NAN,
-    arrow_type,
-    as_column,
-    decode,
-    encode,
-    encode_whole,
-    text_of_us,
-    us_column,
-    us_of,
-)
+from headrace.views.reading import quoted
+from headrace.views.sqlite.tables import NUMBER, ViewTables, value_type
+from headrace.views.sqlite.values import NAN, decode, encode, encode_whole, text_of_us, us_of
+from headrace.views.values import arrow_type, as_column, us_column
 
 __all__ = [
     "Changes",
@@ -49,7 +41,6 @@ __all__ = [
     "in_order",
     "lists_of",
     "merge",
-    "numbered",
     "order_of",
     "read_out",
     "reshape",
@@ -87,16 +78,6 @@ def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     rank[-1] = -1
     ranks: npt.NDArray[np.int64] = rank[few.indices.fill_null(-1).to_numpy()]
     return ranks
-
-
-def numbered(rows: pa.Table, names: Iterable[str]) -> npt.NDArray[np.int64]:
-    """A number for each row: the same for those that have the same values in these columns."""
-    number = np.zeros(rows.num_rows, np.int64)
-    for name in names:
-        few = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
-        both = number * len(few.dictionary) + few.indices.to_numpy()
-        number = np.unique(both, return_inverse=True)[1].reshape(-1)
-    return number
 
 
 def with_whole(spec: ViewSpec, partials: pa.Table) -> pa.Table:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from headrace.views import feeding, flow_rows, joining, lives, merging, retracting, sliding
 from headrace.views.contract import Commit, FlowSpec, Outgoing, feed_topic
-from headrace.views.tables import tables_of
+from headrace.views.sqlite import feeding, flow_rows, lives, merging, retracting, sessions, sliding
+from headrace.views.sqlite.tables import tables_of
 
 
 def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | None) -> list[Outgoing]:
@@ -26,7 +26,7 @@ def fold(db: sqlite3.Connection, spec: FlowSpec, commit: Commit, closed: str | N
         partials = sliding.spread(db, tables, partials, commit.aggregates, commit.reachable_us)
     joins = None
     if partials is not None and partials.num_rows and spec.view.windows == "session":
-        joins = joining.joining(db, tables, partials)
+        joins = sessions.joining(db, tables, partials)
         partials = joins.partials
     became = None if joins is None else joins.became
     changes = None

@@ -23,7 +23,6 @@ import pyarrow as pa
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
-from headrace.views import feeding, merging, staged, versions, watchers
 from headrace.views.contract import (
     Commit,
     Emit,
@@ -32,18 +31,32 @@ from headrace.views.contract import (
     FlowState,
     Mark,
     Outgoing,
+    ViewStore,
     Waiting,
     feed_topic,
+    version_name,
     widened,
 )
-from headrace.views.file import TIME_SHARE, ViewsFile
-from headrace.views.flow_rows import names, next_epoch, not_kept, note, now, put_out, settle, spec_of, state_of, text
-from headrace.views.folding import fold
-from headrace.views.tables import tables_of
-from headrace.views.values import us_of
+from headrace.views.sqlite import feeding, merging, staged, versions, watchers
+from headrace.views.sqlite.file import TIME_SHARE, ViewsFile
+from headrace.views.sqlite.flow_rows import (
+    names,
+    next_epoch,
+    not_kept,
+    note,
+    now,
+    put_out,
+    settle,
+    spec_of,
+    state_of,
+    text,
+)
+from headrace.views.sqlite.folding import fold
+from headrace.views.sqlite.tables import tables_of
+from headrace.views.sqlite.values import us_of
 
 
-class SqliteViews(ViewsFile):
+class SqliteViews(ViewsFile, ViewStore):
     """`SqliteViews(home)`: the store of the views in that directory; made if there is none."""
 
     # -- flows -------------------------------------------------------------------------------------
@@ -210,7 +223,7 @@ class SqliteViews(ViewsFile):
         `next` makes the other `previous`, and the other way round. FlowFenced, and nothing is changed, if somebody has
         begun, or changed, one of them since."""
         view, _, which = beside.name.partition("/")
-        goes = versions.beside(view, "previous" if which == "next" else "next")
+        goes = version_name(view, "previous" if which == "next" else "next")
         with self._writing() as db:
             for state in (served, beside):
                 self._check(db, state, state.sequence)

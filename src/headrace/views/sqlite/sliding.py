@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.views import merging, retracting
 from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, WINDOW
-from headrace.views.tables import ViewTables
-from headrace.views.values import I64, INSTANT, decode, encode, time_column, us_column, us_of
+from headrace.views.sqlite import merging, retracting
+from headrace.views.sqlite.tables import ViewTables
+from headrace.views.sqlite.values import decode, encode, us_of
+from headrace.views.values import I64, INSTANT, numbered, time_column, us_column
 
 __all__ = ["spread"]
 
@@ -76,7 +77,7 @@ def _in_new_windows(
     db: sqlite3.Connection, tables: ViewTables, given: pa.Table, has_row: npt.NDArray[np.bool_]
 ) -> pa.Table:
     """All parts, those that come new among them, in the windows that have no row yet: those that end with a record."""
-    at, key = us_column(given[WINDOW[1]]), merging.numbered(given, [each.name for each in tables.spec.groups])
+    at, key = us_column(given[WINDOW[1]]), numbered(given, [each.name for each in tables.spec.groups])
     fresh = np.flatnonzero((us_column(given[COUNTS_FROM]) == at) & ~has_row)
     fresh = fresh[np.lexsort((at[fresh], key[fresh]))]
     differ = (np.diff(key[fresh], prepend=-1) != 0) | (np.diff(at[fresh], prepend=-1) != 0)

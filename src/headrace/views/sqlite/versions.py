@@ -10,31 +10,23 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from headrace.views import watchers
-from headrace.views.contract import Column, FlowSpec, ViewSpec
-from headrace.views.tables import NUMBER, ROW, VERSIONS, quoted, tables_of
-from headrace.views.values import arrow_type, declared
+from headrace.views.contract import VERSIONS, Column, FlowSpec, ViewSpec
+from headrace.views.reading import Counts, quoted
+from headrace.views.sqlite import watchers
+from headrace.views.sqlite.tables import NUMBER, ROW, tables_of
+from headrace.views.sqlite.values import declared
+from headrace.views.values import arrow_type
 
-__all__ = ["FLOW_TABLES", "Compared", "Counts", "Which", "beside", "exchange", "found_beside", "is_version", "program"]
-
-Which = Literal["next", "previous"]
+__all__ = ["FLOW_TABLES", "Compared", "exchange", "found_beside", "program"]
 
 FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_filters")
 """What the store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
 not: they say what those who read its changes have, of whatever version it was."""
 UNROUNDED = 1e-9
 """Sums of doubles depend on their order this much, of the larger of the two."""
-
-
-def beside(view: str, which: Which) -> str:
-    return f"{view}/{which}"
-
-
-def is_version(name: str) -> bool:
-    return "/" in name
 
 
 def found_beside(db: sqlite3.Connection, view: str) -> list[str]:
@@ -94,21 +86,6 @@ def _tables(db: sqlite3.Connection, name: str) -> list[str]:
 
 
 # -- what is different ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of rows: how many only the new version has, only the old one, both with other values, both alike."""
-
-    added: int
-    removed: int
-    changed: int
-    same: int
-
-    @property
-    def ok(self) -> bool:
-        """Nothing is different."""
-        return not (self.added or self.removed or self.changed)
 
 
 class Compared:

@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from headrace import errors
 from headrace.errors import HeadraceError, InvalidQuery, QueryTimeout
-from headrace.views.reading import Bounds, open_views
+from headrace.views.reading import Bounds, Queries
+from headrace.views.sqlite.reading import SqliteReading
 
 __all__ = ["QueryProcesses"]
 
@@ -34,7 +35,7 @@ ALARM_SECONDS = 0.5
 """So long after its time a query that did not stop is killed."""
 
 
-class QueryProcesses:
+class QueryProcesses(Queries):
     """As many as there are questions at a time; they stay for the next ones."""
 
     def __init__(self, home: Path) -> None:
@@ -47,7 +48,6 @@ class QueryProcesses:
     def bounded(
         self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
     ) -> tuple[pa.Table, bool]:
-        """As `Views.bounded`, in another process."""
         process = self._taken()
         try:
             found = process.ask(sql, params, bounds)
@@ -87,7 +87,6 @@ class QueryProcesses:
         process.kill()
 
     def close(self) -> None:
-        """Whatever is asked ends."""
         with self._lock:
             self._closed = True
             found = list(self._all)
@@ -153,7 +152,7 @@ def main(home: str, asked: IO[bytes], answers: IO[bytes]) -> None:
     """Answers until there are no more questions."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES_MAX}")
-    views = open_views(home)
+    views = SqliteReading(Path(home))
     for line in asked:
         question = json.loads(line)
         bounds = Bounds(**question["bounds"])

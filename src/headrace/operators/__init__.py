@@ -1,0 +1,1 @@
+"""Stateful operators, one file each: pure, Arrow in and out, time as an argument."""

@@ -1,0 +1,107 @@
+"""What an operator is. Owns no behaviour; `headrace.testing.OperatorContract` tests what is promised here.
+
+An operator folds batches of its inputs into tables of its own and says what changed. It reads state only through
+`State`, at the sequence before its step; it has no clock, no I/O and no randomness, and it pickles. Promise: a step
+over all rows equals the steps over parts of them, if rows that agree in the input's `by` columns stay together. So
+large steps may run in parts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.views.contract import Column, LedgerRow
+from headrace.views.keyed import State, TableSpec, Writes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Input", "InputTimes", "Kernel", "Operator", "Output", "Step", "Timer"]
+
+Kernel = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
+"""Stateless and associative; runs in Spark's workers, or on the driver where a batch is small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What an operator reads. `id` is not the topic's name: a topic may be read twice."""
+
+    id: str
+    columns: tuple[Column, ...]
+    by: tuple[str, ...]
+    """Rows that meet are equal in these; ("_partition",) where order within a partition decides."""
+    changes: bool = False
+    """True when rows can be taken back: a column says '+' or '-'."""
+    first: bool = False
+    """Read to an end that is looked up after the ends of the others: tables, rules, stored queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The rows that readers see: of `table`, whose columns they are, or are made of."""
+
+    table: str
+    time: str | None
+    """The column with a row's event time."""
+    final_at: str | None
+    """The column with the time at which, when the frontier has passed it, a row is final."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputTimes:
+    """How far an input is, in microseconds. `frontier_us` says what is final; only `reach_us` lets state go."""
+
+    frontier_us: int | None
+    reach_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Asks for a step with an empty batch when the input's frontier passes the least time of the table."""
+
+    table: str
+    input: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What came of a batch. `changes`: rows that went ('-') and came ('+'), of the output; None where nobody asked."""
+
+    writes: Writes = field(default_factory=Writes)
+    changes: pa.Table | None = None
+    ledger: tuple[LedgerRow, ...] = ()
+    dropped: pa.Table | None = None
+    """Records that came too late."""
+    letters: pa.Table | None = None
+    """Records that cannot be processed."""
+
+
+class Operator(Protocol):
+    """One stateful operator of one flow, with its settings."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]: ...
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]: ...
+
+    @property
+    def output(self) -> Output: ...
+
+    @property
+    def timers(self) -> tuple[Timer, ...]: ...
+
+    def kernel(self, input: str) -> Kernel | None:
+        """What workers make of records before they come to the step; None: the step gets the records."""
+
+    def step(
+        self, batch: Mapping[str, pa.Table], state: State, times: Mapping[str, InputTimes], *, changes: bool
+    ) -> Step:
+        """Folds rows by input. `changes`: somebody reads what changes; otherwise the step need not read old rows."""
+
+    def ahead(self, times: Mapping[str, InputTimes]) -> InputTimes:
+        """Frontier and reach for those who read the output."""
+
+    def reset(self) -> None:
+        """Forgets what it knows of another sequence."""

@@ -1,0 +1,1 @@
+"""Views in a SQLite file beside the log. Only `headrace.views.open` imports this."""

@@ -1,0 +1,700 @@
+"""Reading views, from any process, without Spark: SQL, positions, ledger. Owns read-only connections to `views.db`.
+
+A reader sees whole commits only, never waits for a writer and never makes one wait. SQL is run on a connection that
+cannot write, attach files or load code."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.durations import Duration, from_us, instant_us
+from headrace.errors import (
+    CannotRebuild,
+    HeadraceError,
+    InvalidArgument,
+    InvalidQuery,
+    QueryTimeout,
+    UnknownView,
+    nearest,
+)
+from headrace.jsonrows import encode_value
+from headrace.position import Position
+from headrace.schema import type_ddl
+from headrace.views.contract import WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
+from headrace.views.origins import Reader, position_of
+from headrace.views.reading import (
+    LEDGER_COLUMNS,
+    Bounds,
+    Diff,
+    FlowGlance,
+    Moment,
+    Page,
+    SqlViews,
+    ViewStatus,
+    Watch,
+    quoted,
+    schema_of,
+)
+from headrace.views.sqlite import filling, versions
+from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
+from headrace.views.sqlite.flow_rows import reader_of, spec_of, state_of, whole
+from headrace.views.sqlite.tables import NUMBER, tables_of
+from headrace.views.sqlite.values import (
+    NAN,
+    as_whole,
+    batch_of,
+    bound,
+    declared_type,
+    decode,
+    encode,
+    nested,
+    text_of_us,
+    us_of,
+)
+from headrace.views.sqlite.watching import SqliteWatch
+from headrace.views.values import arrow_type
+
+CHUNK_ROWS = 10_000
+AHEAD_CHUNKS = 10
+"""A result of fewer chunks is read at once; the transaction of a larger one stays open while it is handed out, and the
+store's write-ahead log cannot be emptied meanwhile."""
+BREATHE_STEPS = 1_000_000
+"""Steps of SQLite's machine between two looks for Ctrl-C; some milliseconds."""
+
+_ALLOWED = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+    sqlite3.SQLITE_TRANSACTION,
+}
+
+
+_SERVED = "instr(flow, '/') = 0"
+"""Versions beside a view are nobody's business but who makes them: see `versions`."""
+
+
+BREATHE_OFTEN_STEPS = 100
+"""A step may be a function call that takes a second."""
+PATTERN_BYTES_MAX = 1_000
+"""LIKE and GLOB take time by the length of their pattern, and cannot be stopped within a row."""
+REFUSED = frozenset({"printf", "format", "load_extension", "fts3_tokenizer"})
+"""`printf('%.*c', 2000000000, 'x')` takes many seconds, and cannot be stopped either; the last one tells where in
+memory the program is."""
+
+
+class SqliteReading(SqlViews):
+    """`SqliteReading(home)`: what can be read of the file there; there may be none."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / FILE
+
+    @property
+    def address(self) -> str:
+        return str(self.path.parent)
+
+    def identity(self) -> object:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextlib.contextmanager
+    def _reading(self, view: str = "", *, typed: bool = False) -> Iterator[sqlite3.Connection]:
+        """A connection of its own for each read: cheap, and safe in any thread."""
+        if not self.path.exists():
+            raise UnknownView(view=view, known=[])
+        db = connected(self.path, typed=typed)
+        try:
+            if not db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").fetchone()[0]:  # it is being made
+                raise UnknownView(view=view, known=[])
+            refuse_other_format(db, self.path)
+            yield db
+        except sqlite3.Error as error:
+            if why := filling.refusal():
+                raise InvalidArgument("fill", view, why) from error
+            raise translate(error, self.path) from error
+        finally:
+            db.close()
+
+    def _made(self) -> bool:
+        """Whether there is a store: its file may be there and empty, while the first app makes it."""
+        try:
+            with self._reading():
+                return True
+        except UnknownView:
+            return False
+
+    # -- SQL ---------------------------------------------------------------------------------------
+
+    def query(
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        wait_for: Position | None = None,
+        timeout: Duration = "5 seconds",
+    ) -> pa.Table:
+        if wait_for is not None:
+            self.wait_for(wait_for, timeout=timeout)
+        read: set[tuple[str, str]] = set()
+        names, chunks = self.rows(sql, params, read=read)
+        return self._table(sql, names, [row for chunk in chunks for row in chunk], read)
+
+    def bounded(
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+    ) -> tuple[pa.Table, bool]:
+        read: set[tuple[str, str]] = set()
+        with contextlib.ExitStack() as opened:
+            names, cursor = self._begun(opened, sql, params, read, bounds)
+            rows, more = _up_to(cursor, bounds)
+        return self._table(sql, names, rows, read), more
+
+    def _table(self, sql: str, names: list[str], rows: list[tuple[Any, ...]], read: set[tuple[str, str]]) -> pa.Table:
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+        arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
+        if any(pa.types.is_null(array.type) for array in arrays) or any(list in map(type, each) for each in columns):
+            kinds = self._kinds(sql, names)
+            arrays = [_typed(*each) for each in zip(arrays, columns, kinds, strict=True)]
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def _kinds(self, sql: str, names: list[str]) -> list[str]:
+        """What the columns of a query are declared as, '' for what is computed: SQLite tells it of a view alone, and a
+        view has no parameters."""
+        with self._reading() as db, contextlib.suppress(sqlite3.Error):
+            db.execute(f"CREATE TEMP VIEW asked AS {_PARAMETERS.sub(_as_null, sql)}")
+            found = [kind for _, _, kind, *_ in db.execute("PRAGMA temp.table_info(asked)")]
+            if len(found) == len(names):
+                return found
+        return [""] * len(names)
+
+    def _doubles(self, read: set[tuple[str, str]]) -> bool:
+        """Whether any of the columns that were read, as (view, column), holds doubles."""
+        return any(
+            pa.types.is_floating(arrow_type(column.type)) and (spec.name, column.name) in read
+            for spec in self.specs()
+            if spec.view is not None
+            for column in spec.view.columns
+        )
+
+    def rows(
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, read: set[tuple[str, str]] | None = None
+    ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
+        with contextlib.ExitStack() as opened:
+            names, cursor = self._begun(opened, sql, params, read, None)
+            return names, _handed_out(opened, cursor)
+
+    def _begun(
+        self,
+        opened: contextlib.ExitStack,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any],
+        read: set[tuple[str, str]] | None,
+        bounds: Bounds | None,
+    ) -> tuple[list[str], sqlite3.Cursor]:
+        """The query's columns and rows, as long as what is `opened` is."""
+        if not isinstance(sql, str):
+            raise InvalidArgument("sql", sql, "must be text")
+
+        def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
+            if action == sqlite3.SQLITE_READ and read is not None:
+                read.add((table or "", column or ""))
+            if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in REFUSED:
+                return sqlite3.SQLITE_DENY
+            return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+
+        if isinstance(params, str | bytes) or not isinstance(params, Mapping | Iterable):
+            raise InvalidArgument("params", params, "must be a tuple of values, one for each ?, or a mapping of names")
+        values = (
+            {name: bound(value) for name, value in params.items()}
+            if isinstance(params, Mapping)
+            else tuple(bound(value) for value in params)
+        )
+        db = opened.enter_context(self._reading(typed=True))
+        db.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # SQLite makes these when they are first used
+        db.set_authorizer(allowed)
+        opened.enter_context(self._explaining(sql, bounds))
+        _limit(db, bounds)
+        if bounds is not None:
+            _limit_values(db, sql, values, bounds)
+        cursor = db.execute(sql, values)
+        names = _unique([column[0] for column in cursor.description or ()])
+        if not names:
+            raise InvalidQuery(sql=sql, why="it returns no columns; only reading is possible")
+        return names, cursor
+
+    @contextlib.contextmanager
+    def _explaining(self, sql: str, bounds: Bounds | None = None) -> Iterator[None]:
+        try:
+            yield
+        except HeadraceError:
+            raise
+        except (sqlite3.DatabaseError, sqlite3.InterfaceError, sqlite3.Warning, ValueError, ArithmeticError) as error:
+            code = getattr(error, "sqlite_errorname", None) or ""
+            if code == "SQLITE_INTERRUPT" and bounds is not None:
+                raise QueryTimeout(sql=sql, seconds=bounds.seconds) from None
+            if code == "SQLITE_INTERRUPT":
+                raise KeyboardInterrupt from None  # raised inside SQLite, which only knows that it was asked to stop
+            if isinstance(error, sqlite3.Error) and code.startswith(_OF_THE_DISK):
+                raise translate(error, self.path) from error
+            raise InvalidQuery(sql=sql, why=self._explained(error)) from error
+
+    def _explained(self, error: Exception) -> str:
+        said = str(error)
+        if why := filling.refusal():
+            return why
+        if "too big" in said:
+            return f"a value in it is too large ({said}): ask for other columns, or read the view's rows"
+        if "no such table: " in said:
+            return str(UnknownView(view=said.split("no such table: ")[1], known=self.names()))
+        if column := re.fullmatch(r"no such column: (?:\w+\.)?(\w+)", said):
+            views = [spec.view for spec in self.specs() if spec.view is not None and spec.view.public]
+            known = [each.name for view in views for each in view.columns]
+            return f"there is no column {column[1]!r}.{nearest(column[1], known)}"
+        if "number of bindings" in said:
+            return f"{said} Give each ? in it a value, with params=, or --param on the command line"
+        if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
+            return f"only reading is possible ({said})"
+        return said
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def readers(self, version: str | None = None) -> dict[str, Reader]:
+        if not self._made():
+            return {}
+        with self._reading() as db:
+            db.execute("BEGIN")
+            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} OR flow = ? ORDER BY flow", (version,))
+            with whole(db):
+                specs = [FlowSpec.from_json(json.loads(text)) for (text,) in found.fetchall()]
+                return {spec.name: reader_of(db, spec) for spec in specs}
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    def specs(self) -> list[FlowSpec]:
+        if not self._made():
+            return []
+        with self._reading() as db:
+            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
+            with whole(db):
+                return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
+
+    def states(self) -> list[FlowState]:
+        if not self._made():
+            return []
+        with self._reading() as db:
+            db.execute("BEGIN")
+            found = db.execute(f"SELECT flow FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
+            return [state_of(db, flow) for (flow,) in found]
+
+    def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
+        out: dict[str, set[tuple[int, int]]] = {}
+        with self._reading() as db:
+            if db.execute(_HAS_BURIED).fetchone():
+                found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
+                for topic, partition, offset in found:
+                    out.setdefault(topic, set()).add((partition, offset))
+        return out
+
+    def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
+        with self._reading(view) as db:
+            return self._flow(db, view, topics=topics)
+
+    def _flow(self, db: sqlite3.Connection, view: str, *, topics: bool = False) -> FlowSpec:
+        found = spec_of(db, view)
+        if found is None or (not topics and (found.view is None or not found.view.public)):
+            raise UnknownView(view=view, known=[spec.name for spec in self.specs()] if topics else self.names())
+        return found
+
+    def state(self, view: str, *, topics: bool = False) -> FlowState:
+        self.flow(view, topics=topics)
+        with self._reading() as db:
+            db.execute("BEGIN")
+            return state_of(db, view)
+
+    def status(self, view: str, *, topics: bool = False) -> ViewStatus:
+        with self._reading(view) as db:
+            db.execute("BEGIN")
+            spec = self._flow(db, view, topics=topics).view
+            tables = None if spec is None else tables_of(spec)
+            state = state_of(db, view)
+            counted = "SELECT 0" if tables is None else f"SELECT count(*) FROM {tables.shaped or tables.state}"
+            (count,) = db.execute(counted).fetchone()
+            found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
+            app, pid, host, started, committed = found.fetchone()
+        position = position_of(self.branches(view))
+        frontier = None if state.frontier_us is None else from_us(state.frontier_us)
+        times = [None if text is None else from_us(us_of(text) or 0) for text in (started, committed)]
+        return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, *times)
+
+    def glances(self) -> list[FlowGlance]:
+        if not self._made():
+            return []
+        with self._reading() as db:
+            db.execute("BEGIN")
+            columns = "flow, spec, closed, pid, host, started_at, committed_at"
+            rows = f"SELECT {columns} FROM _flows WHERE {_SERVED} ORDER BY flow"
+            return [self._glance(db, *row) for row in db.execute(rows).fetchall()]
+
+    def _glance(
+        self, db: sqlite3.Connection, flow: str, spec: str, closed: str | None, pid: int, host: str, *times: str | None
+    ) -> FlowGlance:
+        with whole(db):
+            known = FlowSpec.from_json(json.loads(spec))
+        ends_us, view = None, known.view
+        if view is not None and view.window_us is not None:
+            by, more_us = tables_of(view).ending
+            after_us = us_of(closed)
+            after = "" if after_us is None else text_of_us(after_us - more_us)
+            first = f"SELECT min({by}) FROM {tables_of(view).state} WHERE {by} > ?"
+            found = us_of(db.execute(first, (after,)).fetchone()[0])
+            ends_us = None if found is None else found + more_us
+        buried = 0
+        if db.execute(_HAS_BURIED).fetchone():
+            (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
+        moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
+        return FlowGlance(known, state_of(db, flow), ends_us, buried, pid, host, *moments)
+
+    def count(self, view: str, *, seconds: float) -> int:
+        tables = tables_of(self.spec(view))
+        with self._reading() as db:
+            _limit(db, Bounds(seconds=seconds))
+            try:
+                (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_INTERRUPT":
+                    raise
+                db.set_progress_handler(None, 0)
+                row = f"SELECT max({tables.row}) - min({tables.row}) + 1 FROM {tables.state}"
+                (count,) = db.execute(row).fetchone()
+        return int(count)
+
+    def totals(self, flow: str) -> LedgerRow:
+        sums = "SELECT total(on_time), total(corrected), total(dropped), total(untimed) FROM _ledger WHERE flow = ?"
+        with self._reading() as db:
+            return LedgerRow(None, None, *map(int, db.execute(sums, (flow,)).fetchone()))
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def page(
+        self,
+        view: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        start_us: int | None = None,
+        stop_us: int | None = None,
+        after: str | None = None,
+        bounds: Bounds,
+        stored: bool = False,
+    ) -> Page:
+        spec = self.spec(view)
+        tables, schema, windowed = tables_of(spec), schema_of(spec.columns), spec.window_us is not None
+        groups = [column.name for column in spec.groups]
+        conditions: list[str] = []
+        values: list[Any] = []
+        for name, value in (where or {}).items():
+            if name not in groups:
+                why = f"view {view!r} is not grouped by it.{nearest(name, groups)} It is by: {', '.join(groups) or '-'}"
+                raise InvalidArgument(name, value, why)
+            conditions.append(f"s.{quoted(name)} IS ?")
+            values.append(_cell(name, value, schema.field(name).type))
+        seen, seen_from = tables.seen(), tables.seen_from
+        if spec.fill is not None and not stored:
+            seen, seen_from, values = "s.*", f"({tables.shown(conditions)}) s", [*values, *values]
+        for sign, bound_us in ((">=", start_us), ("<", stop_us)):
+            if bound_us is not None:
+                if not windowed:
+                    raise InvalidArgument("from" if sign == ">=" else "to", view, "the view has no windows")
+                conditions.append(f"s.window_start {sign} ?")
+                values.append(text_of_us(bound_us))
+        keys = [*(f"s.{key}" for key in tables.key), *([] if tables.shaped is None else [f"f.{quoted(NUMBER)}"])]
+        if after is not None:
+            condition, more = _behind(keys, _place_of(after, len(keys)), descending=windowed)
+            conditions.append(condition)
+            values += more
+        order = ", ".join(f"{key} {'DESC' if windowed else 'ASC'}" for key in keys) or "1"
+        sql = (
+            f"SELECT {', '.join([*keys, seen])} FROM {seen_from} "
+            f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
+        )
+        with self._reading(view) as db, self._explaining(sql, bounds):
+            db.execute("BEGIN")
+            if self._flow(db, view).view != spec:  # switched to another version since
+                again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after, "stored": stored}
+                return self.page(view, bounds=bounds, **again)  # type: ignore[arg-type]
+            state = state_of(db, view)
+            _limit(db, bounds)
+            found, more_rows = _up_to(db.execute(sql, values), bounds)
+        rows = pa.Table.from_batches([batch_of([row[len(keys) :] for row in found], schema)], schema)
+        last = _place_text(found[-1][: len(keys)]) if more_rows and found else None
+        return Page(rows, last, state.sequence, state.line)
+
+    def batches(self, view: str, where: Mapping[str, Any] | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        with contextlib.ExitStack() as opened:
+            db = opened.enter_context(self._reading(view))
+            db.execute("BEGIN")  # the columns and the rows are of one version
+            spec, cursor = self._all(db, view, where)
+            schema = schema_of(spec.columns)
+            return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
+
+    def moment(self, view: str) -> Moment:
+        with self._reading(view) as db:
+            db.execute("BEGIN")
+            spec, cursor = self._all(db, view, stored=True)
+            rows = pa.Table.from_batches([batch_of(cursor.fetchall(), schema_of(spec.columns))])
+            return Moment(spec, state_of(db, view), rows, _ledger(db, view))
+
+    def _all(
+        self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None, *, stored: bool = False
+    ) -> tuple[ViewSpec, sqlite3.Cursor]:
+        spec = self._flow(db, view).view
+        assert spec is not None, "_flow() has looked"
+        schema = schema_of(spec.columns)
+        for name in where or ():
+            if name not in schema.names:
+                why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
+                raise InvalidArgument(name, (where or {})[name], why)
+        cells = {name: _cell(name, value, schema.field(name).type) for name, value in (where or {}).items()}
+        condition = " AND ".join(f"{quoted(name)} IS ?" for name in cells) or "1"
+        order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
+        tables, groups = tables_of(spec), [group.name for group in spec.groups if group.name in cells]
+        if stored or spec.fill is None:
+            return spec, db.execute(
+                f"SELECT * FROM {tables.stored} WHERE {condition} ORDER BY {order}", [*cells.values()]
+            )
+        rows = tables.shown([f"s.{quoted(name)} IS ?" for name in groups])
+        values = [*(cells[name] for name in groups), *cells.values()]
+        return spec, db.execute(f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY {order}", values)
+
+    def diff(self, view: str, limit: int | None = None) -> Diff:
+        with self._reading(view) as db:
+            db.execute("BEGIN")
+            served = self._flow(db, view)
+            found = versions.found_beside(db, view)
+            if not found:
+                raise CannotRebuild(flow=view, why="has no other version to compare with: app.rebuild(…) makes one")
+            old, new = served.view, self._flow(db, found[0]).view
+            if found[0] == version_name(view, "previous"):
+                old, new = new, old
+            assert old is not None and new is not None, "_flow() has looked"
+            compared = versions.Compared(old, new)
+            rows = batch_of(list(compared.rows(db, limit)), schema_of(compared.columns))
+            counts = compared.counts(db)
+            return Diff(pa.Table.from_batches([rows]), counts, compared.added, compared.removed)
+
+    def watch(
+        self,
+        view: str,
+        *,
+        snapshot: bool = True,
+        emit: Emit = "updates",
+        timeout: Duration | None = None,
+        lease: Duration = "15 seconds",
+        keep_bytes: int = 0,
+        wait: bool = False,
+    ) -> Watch:
+        if not wait:
+            self.flow(view)
+        return SqliteWatch(
+            self.path.parent,
+            view,
+            lambda: view in self.names(),
+            snapshot=snapshot,
+            emit=emit,
+            timeout=timeout,
+            lease=lease,
+            keep_bytes=keep_bytes,
+            wait=wait,
+        )
+
+    def ledger(self, view: str) -> pa.Table:
+        self.flow(view, topics=True)
+        with self._reading() as db:
+            return _ledger(db, view)
+
+
+def _ledger(db: sqlite3.Connection, view: str) -> pa.Table:
+    rows = db.execute(
+        "SELECT nullif(window_start, ''), nullif(window_end, ''), on_time, corrected, dropped, untimed FROM _ledger "
+        "WHERE flow = ? ORDER BY window_start, window_end",
+        (view,),
+    ).fetchall()
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+    kinds = [arrow_type("timestamp")] * 2 + [pa.int64()] * 4
+    arrays = [decode(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
+    return pa.Table.from_arrays(arrays, names=LEDGER_COLUMNS)
+
+
+def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
+    """A value as a column of that type has it."""
+    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
+        raise InvalidArgument(
+            name, value, f"the column is {type_ddl(arrow)}: its times have {'a' if arrow.tz else 'no'} time zone"
+        )
+    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
+        return text_of_us(instant_us(value, argument=name))
+    try:
+        if pa.types.is_temporal(arrow) and not isinstance(value, date | None):  # Arrow would count from 1970
+            raise TypeError(f"{type(value).__name__} is no time")
+        return encode(pa.array([value], arrow))[0]
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
+
+
+def _behind(keys: Sequence[str], place: Sequence[Any], *, descending: bool) -> tuple[str, list[Any]]:
+    """A condition: what comes after the place in the order of the keys. Nulls are the least, as SQLite sorts them."""
+    condition: str = "0"
+    values: list[Any] = []
+    for key, value in zip(reversed(keys), reversed(place), strict=True):
+        if value is None:
+            beyond, mine = ("0" if descending else f"{key} IS NOT NULL"), [None]
+        else:
+            beyond, mine = (f"{key} < ? OR {key} IS NULL" if descending else f"{key} > ?"), [value, value]
+        condition, values = f"({beyond} OR ({key} IS ? AND {condition}))", [*mine, *values]
+    if place and place[0] is not None:  # so that the index is used
+        return f"{keys[0]} {'<=' if descending else '>='} ? AND {condition}", [place[0], *values]
+    return condition, values
+
+
+def _place_text(values: Sequence[Any]) -> str:
+    plain = [{"blob": base64.b64encode(value).decode()} if isinstance(value, bytes) else value for value in values]
+    return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
+
+
+def _place_of(text: str, count: int) -> list[Any]:
+    """What `_place_text` wrote; it may be anything all the same."""
+    try:
+        found = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        if not isinstance(found, list) or len(found) != count:
+            raise ValueError("of another view")
+        values = [base64.b64decode(value["blob"]) if isinstance(value, dict) else value for value in found]
+        if not all(isinstance(value, str | int | float | bytes | None) for value in values):
+            raise ValueError("of something else")
+        return values
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidArgument("after", text[:80], "is not what a page of this view ended with") from None
+
+
+_PARAMETERS = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)|(\?\d*|[:@$]\w+)""", re.DOTALL
+)
+"""Texts, names and comments, which stay as they are, and parameters. A comment need not end: whoever looked for its end
+from each of its characters would be at it for minutes."""
+
+
+def _as_null(found: re.Match[str]) -> str:
+    return "NULL" if found.group(1) else found.group()
+
+
+def _typed(array: pa.Array, values: Sequence[Any], kind: str) -> pa.Array:
+    """A column without values, or of lists, as what it is declared as."""
+    arrow = declared_type(kind)
+    if arrow is not None and pa.types.is_nested(arrow):
+        return nested(list(values), arrow)
+    return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
+
+
+_HAS_BURIED = "SELECT 1 FROM sqlite_schema WHERE name = '_buried'"
+_OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
+
+
+# -- connections and rows ------------------------------------------------------------------------------
+
+
+def _limit(db: sqlite3.Connection, bounds: Bounds | None) -> None:
+    """Without bounds, a look for Ctrl-C now and then."""
+    if bounds is None:
+        db.set_progress_handler(lambda: 0, BREATHE_STEPS)
+        return
+    limit, stop = time.monotonic() + bounds.seconds, bounds.stop
+    db.set_progress_handler(lambda: time.monotonic() > limit or stop(), BREATHE_OFTEN_STEPS)
+
+
+def _limit_values(db: sqlite3.Connection, sql: str, values: Any, bounds: Bounds) -> None:
+    """So that one row, of however many columns, is no larger than a result may be. What SQLite would do says how many
+    there are before any value is made."""
+    db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES_MAX)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.value_bytes)
+    with contextlib.suppress(sqlite3.Error):  # what is wrong is said when it is run; an EXPLAIN cannot be explained
+        steps = db.execute(f"EXPLAIN {sql}", values)
+        columns = max((p2 for _, step, _, p2, *_ in steps if step == "ResultRow"), default=1)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(bounds.value_bytes, bounds.result_bytes // columns))
+
+
+def _up_to(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[list[tuple[Any, ...]], bool]:
+    """The first rows, and whether there are more. One by one: ten thousand values of a megabyte are too many."""
+    rows: list[tuple[Any, ...]] = []
+    size_bytes = 0
+    for row in cursor:
+        size_bytes += 8 * len(row)
+        size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+        size_bytes += sum(len(encode_value(value)) for value in row if isinstance(value, list | dict))
+        if len(rows) == bounds.rows or (rows and size_bytes > bounds.result_bytes):
+            return rows, True
+        rows.append(row)
+    return rows, False
+
+
+def _handed_out(opened: contextlib.ExitStack, cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
+    """A cursor's rows. A small result is read here and now; a larger one takes over what is `opened`, and closes it."""
+    chunks = iter(lambda: cursor.fetchmany(CHUNK_ROWS), [])
+    ahead = list(islice(chunks, AHEAD_CHUNKS))
+    if len(ahead) < AHEAD_CHUNKS:
+        return iter(ahead)
+    held = opened.pop_all()
+
+    def rest() -> Iterator[list[tuple[Any, ...]]]:
+        with held:
+            yield from ahead
+            yield from chunks
+
+    return rest()
+
+
+def _column(values: list[Any], doubles: Callable[[], bool]) -> pa.Array:
+    """A result's column; whole and broken numbers in one are doubles, anything else mixed is text. 'NaN' is a text, or
+    a double that is none: among numbers, or where nothing else is and `doubles` were read."""
+    kinds = {type(value) for value in values if value is not None}
+    texts = {value for value in values if isinstance(value, str)} if str in kinds else set()
+    if texts == {NAN} and kinds <= {int, float, str} and (len(kinds) > 1 or doubles()):
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if kinds == {int, float}:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if kinds and kinds <= {list, dict}:
+        with contextlib.suppress(pa.ArrowException):
+            return pa.array(values)  # what it is declared as says more, where that is known: `_typed`
+        return pa.array([None if value is None else encode_value(value) for value in values])
+    if len(kinds) > 1:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    if kinds == {int} and any(value is not None and isinstance(as_whole(value), str) for value in values):
+        return pa.array(values, arrow_type(WIDE))
+    if kinds == {datetime}:
+        zone = next(value for value in values if value is not None).tzinfo
+        return pa.array(values, pa.timestamp("us", tz="UTC" if zone else None))
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, TypeError):  # decimals of somebody's own that are too long, or infinite
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _unique(names: list[str]) -> list[str]:
+    """`select a, a` is legal: the second becomes a_2."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return out
