@@ -11,7 +11,7 @@ import headrace as hr
 from bench.flights import COUNT, DDL, flights
 from bench.settings import Run
 from bench.table import Measured, Row, of_rates
-from headrace.log.embedded import sealing
+from headrace.log.embedded.upkeep import sealing
 
 SMALL_ROWS, APPEND_ROWS = 1_000, 10_000
 UNIT = "rows/s of processor time"

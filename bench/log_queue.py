@@ -13,7 +13,7 @@ from bench import rabbit_peer, sqlite_peer
 from bench.payload import BATCH_ROWS, DDL
 from bench.settings import Run
 from bench.table import Measured, Peer, Row, of_rates
-from headrace.log.embedded.queues import EmbeddedQueue
+from headrace.log.embedded.consume.queues import EmbeddedQueue
 
 BATCH = 100
 

@@ -16,9 +16,9 @@ from bench import log_scan, plot
 from bench.payload import BATCH_ROWS, DDL
 from bench.settings import Run
 from bench.table import Measured, Row
-from headrace.log.embedded.committer import Tx
-from headrace.log.embedded.index import BATCHES, PARTITIONS
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.committer import Tx
+from headrace.log.embedded.storage.index import BATCHES, PARTITIONS
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.log.open import open_log
 
@@ -155,7 +155,7 @@ log = open_log(sys.argv[1], create=False)
 topic = log.topic("clicks")
 opened = perf_counter() - began
 records = topic.describe().records
-import headrace.log.embedded.reading
+import headrace.log.embedded.read.reading
 began = perf_counter()
 end = topic.offsets()[0].next
 next(iter(topic.batches(0, end - 1)))

@@ -17,9 +17,9 @@ import pyarrow as pa
 from bench.payload import BATCH_ROWS, DDL
 from bench.settings import Run
 from bench.table import Measured, Row, of_rates
-from headrace.log.embedded import sealing
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.embedded.upkeep import sealing
 from headrace.log.open import open_log
 
 SMALL_ROWS = 1_000
@@ -64,7 +64,7 @@ def memory(name):
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split(name + ":")[1].split()[0]) / 1024
 with open_log(sys.argv[1], create=False) as log:
-    import headrace.log.embedded.upkeep
+    import headrace.log.embedded.upkeep.rounds
     records = log.topic("users").describe().records
     before = memory("VmRSS")
     began = perf_counter()

@@ -24,7 +24,9 @@ from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import FlowStatus
 from headrace.log import contract
-from headrace.log.embedded import dead_letters, groups, log, producer, queues, topic, transaction
+from headrace.log.embedded import log, topic, transaction
+from headrace.log.embedded.consume import groups, queues
+from headrace.log.embedded.write import dead_letters, producer
 from headrace.views import reading
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {

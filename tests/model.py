@@ -25,7 +25,7 @@ from headrace.errors import (
     UnknownTopic,
     VersionConflict,
 )
-from headrace.log.embedded.assignment import assign
+from headrace.log.embedded.consume.assignment import assign
 
 SEQUENCES_REMEMBERED = 128
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.log.embedded.frames import ALIGN_BYTES, HEADER_BYTES, MAGIC, BadFrame, Header, plain_body
+from headrace.log.embedded.storage.frames import ALIGN_BYTES, HEADER_BYTES, MAGIC, BadFrame, Header, plain_body
 
 
 def files_with(home: Path, text: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""The architecture, enforced: imports point down, run in no circle, and importing headrace does no work.
+"""The architecture, enforced: imports point down, run in no circle (those inside functions included), and importing
+headrace does no work.
 
 To add a module, put its name (what follows `headrace.`) into its layer below."""
 
@@ -64,17 +65,14 @@ def modules() -> dict[str, str]:
     return found
 
 
-def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Every import below `node`, and whether it runs when the module is imported."""
+def statements(node: ast.AST, runs: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import below `node`, and whether it ever runs: one for type checkers does not."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child, at_import
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
-            isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
-        ):
-            yield from statements(child, False)
+            yield child, runs
         else:
-            yield from statements(child, at_import)
+            typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+            yield from statements(child, runs and not typing)
 
 
 IMPLEMENTATIONS = {
@@ -82,6 +80,12 @@ IMPLEMENTATIONS = {
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
+
+
+KNOWN_CYCLES = {
+    "headrace.aggregates.algebra": {"headrace.aggregates.own"},
+}
+"""Imports that close a circle and are still to go: no others may."""
 
 
 def within(module: str, package: str) -> bool:
@@ -99,7 +103,7 @@ def reaches_around(name: str, target: str) -> str | None:
 def problems(sources: dict[str, str]) -> list[str]:
     """What is wrong with the imports of `sources` (module name -> text), one sentence each."""
     wrong = []
-    at_import: dict[str, set[str]] = {name: set() for name in sources}
+    imports: dict[str, set[str]] = {name: set() for name in sources}
     for name, text in sources.items():
         tree = ast.parse(text)
         if not ast.get_docstring(tree):
@@ -132,10 +136,10 @@ def problems(sources: dict[str, str]) -> list[str]:
                     wrong.append(f"{where}: imports {target}; only {opener} opens an implementation")
                 elif RANK.get(layer(target), -1) > RANK[layer(name)]:
                     wrong.append(f"{where}: imports {target}, which is in a higher layer")
-                elif runs:
-                    at_import[name].add(target)
+                elif runs and target not in KNOWN_CYCLES.get(name, ()):
+                    imports[name].add(target)
     try:
-        graphlib.TopologicalSorter(at_import).prepare()
+        graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:
         wrong.append("import cycle: " + " -> ".join(reversed(error.args[1])))
     return wrong
@@ -154,6 +158,7 @@ def test_imports_point_down() -> None:
         ("headrace.errors", "if TYPE_CHECKING:\n import headrace.log", "headrace.log, which is in a higher layer"),
         ("headrace.log.a", "import headrace as hr", "imports headrace, which is in a higher layer"),
         ("headrace.log.a", "from headrace.log.b import x", "import cycle: headrace.log."),
+        ("headrace.log.a", "def f(): from headrace.log.b import x", "import cycle: headrace.log."),
         ("headrace.log.a", "import headrace.log.a", "import cycle: headrace.log.a -> headrace.log.a"),
         ("headrace.log.a", "from . import b", "relative import"),
         ("headrace.log.a", "def f(): import pyspark.sql", "imports pyspark"),
@@ -170,7 +175,7 @@ def test_each_rule_bites(module: str, text: str, problem: str) -> None:
         "headrace": '"""."""',
         "headrace.errors": '"""."""',
         "headrace.log": '"""."""\nfrom headrace import errors\nfrom headrace.log import a, b',
-        "headrace.log.a": '"""."""\ndef f(): from headrace.log import b',
+        "headrace.log.a": '"""."""\nif TYPE_CHECKING:\n from headrace.log import b',
         "headrace.log.b": '"""."""\nfrom headrace.log.a import f',
         "headrace.log.embedded": '"""."""',
         "headrace.log.open": '"""."""\nfrom headrace.log import embedded',
@@ -182,6 +187,17 @@ def test_each_rule_bites(module: str, text: str, problem: str) -> None:
     assert problems(sound) == []
     (found,) = problems(sound | {module: f'"""."""\n{text}'})
     assert problem in found
+
+
+def test_no_folder_of_the_log_is_crowded() -> None:
+    for folder in (SOURCE / "headrace" / "log").rglob("*/"):
+        assert len(list(folder.glob("*.py"))) <= 16, folder
+
+
+def test_known_cycles_are_there() -> None:
+    sources = modules()
+    for name, targets in KNOWN_CYCLES.items():
+        assert all(f"from {target} import" in sources[name] for target in targets), name
 
 
 def test_a_module_without_docstring_is_found() -> None:

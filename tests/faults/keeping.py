@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.log.contract import Erased, Maintained, Problem, Record
-from headrace.log.embedded.index import BATCHES, FILES
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.index import BATCHES, FILES
 from headrace.log.open import open_log
 from headrace.storage import disk
 from tests.searching import files_with

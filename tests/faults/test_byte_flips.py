@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.index import PRODUCERS, SEQUENCES, VERSIONS
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.index import PRODUCERS, SEQUENCES, VERSIONS
+from headrace.log.embedded.write.append import Stamp
 from headrace.log.open import open_log
 from tests.faults.children import Children, ack, hear
 

@@ -19,10 +19,10 @@ import pytest
 
 from headrace import failpoints
 from headrace.errors import HeadraceError, MemberFenced, VersionConflict
-from headrace.log.embedded import index as index_module
-from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.groups import EmbeddedMember, _beats
+from headrace.log.embedded.consume.groups import EmbeddedMember, _beats
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import index as index_module
+from headrace.log.embedded.write.append import Stamp
 from headrace.log.open import open_log
 from tests.faults.checking import SCHEMA, State, check_acked, check_sound, json_ranges, opened, together
 from tests.faults.children import Child, Children, ack

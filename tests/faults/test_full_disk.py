@@ -13,8 +13,8 @@ import pytest
 
 from headrace.cli.checks import free_space
 from headrace.errors import DiskFull
-from headrace.log.embedded import append
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.write import append
 from headrace.log.open import open_log
 from headrace.views.sqlite.store import SqliteViews
 from tests.faults import small_disk

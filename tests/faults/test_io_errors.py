@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import DamagedData, HeadraceError, TooManyFiles
-from headrace.log.embedded import index as index_module
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import index as index_module
 from headrace.log.open import open_log
 from tests.faults.checking import SCHEMA, check_acked, check_sound, json_ranges, opened
 from tests.faults.children import Children, ack

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import DamagedData, HeadraceError
-from headrace.log.embedded import recovery
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import recovery
 from headrace.log.open import open_log
 from tests.faults.keeping import row
 from tests.faults.test_byte_flips import flip_each, flips_of, read_job, run

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from headrace import failpoints
-from headrace.log.embedded import index as index_module
-from headrace.log.embedded import recovery
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import index as index_module
+from headrace.log.embedded.storage import recovery
 from tests.faults import keeping
 from tests.faults.checking import opened
 from tests.faults.children import Child, Children, ack, hear

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from headrace.log.embedded import index as index_module
-from headrace.log.embedded import recovery
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import index as index_module
+from headrace.log.embedded.storage import recovery
 from headrace.log.open import open_log
 from tests.faults import keeping
 from tests.faults.checking import json_ranges, opened, together

@@ -13,10 +13,11 @@ import pytest
 
 from headrace import failpoints
 from headrace.errors import DamagedData, SyncFailed
-from headrace.log.embedded import erasing, recovery, swapping
-from headrace.log.embedded.datafiles import DataFiles
-from headrace.log.embedded.index import FILES, Index
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import recovery
+from headrace.log.embedded.storage.datafiles import DataFiles
+from headrace.log.embedded.storage.index import FILES, Index
+from headrace.log.embedded.upkeep import erasing, swapping
 from headrace.log.open import open_log
 from headrace.storage import disk
 from tests.faults.checking import opened

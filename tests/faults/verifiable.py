@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ForgottenSequence, MemberFenced, ProducerFenced
-from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.write.append import Stamp
 from headrace.log.open import open_log
 from tests.faults.children import Child, ChildEnded, Children, ack
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.log.embedded import committer
+from headrace.log.embedded.storage import committer
 from headrace.views.sqlite.store import SqliteViews
 from tests.flows.sparkless import Sparkless
 from tests.flows.test_windows_sparkless import at

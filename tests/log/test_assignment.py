@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.log.embedded.assignment import assign
+from headrace.log.embedded.consume.assignment import assign
 
 members = st.sets(st.sampled_from([f"m{n}" for n in range(8)]), max_size=8)
 owners = st.dictionaries(st.integers(0, 15), st.none() | st.sampled_from([f"m{n}" for n in range(8)]))

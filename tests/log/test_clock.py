@@ -12,10 +12,10 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace.durations import from_us
-from headrace.log.embedded import clock as clocks
-from headrace.log.embedded import mending
-from headrace.log.embedded.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import clock as clocks
+from headrace.log.embedded.storage.clock import DAY_US, Newest, Reading, Verdict, judge, newest_after
+from headrace.log.embedded.upkeep import mending
 from headrace.log.open import open_log
 from tests.faults.checking import another_boot
 

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.log.embedded import append, frames, sealing, upkeep
-from headrace.log.embedded.catalog import Catalog
-from headrace.log.embedded.frames import (
+from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import frames
+from headrace.log.embedded.storage.catalog import Catalog
+from headrace.log.embedded.storage.frames import (
     CODECS,
     COMPRESSED,
     HEADER_BYTES,
@@ -27,8 +28,9 @@ from headrace.log.embedded.frames import (
     Header,
     plain_body,
 )
-from headrace.log.embedded.index import BATCHES, BatchRow
-from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.index import BATCHES, BatchRow
+from headrace.log.embedded.upkeep import rounds, sealing
+from headrace.log.embedded.write import append
 from headrace.log.open import open_log
 
 SCHEMA = "k string, n bigint"
@@ -183,7 +185,7 @@ def test_in_the_background_large_batches_wait_until_there_is_enough(
     assert waiting == topic.describe().bytes
     for enough, expected in ((waiting + 1, 0), (waiting, CODECS["zstd"])):
         monkeypatch.setattr(sealing, "COMPRESS_BYTES", enough)
-        upkeep.in_background(log._engine, Catalog(log._engine), lambda: False)
+        rounds.in_background(log._engine, Catalog(log._engine), lambda: False)
         assert codecs(log, topic) == [expected]
     assert sealing.plain_bytes(log._engine, topic._state(), 0) == {}
 

@@ -27,9 +27,9 @@ from headrace.errors import (
     NotALog,
     UnsupportedFormat,
 )
-from headrace.log.embedded import committer
-from headrace.log.embedded import engine as engines
-from headrace.log.embedded.index import META, MetaRow
+from headrace.log.embedded import opening as engines
+from headrace.log.embedded.storage import committer
+from headrace.log.embedded.storage.index import META, MetaRow
 from headrace.log.open import open_log
 from tests.stopping import stop_between_commits
 
@@ -280,7 +280,7 @@ def test_a_poll_that_meets_damage_loses_nothing(home: Path) -> None:
 @contextmanager
 def _damaged(home: Path, log: Any, partition: int) -> Iterator[None]:
     """The last byte of that partition's first frame is another one, as long as the block lasts."""
-    from headrace.log.embedded.index import BATCHES
+    from headrace.log.embedded.storage.index import BATCHES
 
     with log._engine.index.reading() as db:
         (row,) = BATCHES.select(db, "WHERE partition = ? AND base = 0", partition)

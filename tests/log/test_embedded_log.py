@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.log.embedded import groups
-from headrace.log.embedded.append import Stamp
+from headrace.log.embedded.consume import groups
+from headrace.log.embedded.write.append import Stamp
 from headrace.log.open import open_log
 from headrace.testing import LogContract
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.log.embedded import queue_core
+from headrace.log.embedded.consume import queue_core
 from headrace.log.open import open_log
 from headrace.testing import QueueContract
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.log.embedded import erasing, swapping
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.upkeep import erasing, swapping
 from headrace.log.open import open_log
 from tests.searching import files_with
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.log.embedded import append
-from headrace.log.embedded.frames import (
+from headrace.log.embedded.storage.frames import (
     ALIGN_BYTES,
     BODY_BYTES_MAX,
     EXTRA,
@@ -24,6 +23,7 @@ from headrace.log.embedded.frames import (
     Header,
     padding,
 )
+from headrace.log.embedded.write import append
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 headers = st.builds(

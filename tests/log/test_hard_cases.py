@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.log.embedded.index import META, MetaRow
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.index import META, MetaRow
 from headrace.log.open import open_log
 
 

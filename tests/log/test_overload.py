@@ -175,7 +175,7 @@ def test_maintain_reports_who_was_overtaken(log: EmbeddedLog) -> None:
 
 def test_a_large_append_finds_room_behind_many_small_batches(log: EmbeddedLog, monkeypatch: Any) -> None:
     """More of them than retention deletes in one step."""
-    monkeypatch.setattr("headrace.log.embedded.retention.STEP_BATCHES", 4)
+    monkeypatch.setattr("headrace.log.embedded.storage.retention.STEP_BATCHES", 4)
     topic = log.create_topic("t", "n int", retention_bytes=BOUND, unread="keep", durability="os")
     topic.group("g").rewind("latest")
     for n in range(20):

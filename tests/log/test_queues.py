@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.errors import DamagedData, LeaseExpired
-from headrace.log.embedded import burying, deliveries, queue_core, receiving, windows
+from headrace.log.embedded.consume import burying, queue_core, receiving, windows
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage import deliveries
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.log.open import open_log
 from tests.faults.checking import another_boot

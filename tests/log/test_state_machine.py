@@ -39,22 +39,14 @@ from hypothesis.stateful import (
 from headrace.durations import from_us, instant_us
 from headrace.errors import HeadraceError, OffsetOutOfRange, RecordRejected, TopicFull
 from headrace.log.contract import Lag
-from headrace.log.embedded import (
-    append,
-    background,
-    committer,
-    compaction,
-    dead_letters,
-    groups,
-    reading,
-    reclaiming,
-    retention,
-    sealing,
-    upkeep,
-)
-from headrace.log.embedded.append import Stamp
-from headrace.log.embedded.committer import is_small
-from headrace.log.embedded.index import BATCHES, PARTITIONS
+from headrace.log.embedded.consume import groups
+from headrace.log.embedded.read import reading
+from headrace.log.embedded.storage import background, committer, retention
+from headrace.log.embedded.storage.committer import is_small
+from headrace.log.embedded.storage.index import BATCHES, PARTITIONS
+from headrace.log.embedded.upkeep import compaction, reclaiming, rounds, sealing
+from headrace.log.embedded.write import append, dead_letters
+from headrace.log.embedded.write.append import Stamp
 from headrace.log.open import open_log
 from tests import model
 from tests.conftest import SEED_FIXED
@@ -790,7 +782,7 @@ class LogMachine(RuleBasedStateMachine):
         topic = self.pick(data)
         engine, catalog = self.log._engine, self.log._catalog
         state = catalog.named(topic.name)
-        with upkeep.alone(engine, wait=True):
+        with rounds.alone(engine, wait=True):
             if what == "reclaim":
                 self.reached["bytes moved"] += reclaiming.reclaim(engine, catalog).moved_bytes
             elif what == "retain":

@@ -17,10 +17,12 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.log.embedded import compaction, erasing, reading, reclaiming, recovery, retention, sealing
-from headrace.log.embedded.index import BATCHES, BatchRow
 from headrace.log.embedded.log import EmbeddedLog
-from headrace.log.embedded.swapping import Changed
+from headrace.log.embedded.read import reading
+from headrace.log.embedded.storage import recovery, retention
+from headrace.log.embedded.storage.index import BATCHES, BatchRow
+from headrace.log.embedded.upkeep import compaction, erasing, reclaiming, sealing
+from headrace.log.embedded.upkeep.swapping import Changed
 from headrace.log.open import open_log
 from headrace.testing.log_contract import Clock, eventually
 from tests.searching import files_with

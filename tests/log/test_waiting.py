@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.log.embedded.waiting import Wakes
+from headrace.log.embedded.storage.waiting import Wakes
 from headrace.log.open import open_log
 
 

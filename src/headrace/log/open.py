@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from headrace.log.embedded.engine import Clock
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.log.embedded.storage.engine import Clock
 
 __all__ = ["import_readers", "open_log"]
 
@@ -19,5 +19,5 @@ def open_log(home: str | Path = ".headrace", *, create: bool = True, clock_us: C
 
 def import_readers() -> None:
     """Imports what readers need, before a process is forked into many of them."""
-    for name in ("append", "deliveries", "reading", "retention"):
+    for name in ("write.append", "storage.deliveries", "read.reading", "storage.retention"):
         importlib.import_module(f"headrace.log.embedded.{name}")

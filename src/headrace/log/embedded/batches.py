@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.errors import BatchDiffers, OutOfOrderSequence
-from headrace.log.embedded.append import Stamp
 from headrace.log.embedded.transaction import EmbeddedTransaction, transaction
+from headrace.log.embedded.write.append import Stamp
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
-from headrace.log.embedded import engine as engines
-from headrace.log.embedded.catalog import Catalog, TopicState, settings_of
+from headrace.log.embedded import opening
+from headrace.log.embedded.storage.catalog import Catalog, TopicState, settings_of
 from headrace.log.embedded.topic import EmbeddedTopic
 from headrace.names import OWN_PREFIX, check_name
 from headrace.places import directory
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.log.contract import ClockStanding, LogUsage, Maintained, Mended, Topic, Verified
-    from headrace.log.embedded.dead_letters import DeadLetter
-    from headrace.log.embedded.sender import EmbeddedSender
+    from headrace.log.embedded.storage.engine import Clock
     from headrace.log.embedded.transaction import EmbeddedTransaction
+    from headrace.log.embedded.write.dead_letters import DeadLetter
+    from headrace.log.embedded.write.sender import EmbeddedSender
 
 
 class EmbeddedLog:
     """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open.
     `clock_us`: what arrival is stamped with, in place of the machine's clock; for tests."""
 
-    def __init__(self, home: str | Path, *, create: bool = True, clock_us: engines.Clock | None = None) -> None:
-        self._engine = engines.acquire(directory(home).absolute(), create=create, clock_us=clock_us)
+    def __init__(self, home: str | Path, *, create: bool = True, clock_us: Clock | None = None) -> None:
+        self._engine = opening.acquire(directory(home).absolute(), create=create, clock_us=clock_us)
         self._catalog = Catalog(self._engine)
 
     def __repr__(self) -> str:
@@ -200,7 +201,7 @@ class EmbeddedLog:
 
     def sender(self, name: str) -> EmbeddedSender:
         """Appends numbered rows, each once; whoever sent under that name before is fenced."""
-        from headrace.log.embedded.sender import EmbeddedSender
+        from headrace.log.embedded.write.sender import EmbeddedSender
 
         self._check()
         return EmbeddedSender(name, self.topic, self.widen_own_topic)
@@ -218,7 +219,7 @@ class EmbeddedLog:
     def report(self, flow: str, places: Iterable[tuple[Topic, Mapping[int, int]]]) -> Future[None]:
         """A flow tells how far it has read topics, so that retention minds it and lag is seen. Need not be waited
         for: what is lost of it only keeps records for longer."""
-        from headrace.log.embedded import readers
+        from headrace.log.embedded.consume import readers
 
         self._check()
         return readers.report(self._engine, flow, [(self._own(topic), offsets) for topic, offsets in places])
@@ -230,7 +231,7 @@ class EmbeddedLog:
 
     def forget_flow(self, flow: str) -> None:
         """Nothing is kept for the flow any more."""
-        from headrace.log.embedded import readers
+        from headrace.log.embedded.consume import readers
 
         self._check()
         readers.forget(self._engine, flow)
@@ -238,23 +239,27 @@ class EmbeddedLog:
     def dead_letters(self, *, newest: int | None = None) -> Iterator[DeadLetter]:
         """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them.
         `newest`: only so many of the last."""
-        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.consume import replaying
+        from headrace.log.embedded.write import dead_letters
 
         self._check()
-        return dead_letters.listed(self._engine, self._catalog, self.topic, newest=newest)
+        owner = replaying.LetterOwner(self._engine, self._catalog, self.topic)
+        return dead_letters.listed(self._engine, self._catalog, owner, newest=newest)
 
     def dead_letter(self, id: int) -> DeadLetter:
         """The one of that id; InvalidArgument if it is not there (any more)."""
-        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.consume import replaying
+        from headrace.log.embedded.write import dead_letters
 
         self._check()
-        for found in dead_letters.listed(self._engine, self._catalog, self.topic, id=id):
+        owner = replaying.LetterOwner(self._engine, self._catalog, self.topic)
+        for found in dead_letters.listed(self._engine, self._catalog, owner, id=id):
             return found
         raise InvalidArgument("id", id, "there is no such dead letter (any more). See headrace dead list")
 
     def dead_letters_count(self) -> int:
         """How many wait for a decision."""
-        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.write import dead_letters
 
         self._check()
         return dead_letters.counted(self._engine)
@@ -262,28 +267,28 @@ class EmbeddedLog:
     def maintain(self) -> Maintained:
         """Deletes what retention allows, compacts, seals small batches into large ones and frees disk space. Safe
         beside readers and writers, and to interrupt. A process that writes does it by itself now and then."""
-        from headrace.log.embedded import upkeep
+        from headrace.log.embedded.upkeep import rounds
 
         self._check()
-        return upkeep.maintain(self._engine, self._catalog)
+        return rounds.maintain(self._engine, self._catalog)
 
     def usage(self) -> LogUsage:
         """What the data files take: bytes in use, bytes nobody needs, and what `maintain` would free of them."""
-        from headrace.log.embedded import usage
+        from headrace.log.embedded.upkeep import usage
 
         self._check()
         return usage.of_log(self._engine)
 
     def clock(self) -> ClockStanding:
         """What this log makes of the clock, and which partitions are ahead of it."""
-        from headrace.log.embedded import timekeeping
+        from headrace.log.embedded.storage import timekeeping
 
         self._check()
         return timekeeping.standing(self._engine)
 
     def confirm_clock(self) -> None:
         """Says that the clock is right, after ClockAhead: records are taken again, and retention goes by it."""
-        from headrace.log.embedded import timekeeping
+        from headrace.log.embedded.storage import timekeeping
 
         self._check()
         timekeeping.confirm(self._engine)
@@ -292,14 +297,14 @@ class EmbeddedLog:
         """Mends the topics that are ahead of the clock, which must be right: each is replaced by a new incarnation, in
         which what arrived in the future arrives now, and what happened in the future is a dead letter. Offsets, groups
         and queues stay; handles on the topic get TopicReplaced, and its views have to be rebuilt."""
-        from headrace.log.embedded import mending
+        from headrace.log.embedded.upkeep import mending
 
         self._check()
         return mending.mend(self._engine, self._catalog)
 
     def verify(self) -> Verified:
         """Checks every row and every frame; changes nothing."""
-        from headrace.log.embedded import verify
+        from headrace.log.embedded.upkeep import verify
 
         self._check()
         return verify.verify(self._engine, self._catalog)
@@ -310,7 +315,7 @@ class EmbeddedLog:
         """Lets go of the directory; what others have open stays open."""
         if not self._catalog.closed:
             self._catalog.closed = True
-            engines.release(self._engine)
+            opening.release(self._engine)
 
     def __enter__(self) -> Self:
         return self

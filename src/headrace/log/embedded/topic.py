@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import HeadraceError, InvalidArgument, TopicReplaced, WaitTimeout
-from headrace.log.embedded.catalog import Catalog, TopicState
-from headrace.log.embedded.engine import Engine, acquire, release
-from headrace.log.embedded.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
+from headrace.log.embedded.opening import acquire, release
+from headrace.log.embedded.storage.catalog import Catalog, TopicState
+from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.storage.index import BATCHES, GROUPS, PARTITIONS, QUEUES, VERSIONS
 from headrace.log.settings import TopicDescription, TopicSettings
 
 if TYPE_CHECKING:
@@ -35,13 +36,10 @@ if TYPE_CHECKING:
         Start,
         TopicUsage,
     )
-    from headrace.log.embedded.append import Append, Stamp
-    from headrace.log.embedded.groups import EmbeddedGroup
-    from headrace.log.embedded.producer import AsyncProducer, EmbeddedProducer
-    from headrace.log.embedded.queues import EmbeddedQueue, Order
-
-ATTEMPTS = 100
-"""How often an append is prepared anew when the topic is altered under it."""
+    from headrace.log.embedded.consume.groups import EmbeddedGroup
+    from headrace.log.embedded.consume.queues import EmbeddedQueue, Order
+    from headrace.log.embedded.write.append import Append, Stamp
+    from headrace.log.embedded.write.producer import AsyncProducer, EmbeddedProducer
 
 
 class EmbeddedTopic:
@@ -109,14 +107,14 @@ class EmbeddedTopic:
 
     def usage(self) -> TopicUsage:
         """What the topic takes on disk, and what retention would delete of it now."""
-        from headrace.log.embedded import usage
+        from headrace.log.embedded.upkeep import usage
 
         return usage.of_topic(self._engine, self._state())
 
     def at_risk(self) -> list[AtRisk]:
         """The groups that retention overtakes soon, at their pace and their producers': in less than a tenth of the
         retention, or in an hour where only bytes are bounded."""
-        from headrace.log.embedded import retention
+        from headrace.log.embedded.storage import retention
 
         return retention.at_risk(self._engine, self._state())
 
@@ -141,7 +139,7 @@ class EmbeddedTopic:
         Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
         (versioned topics), `partition` says where rows without a key go, `progress` gives derived records the
         event-time progress of their source, `stamp` makes it idempotent (see `producer(id=…)`)."""
-        from headrace.log.embedded.append import SMALL_ROWS_MAX, NotSmall, Small, Stale
+        from headrace.log.embedded.write.append import ATTEMPTS, SMALL_ROWS_MAX, NotSmall, Small, Stale, repeatable
 
         rows = repeatable(rows)
         if stamp is None:
@@ -178,7 +176,7 @@ class EmbeddedTopic:
         """Appends a large table in bounded memory, batch by batch, each whole or not at all: a pyarrow dataset
         (Parquet files), or anything with `__arrow_c_stream__`. How many rows. With an `id`, a load of the same data
         that was interrupted goes on behind what is there. `progress` is called with the rows so far."""
-        from headrace.log.embedded.loading import load
+        from headrace.log.embedded.write.loading import load
 
         return load(self, data, id, batch_rows, progress)
 
@@ -193,7 +191,7 @@ class EmbeddedTopic:
 
     def check(self, rows: Rows) -> None:
         """Raises what `append` would raise for these rows, and appends nothing."""
-        self.prepare(repeatable(rows))
+        self.prepare(rows)
 
     def refresh(self) -> None:
         """After the topic was found altered: what is known of it is looked up again."""
@@ -218,7 +216,7 @@ class EmbeddedTopic:
         stamp: Stamp | None = None,
     ) -> Append:
         """An append that is checked and encoded, but not submitted."""
-        from headrace.log.embedded import append, dead_letters
+        from headrace.log.embedded.write import append, dead_letters
 
         if stamp is None:  # flows write to such topics, with stamps
             self._refuse_own()
@@ -239,7 +237,7 @@ class EmbeddedTopic:
         """Keeps as dead letters what could not be appended here, or not be processed: each has a `reason` (a word), an
         `error` (a sentence), a `source`, and the `raw` bytes as they came or the `row` as JSON. With a `stamp` (of the
         dead letters' own topic) a repetition is recognised. Returns the letters' numbers."""
-        from headrace.log.embedded import dead_letters
+        from headrace.log.embedded.write import dead_letters
 
         prepared = dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])
         prepared.stamp = stamp
@@ -248,9 +246,9 @@ class EmbeddedTopic:
 
     def letter_stamps(self, producer: str) -> Stamp:
         """As `stamps`, for dead letters."""
-        from headrace.log.embedded import dead_letters
-        from headrace.log.embedded.append import Stamp
-        from headrace.log.embedded.producer import begin
+        from headrace.log.embedded.write import dead_letters
+        from headrace.log.embedded.write.append import Stamp
+        from headrace.log.embedded.write.producer import begin
 
         return Stamp(producer, *begin(self._engine, dead_letters.home(self._catalog), producer))
 
@@ -276,7 +274,7 @@ class EmbeddedTopic:
         overload: Overload = "block",
     ) -> EmbeddedProducer:
         """Sends rows one by one and appends them in batches. With an `id` it is idempotent across restarts."""
-        from headrace.log.embedded.producer import EmbeddedProducer
+        from headrace.log.embedded.write.producer import EmbeddedProducer
 
         return EmbeddedProducer(
             self._engine, self, id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overload=overload
@@ -285,8 +283,8 @@ class EmbeddedTopic:
     def stamps(self, producer: str) -> Stamp:
         """The stamp of this producer's next append, with a new epoch: whoever used the name before is fenced. Each
         append that carries one counts up its sequence by its rows."""
-        from headrace.log.embedded.append import Stamp
-        from headrace.log.embedded.producer import begin
+        from headrace.log.embedded.write.append import Stamp
+        from headrace.log.embedded.write.producer import begin
         from headrace.names import check_name
 
         check_name(producer, argument="producer")
@@ -302,7 +300,7 @@ class EmbeddedTopic:
         overload: Overload = "block",
     ) -> AsyncProducer:
         """The producer for an event loop: `position = await p.send(row)`."""
-        from headrace.log.embedded.producer import AsyncProducer
+        from headrace.log.embedded.write.producer import AsyncProducer
 
         return AsyncProducer(
             lambda: self.producer(
@@ -322,7 +320,7 @@ class EmbeddedTopic:
         """Arrow record batches of [start, stop) of one partition, up to the end of now; without `partition`, of all
         partitions, one after the other. `columns` may name metadata (`hr.META`) as well. An offset below what is
         kept, or beyond the end, is OffsetOutOfRange."""
-        from headrace.log.embedded.reading import Reader, partition_state, start_offset
+        from headrace.log.embedded.read.reading import Reader, partition_state, start_offset
 
         state = self._state()
         if stop is not None and (isinstance(stop, bool) or not isinstance(stop, int)):
@@ -353,7 +351,7 @@ class EmbeddedTopic:
 
         `key` picks one key's records. `follow=True` goes on at the end, woken by new records; with `timeout` it stops
         after that long without one."""
-        from headrace.log.embedded import following
+        from headrace.log.embedded.read import following
 
         return following.records(
             self._engine,
@@ -378,7 +376,7 @@ class EmbeddedTopic:
         for row in rows:
             offset, progress = row.next, row.progress
             if at is not None:
-                from headrace.log.embedded.reading import Reader
+                from headrace.log.embedded.read.reading import Reader
 
                 reader = Reader(self._engine, self._catalog, state, row.partition)
                 offset, progress = reader.offset_at(instant_us(at, argument="at"), row)
@@ -388,7 +386,7 @@ class EmbeddedTopic:
 
     def arrived_us(self, partition: int, offset: int) -> int | None:
         """When the record at the offset arrived; None if there is none, or none any more that can be read."""
-        from headrace.log.embedded.reading import Reader, partition_state
+        from headrace.log.embedded.read.reading import Reader, partition_state
 
         state = self._state()
         row = partition_state(self._engine, state, partition)
@@ -399,7 +397,7 @@ class EmbeddedTopic:
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
         """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
         from headrace.log.contract import Span
-        from headrace.log.embedded.frames import HEADER_BYTES
+        from headrace.log.embedded.storage.frames import HEADER_BYTES
 
         with self._engine.index.reading() as db:
             rows = BATCHES.select(
@@ -418,17 +416,17 @@ class EmbeddedTopic:
     def erase(self, key: Any) -> Erased:
         """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing
         at them. Records of the key appended meanwhile or later are not touched."""
-        from headrace.log.embedded import erasing, upkeep
+        from headrace.log.embedded.upkeep import erasing, rounds
 
         self._refuse_own()
         state = self._state()
-        with upkeep.alone(self._engine, wait=True):
+        with rounds.alone(self._engine, wait=True):
             return erasing.erase(self._engine, self._catalog, state, key)
 
     def group(self, name: str) -> EmbeddedGroup:
         """A consumer group: its members share the partitions, its offsets are kept by the log."""
-        from headrace.log.embedded.groups import EmbeddedGroup
-        from headrace.log.embedded.retention import kind_of
+        from headrace.log.embedded.consume.groups import EmbeddedGroup
+        from headrace.log.embedded.storage.retention import kind_of
         from headrace.names import check_name
 
         check_name(name, argument="group", system=isinstance(name, str) and kind_of(name)[0] == "flow")
@@ -457,7 +455,7 @@ class EmbeddedTopic:
         `visibility` (30 seconds): how long a message stays with a consumer that does not answer. `max_deliveries` (5):
         then it is a dead letter. `order="key"`: one message of a key at a time, in their order; fixed when the queue is
         made. What is not given stays as it is."""
-        from headrace.log.embedded import queues
+        from headrace.log.embedded.consume import queues
         from headrace.names import check_name
 
         check_name(name, argument="queue")
@@ -514,17 +512,6 @@ class EmbeddedRef:
 OPEN_MAX = 16
 """So many topics a process keeps open by reference: a worker may serve many logs in its life."""
 _open: dict[EmbeddedRef, EmbeddedTopic] = {}
-
-
-def repeatable(rows: Rows) -> Rows:
-    """An iterator or a stream can be read only once, but an append may be prepared twice."""
-    if isinstance(rows, Mapping) or not hasattr(rows, "__next__"):
-        return rows
-    if hasattr(rows, "__arrow_c_stream__"):  # a RecordBatchReader: its items are batches, not rows
-        import pyarrow as pa
-
-        return pa.table(rows)
-    return list(rows)
 
 
 def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Closed, InvalidArgument, MemberFenced, WaitTimeout
 from headrace.log.contract import Appended, Progress, Rows
-from headrace.log.embedded.append import Append, Stale, Stamp
-from headrace.log.embedded.committer import Job, Tx
-from headrace.log.embedded.datafiles import Draft
-from headrace.log.embedded.engine import Engine
-from headrace.log.embedded.groups import Claims, EmbeddedMember
-from headrace.log.embedded.queues import EmbeddedQueue, Message, mark_answered
-from headrace.log.embedded.topic import ATTEMPTS, EmbeddedTopic, repeatable
+from headrace.log.embedded.consume.groups import Claims, EmbeddedMember
+from headrace.log.embedded.consume.queues import EmbeddedQueue, Message, mark_answered
+from headrace.log.embedded.storage.committer import Job, Tx
+from headrace.log.embedded.storage.datafiles import Draft
+from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.write.append import ATTEMPTS, Append, Stale, Stamp, repeatable
 from headrace.position import Position
+
+if TYPE_CHECKING:
+    from headrace.log.embedded.topic import EmbeddedTopic
 
 
 class EmbeddedTransaction:

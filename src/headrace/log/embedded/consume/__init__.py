@@ -1,0 +1,1 @@
+"""Who has read what: groups, queues, and flows as readers."""

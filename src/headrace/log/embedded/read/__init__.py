@@ -1,0 +1,1 @@
+"""From the files to records: ranges of offsets, and following what comes."""

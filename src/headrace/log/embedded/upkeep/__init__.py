@@ -1,0 +1,1 @@
+"""What is done to records that are there: deleting, compacting, sealing, erasing, mending, checking."""

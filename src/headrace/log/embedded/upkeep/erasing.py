@@ -1,0 +1,279 @@
+"""Erasure: a key's records leave the log, and every file of its directory. Owns what has to be rewritten and wiped.
+
+Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
+bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
+left), and the index's write-ahead log is emptied. From the start until that is done the index remembers that it is to
+be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
+with the reason.
+
+On a disk that is nearly full a replacement is compressed, and the old bytes are given back as soon as it is committed:
+all of it takes no more space than the largest replacement.
+
+The index holds no keys and no values, so there is nothing to erase in it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace import jsonrows, keys
+from headrace.errors import DiskFull, HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
+from headrace.failpoints import reach
+from headrace.log.contract import DEAD_LETTERS, Erased
+from headrace.log.embedded.read.following import partitions_of_key
+from headrace.log.embedded.storage import recovery
+from headrace.log.embedded.storage.catalog import Catalog, TopicState
+from headrace.log.embedded.storage.committer import Tx
+from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.storage.index import BATCHES, DEAD, FILES, META, PARTITIONS, BatchRow, FileRow, MetaRow
+from headrace.log.embedded.upkeep import reclaiming, swapping
+from headrace.log.embedded.upkeep.usage import WIPE
+from headrace.storage import disk
+
+WIPE_BYTES = 1 << 20
+INDEX_BYTES = 256 << 10
+"""What the index may need of a full disk, beside a replacement."""
+
+
+def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Erased:
+    """The caller holds the upkeep lock. Wipes even when there is no record of the key: bytes of one that was compacted,
+    replaced or deleted by retention may still lie in the files. DiskFull when a batch could not be replaced; all others
+    are, and what they were is wiped."""
+    if not topic.settings.key:
+        raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
+    wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
+    engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
+    catalog.delete_copy()  # else its records would stay there
+    if disk.is_low(engine.data):
+        reclaiming.punch_gaps(engine)
+    done = Erased(topic.name)
+    while (failed := _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done)) is None:
+        done.incomplete = []
+    done.incomplete += wipe(engine)
+    if failed:
+        raise max(failed, key=lambda error: error.needed_bytes or 0)
+    return done
+
+
+def _erased(
+    engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased
+) -> list[DiskFull] | None:
+    """What there was no space for. None: the topic was altered, or retention passed by, before all was seen."""
+    failed: list[DiskFull] = []
+    try:
+        for partition in sorted(partitions_of_key(topic, wanted.whole)):
+            failed += _rewrite(engine, catalog, topic, partition, wanted.among, done)
+        return failed + _letters(engine, catalog, topic, wanted, done)
+    except swapping.Changed:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The key, and how it is recognised."""
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    whole: bytes
+    parts: list[bytes]
+    is_null: bool  # of one column: null and the empty text have the same bytes
+
+    @classmethod
+    def of(cls, key: Any, schema: pa.Schema, columns: tuple[str, ...]) -> _Wanted:
+        whole = keys.key_bytes(key, schema, columns)
+        values = [key] if len(columns) == 1 else key
+        parts = [keys.key_bytes(value, schema, [name]) for value, name in zip(values, columns, strict=True)]
+        return cls(schema, columns, whole, [part for part in parts if part], len(columns) == 1 and key is None)
+
+    def among(self, batch: pa.RecordBatch) -> list[bool]:
+        same = [found == self.whole for found in keys.all_key_bytes(batch, self.columns)]
+        if self.whole:
+            return same
+        nulls = batch.column(self.columns[0]).is_null().to_pylist()
+        return [found and null == self.is_null for found, null in zip(same, nulls, strict=True)]
+
+    def in_text(self, text: str) -> bool:
+        """Of a row as JSON; of a text that is none, as of bytes."""
+        try:
+            row = jsonrows.decode_row(text, self.schema)
+            key = row.get(self.columns[0]) if len(self.columns) == 1 else tuple(map(row.get, self.columns))
+            return keys.key_bytes(key, self.schema, self.columns) == self.whole and (key is None) == self.is_null
+        except (HeadraceError, ValueError):
+            return self.in_bytes(text.encode())
+
+    def in_bytes(self, raw: bytes) -> bool:
+        return bool(self.parts) and all(part in raw for part in self.parts)
+
+
+def _rewrite(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    partition: int,
+    among: Callable[[pa.RecordBatch], list[bool]],
+    done: Erased,
+    also: Callable[[list[int], Tx], Any] | None = None,
+) -> list[DiskFull]:
+    failed: list[DiskFull] = []
+    for row in _rows(engine, topic, partition):
+        if row.file is None:
+            continue
+        try:
+            for batch in swapping.contents(engine, catalog, topic, [row]):
+                found = np.array(among(batch), np.bool_)
+                if not found.any():
+                    continue
+                gone: list[int] = batch.column("_offset").filter(pa.array(found)).to_pylist()
+                kept = batch.filter(pa.array(~found))
+                _replace(engine, topic, row, kept, None if also is None else functools.partial(also, gone))
+                done.records += len(gone)
+                done.batches += 1
+        except swapping.Changed:
+            raise
+        except DiskFull as error:
+            failed.append(error)
+        except HeadraceError as error:
+            with engine.index.reading() as db:
+                there = BATCHES.get(db, row.topic, row.partition, row.base) == row
+            if there:  # else retention has deleted it meanwhile, or the topic was: only its bytes are left to wipe
+                where = f"offsets {row.base}..{row.next} of {topic.name}/{partition}"
+                done.incomplete.append(f"{where} could not be read: {error}")
+    return failed
+
+
+def _replace(
+    engine: Engine, topic: TopicState, row: BatchRow, kept: pa.RecordBatch, also: Callable[[Tx], Any] | None
+) -> None:
+    low = disk.is_low(engine.data)
+    new = swapping.replacements(topic, [row], [kept], "zstd" if low else topic.settings.compression)
+    try:
+        swapping.submit(engine, swapping.Swap(topic, [row], new, also=also, frees=True))
+    except DiskFull as full:
+        needed = INDEX_BYTES + sum(each.draft.length for each in new if each.draft)
+        where = f"offsets {row.base}..{row.next} of {topic.name}/{row.partition}"
+        why = f"{full.why}: to write {where} again without the key takes {needed} bytes"
+        raise DiskFull(full.path, why, needed_bytes=needed) from full
+    if low:
+        reclaiming.punch_replaced(engine, row)
+
+
+def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRow]:
+    """Every batch there is now; nobody replaces any while the upkeep lock is held, and new records come after."""
+    with engine.index.reading() as db:
+        state = PARTITIONS.get(db, topic.id, partition)
+        offset, stop = (state.earliest, state.next) if state else (0, 0)
+    while offset < stop:
+        with engine.index.reading() as db:
+            page = BATCHES.select(
+                db,
+                "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? ORDER BY base LIMIT 1000",
+                *(topic.id, partition, offset, stop),
+            )
+        if not page:
+            return
+        yield from page
+        offset = page[-1].next
+
+
+def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> list[DiskFull]:
+    """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's."""
+    try:
+        home = catalog.named(DEAD_LETTERS)
+    except UnknownTopic:
+        return []
+
+    def among(batch: pa.RecordBatch) -> list[bool]:
+        rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
+        return [
+            topic.was(uid) and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
+            for uid, text, raw in rows
+        ]
+
+    def end(gone: list[int], tx: Tx) -> None:
+        for offset in gone:
+            DEAD.delete(tx.db, "WHERE offset = ?", offset)
+
+    of_letters = Erased(topic.name)
+    failed = _rewrite(engine, catalog, home, 0, among, of_letters, end)
+    done.dead_letters += of_letters.records
+    done.incomplete += of_letters.incomplete
+    return failed
+
+
+# -- wiping ------------------------------------------------------------------------------------------
+
+
+def wipe_if_due(engine: Engine) -> list[str]:
+    """What an erasure that was interrupted, or hindered, has left to do."""
+    with engine.index.reading() as db:
+        due = META.get(db, WIPE) is not None
+    return wipe(engine) if due else []
+
+
+def wipe(engine: Engine) -> list[str]:
+    """Overwrites what no batch needs. Returns what could not be wiped, and why; then it is still due."""
+    try:
+        return _wiped(engine)
+    except SyncFailed as error:
+        engine.committer.distrust(error)
+
+
+def _wiped(engine: Engine) -> list[str]:
+    incomplete: list[str] = []
+    engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
+    with engine.index.snapshot() as db:
+        files = FILES.select(db)
+        places = reclaiming.needed(db)
+    engine.committer.run(lambda _: None, synced=True)  # or a power loss could bring back what we saw deleted
+    for row in files:
+        assert row.id is not None
+        incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
+    incomplete += recovery.remove_leftovers(engine.index, engine.data)
+    for path in sorted((engine.home / "staging").rglob("*.arrow")):
+        incomplete.append(f"{path}: rows a Spark job is writing, or has left. Try again when it is done, or remove it")
+    disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
+    reach("erase.wiped")
+    if not engine.committer.checkpoint():
+        incomplete.append("the index's write-ahead log: a reader is in the way. Try again in a moment")
+    if not incomplete:
+        engine.committer.run(lambda tx: META.delete(tx.db, "WHERE name = ?", WIPE), synced=True)
+    return incomplete
+
+
+def _wipe_file(engine: Engine, row: FileRow, live: list[tuple[int, int]]) -> list[str]:
+    path = engine.data / row.name
+    if row.state == "suspect":  # it may look wiped, and not be
+        return [f"{path}: a sync of it failed. It is wiped after the log is opened again"]
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {os.strerror(error.errno or 0)}"]
+    try:
+        size = os.fstat(fd).st_size
+        beyond = row.state == "ingest" and size > row.committed + 63  # frames are padded
+        stop = size if row.state != "ingest" else min(size, row.committed)
+        for begin, end in reclaiming.gaps(live, stop):
+            _zero(fd, begin, end)
+        disk.sync(fd, path)
+    except OSError as error:
+        return [f"{path}: {os.strerror(error.errno or 0)}"]
+    finally:
+        os.close(fd)
+    return [f"{path}: its process is appending right now. Try again in a moment"] if beyond else []
+
+
+def _zero(fd: int, begin: int, end: int) -> None:
+    """Skips what is zero already: paddings, and what was wiped before."""
+    while begin < end:
+        length = min(end - begin, WIPE_BYTES)
+        if os.pread(fd, length, begin).strip(b"\0"):
+            disk.write_at(fd, [bytes(length)], begin)
+        begin += length

@@ -1,0 +1,1 @@
+"""From rows to frames: appends, producers, and what could not be appended."""
