@@ -27,6 +27,9 @@ from headrace.aggregates import TABLE, over_changes
         (lambda: hr.min_by("", "y"), "column", "min_by"),
         (lambda: hr.top_k("x", 1, by=""), "by", "top_k"),
         (lambda: hr.stddev(3), "column", "stddev"),
+        (lambda: hr.count("x"), "count", r"hr\.count\(where='x is not null'\)"),
+        (lambda: hr.count("*"), "count", r"hr\.count\(\)"),
+        (lambda: hr.count("ms > 10"), "count", r"hr\.count\(where='ms > 10'\)"),
         (lambda: hr.top_k("x", 0), "k", "1 or more"),
         (lambda: hr.top_k("x", 2.0), "k", "whole number"),  # type: ignore[arg-type]
         (lambda: hr.collect("x", limit=-1), "limit", "1 or more"),
@@ -86,7 +89,8 @@ def examples() -> dict[str, Any]:
     """All that there are."""
     out = {}
     for name, (make, _) in TABLE.items():
-        wanted = [each for each, one in inspect.signature(make).parameters.items() if one.default is one.empty]
+        given = inspect.signature(make).parameters.items()
+        wanted = [each for each, one in given if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
         out[name] = make(**{each: EXAMPLES[each] for each in wanted}, where="y")
     return out
 

@@ -104,3 +104,43 @@ def test_an_app_takes_a_topic_that_is_there_without_being_asked_to(tmp_path: Pat
         assert app.topic("t", "v int").name == "t"
         with pytest.raises(hr.InvalidArgument, match=r"exist_ok=True: leave it out"):
             app.topic("t", "v int", exist_ok=True)
+
+
+def test_a_column_that_a_topic_does_not_have_yet_is_added_with_alter(tmp_path: Path) -> None:
+    with hr.App("shop", home=tmp_path) as app:
+        app.topic("t", "v int")
+        with pytest.raises(hr.InvalidArgument, match=r"headrace topics alter t --add-column 'country string'"):
+            app.topic("t", "v int, country string")
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (hr.tumbling("1 day", offset="-2 hours"), "hr.tumbling('1 day', offset='22 hours')"),
+        (hr.hopping("2 minutes", every="1 minute"), "hr.hopping('2 minutes', every='1 minute')"),
+        (hr.cumulative("1 day", step="1 hour"), "hr.cumulative('1 day', step='1 hour')"),
+        (hr.calendar("day", timezone="UTC"), "hr.calendar('day', timezone='UTC')"),
+        (hr.session("20 minutes"), "hr.session('20 minutes')"),
+        (hr.sliding("5 minutes"), "hr.sliding('5 minutes')"),
+        (hr.drop(), "hr.drop()"),
+        (hr.drop(dropped_to="late"), "hr.drop(dropped_to='late')"),
+        (hr.correct(within="1 hour"), "hr.correct(within='1 hour')"),
+        (hr.correct("1 day", "late"), "hr.correct(within='1 day', dropped_to='late')"),
+    ],
+)
+def test_a_window_and_what_becomes_of_stragglers_are_shown_as_they_are_written(window: Any, text: str) -> None:
+    assert repr(window) == text
+    assert eval(text, {"hr": hr}) == window
+
+
+def test_a_step_is_shown_in_a_line(stream: Any) -> None:
+    minutes = stream.transform(lambda df: df).window(hr.tumbling("1 minute"))
+    other = stream.app.stream(stream.app.topic("u", "v int"))
+    assert repr(stream) == "<stream of t>"
+    assert repr(stream.union(other)) == "<stream of t, u>"
+    assert repr(stream.dedup("v", within="1 hour")) == "<stream of t, without repetitions>"
+    assert repr(minutes) == "<stream of t by tumbling('1 minute')>"
+    assert repr(minutes.group_by("v")) == "<stream of t by tumbling('1 minute'), v>"
+    assert repr(minutes.group_by("v").agg(n=hr.count())) == "<count() as n of <stream of t by tumbling('1 minute'), v>>"
+    view = minutes.group_by("v").agg(n=hr.count()).to_view("w")
+    assert repr(stream.app.stream(view)) == "<stream of w>"

@@ -127,11 +127,14 @@ class App:
     def log(self) -> Log:
         """The log in the home; opened when first used."""
         with self._lock:
-            if self._closed:
-                raise Closed(what=f"the app {self.name!r}")
+            self._check_open()
             if self._log is None:
                 self._log = open_log(self.home, clock_us=self._clock_us)
             return self._log
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(what=f"the app {self.name!r}")
 
     # -- what it is made of ------------------------------------------------------------------------
 
@@ -420,9 +423,9 @@ def _adopted(topic: Topic, schema: Any, settings: Mapping[str, Any]) -> Topic:
         known = {field.name: field.type for field in topic.schema}
         for field in schema_from(schema):
             if field.name not in known:
-                raise InvalidArgument(
-                    "schema", field.name, f"topic {topic.name!r} has no such column.{nearest(field.name, list(known))}"
-                )
+                why = f"topic {topic.name!r} has no such column.{nearest(field.name, list(known))} To add it: headrace "
+                why += f"topics alter {topic.name} --add-column '{field.name} {type_ddl(field.type)}'"
+                raise InvalidArgument("schema", field.name, why)
             if known[field.name] != field.type:
                 raise InvalidArgument(
                     "schema",

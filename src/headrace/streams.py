@@ -72,7 +72,7 @@ _ELSEWHERE = {
 """What PySpark has under that name, or what others have, is done here so."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream(_Steps):
     """Records on their way."""
 
@@ -85,6 +85,11 @@ class Stream(_Steps):
     """Of a view's changes: the flow that makes the view."""
     deduped: Flow | None = None
     """The flow that takes out duplicates, without the name it gets from what is behind it."""
+
+    def __repr__(self) -> str:
+        sources = self.sources if self.deduped is None else self.deduped.sources
+        named = ", ".join(source.called for source in sources) if self.upstream is None else self.upstream.name
+        return f"<stream of {named}{'' if self.deduped is None else ', without repetitions'}>"
 
     @property
     def takes_back(self) -> bool:
@@ -280,7 +285,7 @@ class _Shape:
     fill: Gaps | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Windowed(_Steps):
     """Records by window."""
 
@@ -293,6 +298,9 @@ class Windowed(_Steps):
 
     stream: Stream
     shape: _Shape
+
+    def __repr__(self) -> str:
+        return repr(self.group_by())
 
     def group_by(self, *columns: str) -> Grouped:
         """One result for each window and value of these columns."""
@@ -308,7 +316,7 @@ class Windowed(_Steps):
         return self.group_by().agg(*unnamed, **aggregates)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grouped(_Steps):
     """Records by window and group."""
 
@@ -323,6 +331,10 @@ class Grouped(_Steps):
     stream: Stream
     shape: _Shape
     columns: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        by = ", ".join([*([] if self.shape.window is None else [str(self.shape.window)]), *self.columns])
+        return f"{repr(self.stream)[:-1]}{f' by {by}' if by else ''}>"
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One row per window and group: `agg(views=hr.count(), slowest=hr.max("ms"))`."""
@@ -355,13 +367,17 @@ class Grouped(_Steps):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregated:
     """Results, a row per window and group."""
 
     grouped: Grouped
     aggregates: Mapping[str, Aggregate]
     after: tuple[Transform, ...] = ()
+
+    def __repr__(self) -> str:
+        results = ", ".join(f"{aggregate} as {name}" for name, aggregate in self.aggregates.items())
+        return f"<{results} of {self.grouped!r}>"
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
         """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view

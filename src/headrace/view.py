@@ -127,6 +127,7 @@ class View:
         try:
             return self.app.views.to_arrow(self.name, where)
         except UnknownView:
+            self.app._check_open()  # a temporary home goes when its app is closed
             spec = self.app.running.spec(self.name)
             if spec is None:
                 raise

@@ -88,6 +88,8 @@ def test_refusals_say_what_to_do(clicks: Shell) -> None:
     )
     assert "at character" in clicks.refused("topics", "create", "b", "x integ")
     assert "'zz'" in clicks.refused("topics", "create", "b", "x int", "--key", "zz")
+    assert "There are: x" in clicks.refused("topics", "create", "b", "x int", "--event-time", "at")
+    assert "there are 2, and never fewer" in clicks.refused("topics", "alter", "clicks", "--partitions", "1")
     assert "partitions 0" in clicks.refused("topics", "create", "b", "x int", "--partitions", "0")
     missing = clicks.refused("topics", "show", "clicks", "--home", "/nowhere")
     assert missing.startswith("there is no log in /nowhere. Name another directory with --home, or begin one:")

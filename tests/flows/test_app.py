@@ -179,3 +179,13 @@ def test_who_takes_steps_in_another_order_is_told(app: hr.App) -> None:
         stream.window(hr.tumbling("1 minute"), late="1 hour")
     with pytest.raises(hr.InvalidArgument, match="within"):
         stream.dedup("page", within=600)
+
+
+def test_a_view_whose_temporary_home_is_gone_is_not_empty(spark: Any) -> None:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        numbers = app.topic("numbers", "n int")
+        total = app.stream(numbers).agg(n=hr.sum("n")).to_view("total")
+        numbers.append({"n": 1})
+        app.drain()
+    with pytest.raises(hr.Closed, match="the app 'shop' is closed"):
+        total.to_arrow()

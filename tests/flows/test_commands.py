@@ -243,7 +243,8 @@ def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here:
     ("text", "problem"),
     [
         ("x = 1", "has no hr.App"),
-        ("import headrace as hr\na = hr.App('a'); b = hr.App('b')", "2 of them: say which with shop.py:NAME"),
+        ("import headrace as hr\na = hr.App('a'); b = hr.App('b')", "shop.py has 2 apps: a, b. Say which: shop.py:a"),
+        ("import headrace as hr\napp = hr.App('a')", "app 'a': has no flows: end a stream with .to_view"),
         ("import nothing_at_all", "ModuleNotFoundError"),
     ],
 )
@@ -252,6 +253,8 @@ def test_what_is_no_program(program: Path, here: Shell, text: str, problem: str)
     done = here("check", "shop.py")
     assert done.code in (1, 2) and problem in done.err
     assert here("check", "nothing.py").code == 2
+    if "2 apps" in problem:
+        assert "shop.py has no app named 'c'. It has: a, b" in here("check", "shop.py:c").err
 
 
 def test_what_a_programs_function_raises_is_told_from_its_own_lines_on(program: Path, here: Shell) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +11,22 @@ import pyarrow.compute as pc
 from headrace.aggregates import sums
 from headrace.aggregates.algebra import Aggregate, Algebra, Columns, Records, Slot, written
 from headrace.aggregates.grouping import Grouping
+from headrace.errors import InvalidArgument
 
 
-def count(where: Any = None) -> Aggregate:
+def count(*unnamed: Never, where: Any = None) -> Aggregate:
     """How many records; with `where`, how many of which it is true: `count(where="status >= 500")`."""
+    if unnamed:
+        raise InvalidArgument("count", unnamed[0], f"counts records, and takes no column. {_meant(unnamed[0])}")
     return Aggregate(Count(where=where))
+
+
+def _meant(argument: Any) -> str:
+    """What somebody who knows SQL's count(…) means by its argument."""
+    if not isinstance(argument, str) or argument in ("*", "1"):
+        return "Write hr.count(); with a condition, hr.count(where=…)"
+    where = f"{argument} is not null" if argument.isidentifier() else argument
+    return f"Write hr.count(where={where!r}); for different values, hr.count_distinct(…)"
 
 
 @dataclass(frozen=True)

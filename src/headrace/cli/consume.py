@@ -27,6 +27,7 @@ from headrace.cli.output import (
     chosen,
     csv_lines,
     json_harmless,
+    note,
     on_terminal,
     stdout_bytes,
 )
@@ -128,7 +129,9 @@ def consume(
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
-            printer.drain(_all(found, printer, begin, partition, key, found.offsets()), max_)
+            printed = printer.drain(_all(found, printer, begin, partition, key, found.offsets()), max_)
+            if not printed and kind == "table":
+                note("no records")
 
 
 # -- where records come from ---------------------------------------------------------------------------

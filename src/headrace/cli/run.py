@@ -20,7 +20,7 @@ from headrace.cli.catching_up import Pace, Ticker, catching_up, in_spark, shown_
 from headrace.cli.options import HOME, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
-from headrace.errors import HeadraceError, ServeMissing
+from headrace.errors import HeadraceError, InvalidArgument, ServeMissing
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -72,6 +72,7 @@ def run(
     _log_to_stderr(log_format)
     note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
+    _check_flows(app)
     server = None if drain else _server(app, serve)
     with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program, app):
         if server is not None:
@@ -216,6 +217,7 @@ def check(program: str, spark: str | None) -> None:
     with busy("starting Spark"):
         app = loaded(program, spark)
         with contextlib.closing(app), blamed(program, app):
+            _check_flows(app)
             app.running.check()
     note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
 
@@ -287,15 +289,24 @@ def loaded(program: str, spark: str | None) -> App:
         raise click.ClickException(f"{path} cannot be loaded: {what}") from None
     if attribute:
         found = getattr(module, attribute, None)
-        if not isinstance(found, apps.App):
-            raise click.BadParameter(f"{path} has no App named {attribute!r}", param_hint="APP.py")
-        return found
-    found_apps = {id(value): value for value in vars(module).values() if isinstance(value, apps.App)}
-    if len(found_apps) != 1:
-        what = "no hr.App" if not found_apps else f"{len(found_apps)} of them: say which with {path}:NAME"
-        raise click.BadParameter(f"{path} has {what}", param_hint="APP.py")
-    (app,) = found_apps.values()
+        if isinstance(found, apps.App):
+            return found
+    named = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, apps.App)}
+    names = ", ".join(name for name, _ in named.values())
+    if not named:
+        raise click.BadParameter(f"{path} has no hr.App", param_hint="APP.py")
+    if attribute:
+        raise click.BadParameter(f"{path} has no app named {attribute!r}. It has: {names}", param_hint="APP.py")
+    if len(named) > 1:
+        why = f"{path} has {len(named)} apps: {names}. Say which: {path}:{names.partition(',')[0]}"
+        raise click.BadParameter(why, param_hint="APP.py")
+    ((_, app),) = named.values()
     return app
+
+
+def _check_flows(app: App) -> None:
+    if not app.flows:
+        raise InvalidArgument("app", app.name, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
 
 
 NO_SESSION = (

@@ -19,7 +19,7 @@ from headrace.cli.options import (
     writable,
     yes_option,
 )
-from headrace.cli.output import chosen, note, print_one, print_rows
+from headrace.cli.output import chosen, counted, note, print_one, print_rows
 from headrace.log.standing import duration, topic_facts
 
 if TYPE_CHECKING:
@@ -296,6 +296,6 @@ def delete(topic: str, yes: bool) -> None:
     """
     with opened() as log:
         records = log.topic(writable(topic)).describe().records
-        confirm(f"delete topic {topic} and its {records} records", yes)
+        confirm(f"delete topic {topic} and its {counted(records, 'record')}", yes)
         log.delete_topic(topic)
-        note(f"topic {topic} and its {records} records are deleted")
+        note(f"topic {topic} is deleted, with {counted(records, 'record')}")

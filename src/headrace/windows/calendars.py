@@ -50,7 +50,7 @@ _LAST_SECOND = INSTANT_MAX_US // 1_000_000 - 2 * 86_400
 _FIRST_SECOND = -(-INSTANT_MIN_US // 1_000_000) + 2 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Calendar(Aligned):
     unit: Unit
     timezone: str

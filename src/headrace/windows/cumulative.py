@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.windows.judging import I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cumulative(Aligned):
     size_us: int
     step_us: int

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WINDOWS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fixed(Aligned):
     """`tumbling` or `hopping`."""
 

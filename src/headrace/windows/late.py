@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.durations import Duration, duration_us
+from headrace.durations import Duration, duration_us, format_duration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Drop:
     """Stragglers are counted, and not folded in."""
 
     dropped_to: str | None = None
     within_us: int = 0
 
+    def __repr__(self) -> str:
+        return f"hr.drop({'' if self.dropped_to is None else f'dropped_to={self.dropped_to!r}'})"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Correct:
     """Stragglers are folded in while the partition is less than `within` past the window's end and grace."""
 
     within_us: int
     dropped_to: str | None = None
+
+    def __repr__(self) -> str:
+        kept = "" if self.dropped_to is None else f", dropped_to={self.dropped_to!r}"
+        return f"hr.correct(within={format_duration(self.within_us)!r}{kept})"
 
 
 Late = Drop | Correct

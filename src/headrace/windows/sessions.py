@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.windows.judging import I64, Flags
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Session(Window):
     gap_us: int
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.windows.judging import I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sliding(Window):
     size_us: int
 

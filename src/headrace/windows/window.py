@@ -34,9 +34,12 @@ class Ending(NamedTuple):
 
 
 class Window(ABC):
-    """A kind of window with its sizes. Frozen, hashable, and written as it is made: `str(window)`."""
+    """A kind of window with its sizes. Frozen, hashable, and shown as a program writes it."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"hr.{self}"
 
     kind: ClassVar[Kind]
     aligned: ClassVar[bool]

@@ -180,7 +180,7 @@ class Catalog:
             old = settings_from(row.settings)
             settings = replace(old, **{name: getattr(fresh, name) for name in (*_fields_of(given), "extra_kept")})
             if settings.partitions < old.partitions:
-                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}; none can go")
+                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}, and never fewer")
             if settings.partitions > old.partitions:
                 if old.cleanup == "compact" or old.versioned:
                     raise InvalidArgument(
@@ -360,7 +360,8 @@ def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
         if not isinstance(column, str):
             raise InvalidArgument("event_time", column, "must be a column's name")
         if column not in schema.names:
-            raise InvalidArgument("event_time", column, f"there is no such column.{nearest(column, schema.names)}")
+            why = f"there is no such column.{nearest(column, schema.names)} There are: {', '.join(schema.names)}"
+            raise InvalidArgument("event_time", column, why)
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):
             why = f"is {type_ddl(schema.field(column).type)}; it must be a timestamp. Append it as one, or leave "
             why += "event_time out and window by one that a transform makes of it: window(…, time=…)"
