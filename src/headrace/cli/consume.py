@@ -301,7 +301,7 @@ def _printer(topic: EmbeddedTopic, columns: tuple[str, ...] | None, meta: bool, 
 
 
 def _json_printer(columns: tuple[str, ...], meta: bool, extra: bool) -> Printer:
-    from headrace.cli.lines import json_lines_of
+    from headrace.formats.lines import json_lines_of
     from headrace.jsonrows import encode_row
 
     out, terminal = stdout_bytes(), on_terminal()

@@ -1,5 +1,5 @@
 """Nexmark's events: people who open auctions and bid on them. Owns the generator and the three topics; the queries are
-programs in examples/nexmark. Knows no Spark.
+the programs beside it. Knows no Spark.
 
 Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids go to a hot auction, the first of the
 last hundred; three of four come from a hot bidder, the second of the last hundred people, and three of four auctions
@@ -25,8 +25,7 @@ from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from headrace.app import App
-    from headrace.log.embedded.log import EmbeddedLog
-    from headrace.log.embedded.topic import EmbeddedTopic
+    from headrace.log.contract import Log, Topic
 
 __all__ = ["SCHEMAS", "Events", "Topics", "events", "load", "topics"]
 
@@ -73,9 +72,9 @@ class Events(NamedTuple):
 class Topics(NamedTuple):
     """What the events are in."""
 
-    person: EmbeddedTopic
-    auction: EmbeddedTopic
-    bid: EmbeddedTopic
+    person: Topic
+    auction: Topic
+    bid: Topic
 
 
 def events(
@@ -95,7 +94,7 @@ def events(
     return (some.between(first, min(first + batch_events, count)) for first in range(0, count, batch_events))
 
 
-def topics(where: App | EmbeddedLog, *, partitions: int = 1, durability: str = "os") -> Topics:
+def topics(where: App | Log, *, partitions: int = 1, durability: str = "os") -> Topics:
     """The topics person, auction and bid; made if there are none."""
     log: Any = getattr(where, "log", where)
     return Topics(
@@ -114,9 +113,7 @@ def topics(where: App | EmbeddedLog, *, partitions: int = 1, durability: str = "
     )
 
 
-def load(
-    where: App | EmbeddedLog, count: int, *, partitions: int = 1, durability: str = "os", **settings: Any
-) -> Topics:
+def load(where: App | Log, count: int, *, partitions: int = 1, durability: str = "os", **settings: Any) -> Topics:
     """Appends `events(count, …)` to the topics of an app or a log."""
     made = topics(where, partitions=partitions, durability=durability)
     for some in events(count, **settings):
