@@ -18,7 +18,7 @@ from bench.neighbours import our_seconds
 from bench.peers import Unavailable
 from bench.settings import Run
 from bench.table import Measured, Peer, Row, of_rates, of_samples
-from headrace import nexmark
+from examples.nexmark import events as nexmark
 
 PROGRAMS = Path(__file__).parents[1] / "examples" / "nexmark"
 QUERIES = sorted((path.stem for path in PROGRAMS.glob("q*.py")), key=lambda name: int(name[1:]))

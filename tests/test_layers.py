@@ -15,6 +15,7 @@ import pytest
 LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer and the ones before it
     {
         "errors",
+        "formats",
         "config",
         "durations",
         "horizon",
@@ -42,7 +43,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"flows"},
     {"app", "streams", "view", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
-    {"cli", "serve", "testing", "demo", "nexmark", "__main__"},
+    {"cli", "serve", "testing", "demo", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

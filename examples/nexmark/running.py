@@ -6,16 +6,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import events
 import pyarrow as pa
 
 import headrace as hr
-from headrace import nexmark
 
 
 def run(flow: Callable[[hr.App], Any], rows: int = 10) -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     with hr.App("nexmark", home=":temp:") as app:
-        nexmark.load(app, count)
+        events.load(app, count)
         made = flow(app)
         app.drain(close=True)
         result = made.to_arrow() if isinstance(made, hr.View) else pa.Table.from_batches(made.batches())

@@ -11,8 +11,10 @@ from typing import Final
 
 from headrace.errors import InvalidName
 
-__all__ = ["NAME_MAX", "OWN_PREFIX", "check_name"]
+__all__ = ["META", "NAME_MAX", "OWN_PREFIX", "check_name"]
 
+META: Final = ("_partition", "_offset", "_arrived_at", "_progress")
+"""The metadata columns every topic can be read with."""
 NAME_MAX: Final = 249
 OWN_PREFIX: Final = "__"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.cli import inputs
+from headrace.formats import files
 from tests.cli.conftest import Shell
 
 EVERY_TYPE = (
@@ -125,8 +125,8 @@ def test_too_large_a_record(shell: Shell) -> None:
 
 
 def test_a_line_without_end(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "LINE_BYTES_MAX", 100)
-    monkeypatch.setattr(inputs, "READ_BYTES", 10)
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(files, "READ_BYTES", 10)
     shell.ok("topics", "create", "n", "x string")
     done = shell("produce", "n", stdin=b'{"x":"%s"}\n{"x":"small"}\n' % (b"a" * 1_000))
     assert "stdin:1: is longer than 100 bytes" in done.err

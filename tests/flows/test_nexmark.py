@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from examples.nexmark import events as nexmark
 from headrace import app as apps
-from headrace import nexmark
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "nexmark"
 COUNT, RATE = 20_000, 200  # 100 seconds, of which 46 in 50 are bids

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import click
 import pyarrow as pa
 
-from headrace.cli.lines import json_lines_of
 from headrace.cli.output import PAGE_ROWS, StreamedTable, csv_lines, json_harmless, on_terminal, stdout_bytes
+from headrace.formats.lines import json_lines_of
 from headrace.rows import to_rows
 
 __all__ = ["BatchPrinter"]

@@ -302,7 +302,7 @@ def _printer(topic: Topic, columns: tuple[str, ...] | None, meta: bool, kind: st
 
 
 def _json_printer(columns: tuple[str, ...], meta: bool, extra: bool) -> Printer:
-    from headrace.cli.lines import json_lines_of
+    from headrace.formats.lines import json_lines_of
     from headrace.jsonrows import encode_row
 
     out, terminal = stdout_bytes(), on_terminal()

@@ -13,7 +13,7 @@ from headrace.cli.options import columns_of, home_option, opened, opened_if_any,
 from headrace.cli.output import Progress, counted, harmless, note
 
 if TYPE_CHECKING:
-    from headrace.cli.inputs import Bad, Batch, Head, Source
+    from headrace.formats.files import Bad, Batch, Head, Source
     from headrace.log.contract import Log, Topic
 
 BAD_SHOWN = 10
@@ -62,7 +62,7 @@ def produce(
       headrace produce clicks --create --key user --event-time at clicks.jsonl
       headrace consume clicks | headrace produce copy
     """
-    from headrace.cli.inputs import Source
+    from headrace.formats.files import Source
 
     given = {name: value for name, value in settings.items() if value is not None}
     if given and not create:
@@ -189,8 +189,8 @@ class Work:
 
 def _good(topic: Topic, batch: Batch, start: int, stop: int, bad: list[Bad]) -> Iterator[tuple[int, int]]:
     """The stretches of a batch that can be appended, found by halving; the rest goes to `bad`."""
-    from headrace.cli.inputs import Bad
     from headrace.errors import RecordRejected
+    from headrace.formats.files import Bad
 
     rows = batch.rows[start:stop] if isinstance(batch.rows, list) else batch.rows.slice(start, stop - start)
     try:

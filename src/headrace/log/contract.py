@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runti
 from headrace.durations import Duration
 from headrace.log.settings import TopicDescription as TopicDescription
 from headrace.log.settings import TopicSettings as TopicSettings
+from headrace.names import META as META
 from headrace.position import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-META = ("_partition", "_offset", "_arrived_at", "_progress")
-"""The metadata columns every topic can be read with."""
 
 DEAD_LETTERS = "__dead_letters"
 """The topic of the dead letters."""

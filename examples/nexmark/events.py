@@ -1,5 +1,5 @@
 """Nexmark's events: people who open auctions and bid on them. Owns the generator and the three topics; the queries are
-programs in examples/nexmark. Knows no Spark.
+the programs beside it. Knows no Spark.
 
 Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids go to a hot auction, the first of the
 last hundred; three of four come from a hot bidder, the second of the last hundred people, and three of four auctions

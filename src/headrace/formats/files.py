@@ -1,4 +1,4 @@
-"""Input for `produce`: files and pipes to rows that know where they came from. Owns the reading of JSON lines, CSV,
+"""Files and pipes to rows that know where they came from. Owns the reading of JSON lines, CSV,
 Parquet and Arrow, line numbers, and the rule that a bad line spoils only itself. Does not know topics, only schemas.
 
 A `Batch` is handed out when it is full, and when a pipe has nothing more to give for now: what was typed or sent is
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace import jsonrows
 from headrace.errors import HeadraceError, InvalidArgument
-from headrace.log.contract import META
+from headrace.names import META
 from headrace.rows.texts import as_text, field_reader
 
 FORMATS = ("json", "csv", "parquet", "arrow")
@@ -404,7 +404,7 @@ def _arrow_batches(source: Source, batch_rows: int, head: Head | None) -> Iterat
 def _inferred(source: Source, head: Head | None, limit: int) -> pa.Schema:
     from itertools import islice
 
-    from headrace.cli import infer
+    from headrace.formats import infer
     from headrace.schema import schema_from
 
     if source.format in ("parquet", "arrow"):

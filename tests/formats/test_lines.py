@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.lines import json_lines_of
+from headrace.formats.lines import json_lines_of
 from headrace.jsonrows import encode_row
 from headrace.rows import to_batch, to_rows
 from headrace.schema import parse_ddl, storage_schema

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.infer import schema_of_fields, schema_of_rows
 from headrace.errors import InvalidSchema
+from headrace.formats.infer import schema_of_fields, schema_of_rows
 from headrace.schema import to_ddl
 
 

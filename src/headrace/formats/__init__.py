@@ -1,0 +1,1 @@
+"""File formats: files and pipes to rows, rows to lines, and schemas read off data. Knows schemas, no log."""
