@@ -305,9 +305,10 @@ def assigned(
     spark: SparkSession, tasks: Mapping[str, Sequence[Task]], columns: Mapping[str, Columns]
 ) -> Iterator[None]:
     """Jobs that this thread runs inside the block read these ranges."""
+    topics = {each.topic.name: each.topic for each in columns.values()}
     told = {
-        name: [_where(each.topic), [[astuple(one) for one in task] for task in tasks.get(name, ())]]
-        for name, each in columns.items()
+        name: [_where(topic), [[astuple(one) for one in task] for task in tasks.get(name, ())]]
+        for name, topic in topics.items()
     }
     context = spark.sparkContext
     context.setLocalProperty(ASSIGNED, orjson.dumps(told).decode())

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.durations import Duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.log.embedded import engine as engines
-from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog, settings_of
+from headrace.log.embedded.catalog import SYSTEM_PREFIX, Catalog
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.settings import settings_of
 from headrace.names import check_name
 from headrace.places import directory
 
