@@ -108,9 +108,9 @@ def test_an_app_takes_a_topic_that_is_there_without_being_asked_to(tmp_path: Pat
 
 def test_a_column_that_a_topic_does_not_have_yet_is_added_with_alter(tmp_path: Path) -> None:
     with hr.App("shop", home=tmp_path) as app:
-        app.topic("t", "v int")
+        app.topic("t", "v int").append({"v": 1})
         with pytest.raises(hr.InvalidArgument, match=r"headrace topics alter t --add-column 'country string'"):
-            app.topic("t", "v int, country string")
+            app.topic("t", "v int, country string").offsets()
 
 
 @pytest.mark.parametrize(

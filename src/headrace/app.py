@@ -6,11 +6,13 @@ in it; `streams` makes the flows, `flows` runs them.
     app.stream(clicks).window(hr.tumbling("1 minute")).group_by("page").agg(views=hr.count()).to_view("views")
     app.drain()
 
-No Spark session is made before a flow is run, but for one that writes to a topic which is not there yet: its columns
-only Spark can tell."""
+Writing a program creates nothing, opens nothing and starts nothing. A topic is created when it is first used, and Spark
+starts when flows are checked or run, or when a topic is used that one of them is yet to create: its columns only Spark
+can tell."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -23,10 +25,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownView, nearest
-from headrace.flows.flow import Flow, Source, circle
+from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownTopic, UnknownView
+from headrace.flows import graph
+from headrace.flows.flow import Flow, circle
+from headrace.flows.plan import plan, writes_changes
 from headrace.log.contract import Log, Topic
+from headrace.log.declared import DeclaredTopic, check_agrees, check_declaration, check_fits, declare
 from headrace.log.open import open_log
+from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
 from headrace.places import directory, without_secrets
@@ -34,7 +40,7 @@ from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.streams import Stream
 from headrace.view import View
-from headrace.views.contract import Emit, check_emit
+from headrace.views.contract import Emit, check_emit, feed_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +93,12 @@ class App:
         self._closed = False
         self._checked: dict[str, FlowQuery] = {}
         self._lives: dict[str, Live] = {}
+        self._topics: list[DeclaredTopic] = []
+        """What the program declares with `topic(…)`."""
+        self._created: list[DeclaredTopic] = []
+        """Of these, those that are created if there are none."""
+        self._targets: dict[str, DeclaredTopic] = {}
+        """The topics that its flows write to."""
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -125,7 +137,15 @@ class App:
 
     @property
     def log(self) -> Log:
-        """The log in the home; opened when first used."""
+        """The log in the home, with the topics that the program declares; opened, and they created, when first used."""
+        log = self._open_log()
+        for topic in self._created:
+            topic.opened()
+        return log
+
+    def _open_log(self) -> Log:
+        if self._log is not None and not self._closed:  # without the lock, which whoever waits for a flow may hold
+            return self._log
         with self._lock:
             self._check_open()
             if self._log is None:
@@ -138,17 +158,31 @@ class App:
 
     # -- what it is made of ------------------------------------------------------------------------
 
-    def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> Topic:
-        """The topic of that name; made if there is none, unless `create=False`. One that is there must have the
-        columns, key and event time asked for."""
+    def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> DeclaredTopic:
+        """The topic of that name; created at its first use if there is none, unless `create=False`. One that is there
+        must have the columns, key and event time asked for: that is found out at its first use, too."""
         if "exist_ok" in settings:
             why = "leave it out: app.topic(…) takes the topic that is there, and makes it only if there is none"
             raise InvalidArgument("exist_ok", settings["exist_ok"], why)
-        if not create:
-            return _adopted(self.log.topic(name), schema, settings)
-        if schema is None:
+        check_name(name, argument="name")
+        if create and schema is None:
             raise InvalidArgument("schema", None, f"topic {name!r} needs one, such as 'user string, at timestamp'")
-        return _adopted(self.log.create_topic(name, schema, exist_ok=True, **settings), schema, settings)
+        columns, declared = check_declaration(schema, settings) if create else (None, None)
+        for earlier in self._topics:
+            if earlier.name == name:
+                check_agrees(earlier, schema, settings)
+
+        def open() -> Topic:
+            log = self._open_log()
+            found = log.create_topic(name, columns, exist_ok=True, **settings) if create else log.topic(name)
+            check_fits(name, schema, settings, found.schema, found.settings)
+            return found
+
+        topic = declare(name, open, columns, declared)
+        self._topics.append(topic)
+        if create:
+            self._created.append(topic)
+        return topic
 
     def stream(
         self,
@@ -159,77 +193,91 @@ class App:
         emit: Emit = "updates",
     ) -> Stream:
         """The records of a topic, or the changes of a view of this app; where a flow has written changes to the topic,
-        these. `name`: what errors about its transforms call
-        it, in place of the topic; it may change at any time. `start` counts when the flow is run for the first time.
-        `emit`: of a view, every change, or with "final" each result once, when its window is closed, and then
-        corrections only."""
+        these. Of a name that a topic and a view have, the topic, if the program has it. `name`: what errors about its
+        transforms call it, in place of the topic; it may change at any time. `start` counts when the flow is run for
+        the first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed,
+        and then corrections only."""
         if name is not None:
             check_name(name, argument="name")
-        if isinstance(source, View) or (isinstance(source, str) and self._is_view(source)):
-            return self._changes_of(source if isinstance(source, str) else source.name, name, start, check_emit(emit))
-        topic = self.log.topic(source) if isinstance(source, str) else source
-        if not isinstance(topic, Topic):
+        if isinstance(source, str):
+            source = self._named(source)
+        if isinstance(source, View):
+            if start != "earliest":
+                raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+            view, emit = self._flow(source.name), check_emit(emit)
+            return Stream(self, graph.Changes(view, self._feed(view.name, emit), emit, name))
+        if not isinstance(source, DeclaredTopic | Topic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
             raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
-        if topic.settings.changes and start != "earliest":
-            raise InvalidArgument("start", start, "of a topic of changes all are read, or its rows would not add up")
-        return Stream(self, (Source(topic, check_start(start), changes=topic.settings.changes, name=name),))
+        return Stream(self, graph.Source(source, check_start(start), name))
 
-    def _changes_of(self, view: str, name: str | None, start: Start, emit: Emit) -> Stream:
-        """The view's flow is told to leave its changes where flows over it read them."""
-        flow = self._flow(view)
-        if start != "earliest":
-            raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
-        if flow.target is not None:
-            raise InvalidArgument("source", view, f"is no view, but a flow into topic {flow.target!r}: stream that")
-        if emit == "final" and flow.window is None:
-            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
-        if flow.lives:
-            why = "drops groups when no record has come for so long (keep=…), and that is no change"
-            raise InvalidArgument("source", view, f"{why}. Make a view of the same without keep=, and stream that")
-        if flow.fill is not None:
-            why = f"fills gaps when it is read (fill={flow.fill!r}), and rows that fill gaps are no changes"
-            raise InvalidArgument("source", view, f"{why}. Make a view of the same without fill=, and stream that")
-        topic = self.running.feed(flow, emit)
-        if emit not in flow.feeds:
-            self.flows[view] = replace(flow, feeds=(*flow.feeds, emit))
-            self.running.replaced(self.flows[view])
-        return Stream(self, (Source(topic, changes=True, name=name),), upstream=flow)
+    def _named(self, name: str) -> DeclaredTopic | View:
+        """A topic of the program, or a view; any other name is a topic's that is there."""
+        found = self._targets.get(name) or next((each for each in self._topics if each.name == name), None)
+        if found is not None:
+            return found
+        if name in self.flows and self.flows[name].target is None:
+            return View(self, name)
+        return declare(name, lambda: self._open_log().topic(name))
 
-    def _is_view(self, name: str) -> bool:
-        """And no topic: a topic and a view may have one name."""
-        view = name in self.flows and self.flows[name].target is None
-        return view and name not in {topic.name for topic in self.log.topics()}
+    def _feed(self, view: str, emit: Emit) -> DeclaredTopic:
+        """The topic with the changes of a view, for flows over it."""
+        return declare(feed_topic(view, emit), lambda: self.running.feed(self._flow(view), emit))
+
+    def _written(self, flow: Flow) -> DeclaredTopic:
+        """The topic that a flow writes to."""
+        assert flow.target is not None
+        name, sink = flow.name, flow.sink
+        changes = flow.records if sink is None else writes_changes(sink)
+        return declare(
+            flow.target,
+            lambda: self.running.target(self._flow(name)),
+            declared=TopicSettings(changes=changes),
+        )
 
     def view(self, name: str) -> View:
         """The view of that name, made by this app or by another one of the home."""
         return View(self, check_name(name, argument="name"))
 
-    def _add(self, flow: Flow) -> None:
+    def _add(self, sink: graph.Sink) -> Flow:
         """Two flows cannot write one view, and none reads what it writes, by way of others either; in a notebook,
         running a cell again replaces its flow."""
         with self._lock:
+            planned = {flow.name: flow for flow in plan(sink, self._written)}
             if _in_notebook():
                 self._replace_earlier()
-            elif flow.name in self.flows:
-                raise DuplicateView(view=flow.name)
-            if names := circle(flow, (other for other in self.flows.values() if other.name != flow.name)):
-                if (before := f"{flow.name}.dedup") in names:
-                    del self.flows[before]  # nobody else reads what that lets through
-                raise FlowCycle(flows=names)
-            self.flows[flow.name] = flow
+            elif known := self.flows.keys() & planned.keys():
+                raise DuplicateView(view=known.pop())
+            fed = {flow.name: flow for flow in self._feeding(sink)}
+            flows = {**self.flows, **fed, **planned}
+            for name, flow in planned.items():
+                if names := circle(flow, (other for other in flows.values() if other.name != name)):
+                    raise FlowCycle(flows=names)
+            self.flows.update({**fed, **planned})
             if self._running is not None:
-                self._running.replaced(flow)
+                for flow in (*fed.values(), *planned.values()):
+                    self._running.replaced(flow)
+            return planned[sink.name]
 
-    def _add_to_topic(self, flow: Flow, settings: Mapping[str, Any]) -> Topic:
-        """The same of a flow into a topic; if it cannot have that, it is not one of ours."""
-        self._add(flow)
-        try:
-            return self.running.target(flow, settings)
-        except BaseException:
-            del self.flows[flow.name]
-            raise
+    def _feeding(self, sink: graph.Sink) -> list[Flow]:
+        """The flows whose views' changes the sink reads, where they do not leave these for others yet."""
+        read = [node for node in graph.walk(sink) if isinstance(node, graph.Changes)]
+        found = [(self.flows[node.view.name], node.emit) for node in read if node.view.name in self.flows]
+        return [replace(flow, feeds=(*flow.feeds, emit)) for flow, emit in found if emit not in flow.feeds]
+
+    def _add_to_topic(self, sink: graph.Sink) -> DeclaredTopic:
+        settings_of(sink.settings, base=TopicSettings(key=("",)))  # a key may follow from the flow
+        topic = self._targets[sink.name] = self._written(self._add(sink))
+        return topic
+
+    def _settled(self, flow: Flow) -> Flow:
+        """The flow, planned again if it reads a topic that has turned out to hold changes."""
+        if flow.sink is None or all(each.changes or not each.topic.settings.changes for each in flow.inputs):
+            return flow
+        planned = replace(plan(flow.sink, self._written)[-1], feeds=flow.feeds)
+        self.flows[flow.name] = planned
+        return planned
 
     def _replace_earlier(self) -> None:
         """The app that an earlier run of the same cell made lets go of its flows, and of a temporary home; its Spark
@@ -248,21 +296,30 @@ class App:
 
     @property
     def running(self) -> Running:
-        """The flows with their session and store: made when first used."""
+        """The flows with their session and store: made when first used, with the topics that the program declares."""
+        running = self._open_running()
+        for topic in self._topics:
+            topic.opened()
+        return running
+
+    def _open_running(self) -> Running:
         from headrace.flows.running import Running
 
+        if self._running is not None:
+            return self._running
         with self._lock:
             if self._running is None:
                 self._running = Running(
                     self.name,
                     self.flows,
-                    self.log,
+                    self._open_log(),
                     overrides.get("spark", self._spark) or os.environ.get("HEADRACE_SPARK"),
                     self.batch_rows,
                     self._checked,
                     self._clock_us,
                     driver_rows=self.driver_rows,
                     throwaway=self._remove_home is not None,
+                    settled=self._settled,
                 )
             return self._running
 
@@ -277,7 +334,8 @@ class App:
 
     def stop(self) -> None:
         """Stops the flows in bounded time. What is not committed is read again by the next start."""
-        self.running.stop()
+        if self._running is not None:
+            self._running.stop()
         self._stop_lives()
 
     def _stop_lives(self) -> None:
@@ -307,7 +365,7 @@ class App:
         from headrace.flows.audit import audit
 
         running = self.running
-        return audit([running.query(flow) for flow in running.flows], self.log)
+        return audit([running.query(flow) for flow in running.settle()], self.log)
 
     def rebuild(self, view: str, *, start: Start = "earliest") -> Rebuild:
         """The view made anew by this program, from `start`, beside the one that is served. What comes back says what
@@ -347,14 +405,20 @@ class App:
             clock_us=clock_us or self._clock_us,
         )
         other._checked = self._checked
-        moved: dict[str, Topic] = {}
-        for flow in self.flows.values():
+        moved: dict[str, Topic] = {
+            flow.target: other._written(flow) for flow in self.flows.values() if flow.target is not None
+        }
+        for flow in self.running.settle():
+            if flow.target is None:
+                moved |= {feed_topic(flow.name, emit): other._feed(flow.name, emit) for emit in flow.feeds}
             for topic in flow.topics:
-                moved.setdefault(topic.name, other.log.clone_topic(topic))
-            if flow.target is not None:
-                moved.setdefault(flow.target, other.log.clone_topic(self.log.topic(flow.target)))
-            sources = tuple(replace(source, topic=moved[source.topic.name]) for source in flow.sources)
-            other.flows[flow.name] = replace(flow, sources=sources)
+                if topic.name not in moved:
+                    moved[topic.name] = other._open_log().clone_topic(topic)
+            if flow.target is not None and flow.parent is None:
+                with contextlib.suppress(UnknownTopic):
+                    other._open_log().clone_topic(self.log.topic(flow.target))
+            inputs = tuple(replace(each, topic=moved[each.topic.name]) for each in flow.inputs)
+            other.flows[flow.name] = replace(flow, inputs=inputs)
         return other
 
     def query(
@@ -413,32 +477,6 @@ def _check_in_home(**given: object) -> None:
             what = "it" if value is not None else variable
             why = f"log and views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
             raise InvalidArgument(argument, without_secrets(said), why)
-
-
-def _adopted(topic: Topic, schema: Any, settings: Mapping[str, Any]) -> Topic:
-    """The topic, if it is what was asked for: its columns may be more."""
-    from headrace.schema import schema_from, type_ddl
-
-    if schema is not None:
-        known = {field.name: field.type for field in topic.schema}
-        for field in schema_from(schema):
-            if field.name not in known:
-                why = f"topic {topic.name!r} has no such column.{nearest(field.name, list(known))} To add it: headrace "
-                why += f"topics alter {topic.name} --add-column '{field.name} {type_ddl(field.type)}'"
-                raise InvalidArgument("schema", field.name, why)
-            if known[field.name] != field.type:
-                raise InvalidArgument(
-                    "schema",
-                    field.name,
-                    f"is {type_ddl(known[field.name])} in topic {topic.name!r}, not {type_ddl(field.type)}",
-                )
-    for name in ("key", "event_time"):
-        asked, has = settings.get(name), getattr(topic.settings, name)
-        if name == "key" and asked is not None:
-            asked = (asked,) if isinstance(asked, str) else tuple(asked)
-        if asked is not None and asked != has:
-            raise InvalidArgument(name, asked, f"topic {topic.name!r} has {has!r}")
-    return topic
 
 
 _of_cells: dict[tuple[str, str], App] = {}

@@ -616,16 +616,17 @@ class ForkedProcess(Closed):
 @dataclass(eq=False, repr=False)
 class LogDiverged(HeadraceError):
     """The flow has read up to `offset`, and the log does not have what it read: an older copy of the log was restored,
-    or another one put in its place. `next` is where the partition ends."""
+    or another one put in its place. `next` is where the partition ends. `parent`: of a helper, the flow it helps."""
 
     flow: str
     topic: str
     partition: int
     offset: int
     next: int
+    parent: str | None = None
 
     def __str__(self) -> str:
-        view, at = self.flow.removesuffix(".dedup"), f"{self.topic}/{self.partition}"
+        view, at = self.parent or self.flow, f"{self.topic}/{self.partition}"
         why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
         return (
             f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
@@ -667,14 +668,16 @@ class AlreadyRunning(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class FlowChanged(HeadraceError):
-    """The program describes a flow that its stored state was not made by."""
+    """The program describes a flow that its stored state was not made by. `parent`: of the flow that takes out
+    repetitions before another one, that one."""
 
     flow: str
     changes: list[str]
+    parent: str | None = None
 
     def __str__(self) -> str:
-        if self.flow.endswith(".dedup"):
-            view = self.flow.removesuffix(".dedup")
+        if self.parent is not None:
+            view = self.parent
             return (
                 f"dedup(…) before {view!r} is not what was run before: {'; '.join(self.changes)}. Undo that, give "
                 f"{view!r} another name, or drop it with what it was made of (headrace views drop {view}; "

@@ -1,28 +1,31 @@
-"""The steps between `app.stream(…)` and `.to_view(…)`, and the checks on them. Every step is a value, and every call
-returns a new one; the last makes a flow of them all.
+"""The steps between `app.stream(…)` and `.to_view(…)`. Every step is a value, and every call returns a new one: it
+holds the node of the program's graph (`flows.graph`) that is written so far, and has it checked (`flows.plan`). The
+last step gives the graph's end to the app. None of them opens, creates or starts anything.
 
     Stream ─ transform, union, dedup ─ window ─→ Windowed ─ group_by ─→ Grouped ─ agg ─→ Aggregated ─→ view or topic"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Never, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from headrace.aggregates import Aggregate, first, over_changes
+from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
 from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument
-from headrace.flows.flow import Flow, Source, Transform
-from headrace.log.contract import Topic
+from headrace.flows import graph
+from headrace.flows.flow import Transform
+from headrace.flows.plan import check
 from headrace.names import check_name
 from headrace.view import View
-from headrace.views.contract import ARRIVED, RECORD, Emit, Gaps, check_emit, feed_topic
-from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
+from headrace.views.contract import Emit, Gaps, check_emit
+from headrace.windows import Late, Window
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.flow import DataFrame
+    from headrace.log.declared import DeclaredTopic
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -79,46 +82,24 @@ class Stream(_Steps):
     elsewhere = {**_ELSEWHERE, "to_view": _AGGREGATE_FIRST}  # noqa: RUF012
 
     app: App
-    sources: tuple[Source, ...]
-    transforms: tuple[Transform, ...] = ()
-    upstream: Flow | None = None
-    """Of a view's changes: the flow that makes the view."""
-    deduped: Flow | None = None
-    """The flow that takes out duplicates, without the name it gets from what is behind it."""
+    node: graph.Records
+
+    def __post_init__(self) -> None:
+        check(self.node)
 
     def __repr__(self) -> str:
-        sources = self.sources if self.deduped is None else self.deduped.sources
-        named = ", ".join(source.called for source in sources) if self.upstream is None else self.upstream.name
-        return f"<stream of {named}{'' if self.deduped is None else ', without repetitions'}>"
-
-    @property
-    def takes_back(self) -> bool:
-        """Whether it is of changes: of a view, or in a topic."""
-        return any(source.changes for source in self.sources)
+        return f"<stream of {_described(self.node)}>"
 
     def transform(self, function: Transform) -> Stream:
         """`DataFrame -> DataFrame`, record by record: select, filter, explode, UDFs, joins with static tables. It must
         keep the columns `hr.META`."""
-        if not callable(function):
-            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
-        return replace(self, transforms=(*self.transforms, function))
+        return Stream(self.app, graph.Transform(self.node, _checked_function(function)))
 
     def union(self, other: Stream) -> Stream:
         """The records of both; they must have the same columns."""
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
-        if any(stream.takes_back or stream.deduped for stream in (self, other)):
-            why = "what can take records back is not united with anything: unite the records themselves, before that"
-            raise InvalidArgument("other", other, why)
-        both = tuple(
-            replace(source, transforms=(*source.transforms, *stream.transforms))
-            for stream in (self, other)
-            for source in stream.sources
-        )
-        names = [source.topic.name for source in both]
-        if len(set(names)) < len(names):
-            raise InvalidArgument("other", other, f"topic {names[-1]!r} is in both streams: transform it once")
-        return Stream(self.app, both)
+        return Stream(self.app, graph.Union(self.node, other.node))
 
     def dedup(
         self,
@@ -145,77 +126,21 @@ class Stream(_Steps):
             raise InvalidArgument(
                 "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
             )
-        if self.takes_back or self.deduped:
-            raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
-        if approx is not None:
-            return self._dedup_about(key, within, grace, late, idle, absent, approx, keys)
-        if keys != KEYS:
+        if approx is None and keys != KEYS:
             raise InvalidArgument("keys", keys, "is for approx=…: without that all keys are kept, however many come")
-        flow = Flow(
-            name="",
-            sources=self.sources,
-            transforms=self.transforms,
-            window=Session(duration_us(within, argument="within")),
-            grace_us=duration_us(grace, argument="grace", positive=False),
-            late=late or Drop(),
-            idle_us=duration_us(idle, argument="idle"),
-            absent_us=duration_us(absent, argument="absent"),
-            groups=key,
-            aggregates={RECORD: first("struct(*)")},
-            keep_us=duration_us(within, argument="within"),
-            feeds=("updates",),
-            records=True,
+        within_us = duration_us(within, argument="within")
+        grace_us = duration_us(grace, argument="grace", positive=False)
+        node = graph.Dedup(
+            self.node,
+            key,
+            within_us,
+            grace_us,
+            late,
+            duration_us(idle, argument="idle"),
+            duration_us(absent, argument="absent"),
+            None if approx is None else Dedup(key, within_us, grace_us, approx, keys),
         )
-        return Stream(self.app, (), deduped=flow)
-
-    def _dedup_about(
-        self,
-        key: tuple[str, ...],
-        within: Duration,
-        grace: Duration,
-        late: Late | None,
-        idle: Duration,
-        absent: Duration,
-        approx: float,
-        keys: int,
-    ) -> Stream:
-        if isinstance(late, Correct):
-            why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
-            raise InvalidArgument("late", late, f"{why}. Make grace longer, or use hr.drop(…)")
-        within_us, grace_us = (
-            duration_us(within, argument="within"),
-            duration_us(grace, argument="grace", positive=False),
-        )
-        flow = Flow(
-            name="",
-            sources=tuple(replace(each, transforms=(*each.transforms, *self.transforms)) for each in self.sources),
-            grace_us=grace_us,
-            late=late or Drop(),
-            idle_us=duration_us(idle, argument="idle"),
-            absent_us=duration_us(absent, argument="absent"),
-            dedup=Dedup(key, within_us, grace_us, approx, keys),
-        )
-        return Stream(self.app, (), deduped=flow)
-
-    def _named(self, name: str, shape: _Shape) -> Stream:
-        """With the flow that takes out duplicates before it, if there is one. That accepts all records that the windows
-        behind it accept."""
-        if self.deduped is None:
-            return self
-        flow, window, app = self.deduped, shape.window, self.app
-        if window is not None:  # silence counts where records come from a topic
-            flow = replace(flow, idle_us=shape.idle_us, absent_us=shape.absent_us)
-        if flow.dedup is not None:
-            flow = replace(flow, name=f"{name}.dedup", target=f"__records.{name}.dedup")
-            return replace(self, sources=(Source(app._add_to_topic(flow, {})),), deduped=None)
-        assert flow.keep_us is not None, "so long repetitions are found"
-        if window is not None:
-            needed_us = window.reach_us + shape.grace_us + shape.late.within_us - flow.keep_us
-            late = drop(dropped_to=shape.late.dropped_to) if flow.late == Drop() else flow.late
-            flow = replace(flow, grace_us=max(flow.grace_us, needed_us), late=late)
-        flow = replace(flow, name=f"{name}.dedup", target=feed_topic(f"{name}.dedup", "updates"))
-        source = Source(app._add_to_topic(flow, {}), changes=True, judged=True)
-        return replace(self, sources=(source,), deduped=None)
+        return Stream(self.app, node)
 
     def window(
         self,
@@ -242,47 +167,21 @@ class Stream(_Steps):
         grace_us = duration_us(grace, argument="grace", positive=False)
         if late is not None and not isinstance(late, Late):
             raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
-        judging = {"grace": grace if grace_us else None, "late": late}
-        if self.upstream is not None:
-            _check_over_view(self.upstream, window, time, judging)
-        elif self.takes_back:
-            _check_over_changes(f"topic {self.sources[0].topic.name!r}", window, time, judging)
-        if self.deduped is not None and time is not None:
-            raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
-        if self.deduped is not None and self.deduped.records and not window.aligned:
-            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
-            raise InvalidArgument("window", str(window), why)
-        if fill is not None:
-            _check_fill(fill, window)
         idle_us, absent_us = duration_us(idle, argument="idle"), duration_us(absent, argument="absent")
-        shape = _Shape(window, time, grace_us, late or Drop(), idle_us, absent_us, fill)
-        return Windowed(self, shape)
+        return Windowed(self.app, graph.Window(self.node, window, time, grace_us, late, idle_us, absent_us, fill))
 
     def group_by(self, *columns: str) -> Grouped:
         """One result for each value of these columns, for all time."""
-        return Windowed(self, _Shape()).group_by(*columns)
+        return Windowed(self.app, graph.Window(self.node)).group_by(*columns)
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One result for all records."""
         return self.group_by().agg(*unnamed, **aggregates)
 
-    def to_topic(self, name: str, **settings: Any) -> Topic:
+    def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
         """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
         check_name(name, argument="name")
-        stream = self._named(name, _Shape())
-        flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
-        return self.app._add_to_topic(flow, settings)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    window: Window | None = None
-    time: str | None = None
-    grace_us: int = 0
-    late: Late = field(default_factory=Drop)
-    idle_us: int = 30_000_000
-    absent_us: int = 3_600_000_000
-    fill: Gaps | None = None
+        return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 
 
 @dataclass(frozen=True, repr=False)
@@ -296,8 +195,11 @@ class Windowed(_Steps):
         **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .window(…)"),
     }
 
-    stream: Stream
-    shape: _Shape
+    app: App
+    node: graph.Window
+
+    def __post_init__(self) -> None:
+        check(self.node)
 
     def __repr__(self) -> str:
         return repr(self.group_by())
@@ -309,7 +211,7 @@ class Windowed(_Steps):
                 raise InvalidArgument("columns", column, "must be names of columns; make others with .transform(…)")
         if len(set(columns)) < len(columns):
             raise InvalidArgument("columns", columns, "names a column twice")
-        return Grouped(self.stream, self.shape, columns)
+        return Grouped(self.app, self.node, columns)
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One result for each window."""
@@ -328,13 +230,12 @@ class Grouped(_Steps):
         **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .group_by(…)"),
     }
 
-    stream: Stream
-    shape: _Shape
+    app: App
+    node: graph.Window
     columns: tuple[str, ...]
 
     def __repr__(self) -> str:
-        by = ", ".join([*([] if self.shape.window is None else [str(self.shape.window)]), *self.columns])
-        return f"{repr(self.stream)[:-1]}{f' by {by}' if by else ''}>"
+        return f"<stream of {_described(self.node)}{_by(self.node, self.columns)}>"
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """One row per window and group: `agg(views=hr.count(), slowest=hr.max("ms"))`."""
@@ -347,125 +248,69 @@ class Grouped(_Steps):
                 raise InvalidArgument(
                     name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
                 )
-            if aggregate.kind == "merge" and self.stream.upstream is None:
-                why = "merges what a view keeps: use it over app.stream(view)"
-                raise InvalidArgument(name, str(aggregate), why)
-            if aggregate.kind == "merge" and self.stream.upstream is not None and self.stream.upstream.after:
-                why = f"view {self.stream.upstream.name!r} has a transform behind agg, and what that makes has nothing "
-                why += "to merge. Aggregate its columns, hr.sum(…), or stream a view without the transform"
-                raise InvalidArgument(name, str(aggregate), why)
-        upstream = self.stream.upstream
-        deduped = self.stream.deduped
-        if not self.stream.takes_back and (deduped is None or not deduped.records):
-            return Aggregated(self, aggregates)
-        known = None if deduped is not None else {} if upstream is None else upstream.aggregates or {}
-        stream = self.stream
-        transformed = bool(stream.transforms) or any(source.transforms for source in stream.sources)
-        return Aggregated(
-            self,
-            {name: over_changes(name, each, known, transformed=transformed) for name, each in aggregates.items()},
-        )
+        return Aggregated(self.app, graph.Aggregate(self.node, self.columns, aggregates))
 
 
 @dataclass(frozen=True, repr=False)
 class Aggregated:
     """Results, a row per window and group."""
 
-    grouped: Grouped
-    aggregates: Mapping[str, Aggregate]
-    after: tuple[Transform, ...] = ()
+    app: App
+    node: graph.Aggregate
+
+    def __post_init__(self) -> None:
+        check(self.node)
 
     def __repr__(self) -> str:
-        results = ", ".join(f"{aggregate} as {name}" for name, aggregate in self.aggregates.items())
-        return f"<{results} of {self.grouped!r}>"
+        results = ", ".join(f"{aggregate} as {name}" for name, aggregate in self.node.aggregates.items())
+        return f"<{results} of <stream of {_described(self.node)}{_by(self.node.of, self.node.groups)}>>"
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
         """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
         it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
-        if not callable(function):
-            raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
-        return replace(self, after=(*self.after, function))
-
-    def _flow(self, name: str, every: Duration | None = None) -> Flow:
-        check_name(name, argument="name")
-        shape = self.grouped.shape
-        stream = self.grouped.stream._named(name, shape)
-        return Flow(
-            name=name,
-            sources=stream.sources,
-            transforms=stream.transforms,
-            window=shape.window,
-            time=shape.time,
-            grace_us=shape.grace_us,
-            late=shape.late,
-            idle_us=shape.idle_us,
-            absent_us=shape.absent_us,
-            groups=self.grouped.columns,
-            aggregates=self.aggregates,
-            after=self.after,
-            every_us=0 if every is None else duration_us(every, argument="every"),
-        )
+        return Aggregated(self.app, replace(self.node, after=(*self.node.after, _checked_function(function))))
 
     def to_view(self, name: str, *, keep: Duration | None = None, every: Duration | None = None) -> View:
         """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay; without a window,
         how long a group stays after the last record of it that arrived. `every`: while the flow is live, it changes the
         view at most so often; when it is behind, and in `drain`, at once."""
+        check_name(name, argument="name")
         keep_us = None if keep is None else duration_us(keep, argument="keep")
-        lives = keep_us is not None and self.grouped.shape.window is None
-        stream = self.grouped.stream
-        if lives and (stream.takes_back or (stream.deduped is not None and stream.deduped.records)):
-            why = "is for records that stay, where there is no window: over a view, and behind dedup, they go again"
-            raise InvalidArgument("keep", keep, f"{why}. Leave it out; or use a window, or dedup(…, approx=…)")
-        fill = self.grouped.shape.fill
-        if fill is not None and self.after:
-            why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
-            raise InvalidArgument("fill", fill, f"{why}. Leave one of them out, or compute it in the query")
-        flow = replace(self._flow(name, every), keep_us=keep_us, fill=fill)
-        if lives and keep_us is not None:
-            flow = replace(flow, window=Session(keep_us), time=ARRIVED, lives=True)
-        self.grouped.stream.app._add(flow)
-        return View(self.grouped.stream.app, name)
+        self.app._add(graph.Sink(name, self.node, keep_us=keep_us, every_us=_every_us(every)))
+        return View(self.app, name)
 
-    def to_topic(self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any) -> Topic:
+    def to_topic(
+        self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any
+    ) -> DeclaredTopic:
         """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
         closed, and then corrections only, as '-' and '+'. `every`: as in `to_view`, so that a result changes at most so
         often."""
-        if check_emit(emit) == "final" and self.grouped.shape.window is None:
-            raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
-        if self.grouped.shape.fill is not None:
-            why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
-            raise InvalidArgument("fill", self.grouped.shape.fill, f"{why} .to_view(…)")
-        flow = replace(self._flow(name, every), target=name, emit=emit)
-        return self.grouped.stream.app._add_to_topic(flow, settings)
+        check_name(name, argument="name")
+        sink = graph.Sink(
+            name, self.node, target=name, emit=check_emit(emit), every_us=_every_us(every), settings=settings
+        )
+        return self.app._add_to_topic(sink)
 
 
-def _check_fill(fill: Gaps, window: Window) -> None:
-    if fill not in get_args(Gaps):
-        raise InvalidArgument("fill", fill, f"must be one of {', '.join(map(repr, get_args(Gaps)))}")
-    if not window.aligned:
-        why = f"{window} has a window only where there are records, so it has no gaps"
-        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…)")
-    if not (isinstance(window, Aligned) and window.disjoint):
-        why = f"is for windows that follow each other, and those of {window} overlap"
-        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…), or leave it out")
+def _checked_function(function: Any) -> Transform:
+    if not callable(function):
+        raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
+    return function  # type: ignore[no-any-return]
 
 
-def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
-    """What is said of records where they come from a topic is not said again of what was made of them."""
-    of = f"view {view.name!r}"
-    if view.window is None:
-        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
-    _check_over_changes(of, window, time, judging)
-    if isinstance(window, Aligned) and isinstance(view.window, Aligned) and window.longest_us < view.window.longest_us:
-        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
+def _every_us(every: Duration | None) -> int:
+    return 0 if every is None else duration_us(every, argument="every")
 
 
-def _check_over_changes(of: str, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
-    if not window.aligned:
-        raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
-    if time is not None:
-        raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
-    for argument, value in judging.items():
-        if value:
-            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
-            raise InvalidArgument(argument, str(value), why)
+def _described(node: graph.Node) -> str:
+    """Where the records come from, for a person."""
+    nodes = list(graph.walk(node))
+    named = [each.name or each.topic.name for each in nodes if isinstance(each, graph.Source)]
+    named += [each.view.name for each in nodes if isinstance(each, graph.Changes)]
+    once = ", without repetitions" if any(isinstance(each, graph.Dedup) for each in nodes) else ""
+    return f"{', '.join(named)}{once}"
+
+
+def _by(node: graph.Window, groups: Sequence[str]) -> str:
+    by = [*([] if node.window is None else [str(node.window)]), *groups]
+    return f" by {', '.join(by)}" if by else ""

@@ -16,10 +16,11 @@ from headrace.aggregates.deviation import STATE
 from headrace.flows import ranges
 from headrace.flows.arrow_partials import ArrowPartials
 from headrace.flows.compile import Compiled
-from headrace.flows.flow import Flow, Source
+from headrace.flows.flow import Flow, Input
 from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.loop import Clock, FlowLoop
 from headrace.flows.query import FlowQuery, Planned
+from headrace.flows.reads import Reads
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import Running
 from headrace.log.contract import META
@@ -129,7 +130,7 @@ class Sparkless:
         late = hr.correct(within=f"{within} seconds") if within else hr.drop()
         self.flow = Flow(
             name="view",
-            sources=(Source(self.topic),),
+            inputs=(Input(self.topic),),
             window=window,
             time=None if time == "at" else time,
             grace_us=grace * 1_000_000,
@@ -184,7 +185,7 @@ class Sparkless:
         read = ranges.Columns(
             self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, (arrow.of,))
         )
-        return Compiled(flow, flow, spec, {"events": read}, arrow.schema, None, (), time)
+        return Compiled(flow, flow, spec, Reads({"events": read}, arrow.schema), time)
 
     def started(self, *, at_once: bool = True) -> FlowLoop:
         """As a program that is started again would."""

@@ -99,7 +99,7 @@ def test_where_a_stream_starts_is_checked_where_it_is_written(app: hr.App) -> No
             with pytest.raises(hr.InvalidArgument, match=r"start=.* 'latest', a time with zone, or \{partition"):
                 starting(of, start=nonsense)
     for start in "2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC):
-        assert app.stream(topic, start=start).sources[0].start == datetime(2026, 1, 1, tzinfo=UTC)  # type: ignore[arg-type]
+        assert app.stream(topic, start=start).node.start == datetime(2026, 1, 1, tzinfo=UTC)  # type: ignore[arg-type]
 
 
 def test_only_an_apps_own_views_are_streamed(app: hr.App) -> None:
@@ -111,7 +111,7 @@ def test_the_command_line_says_where_home_is(tmp_path: Path, monkeypatch: pytest
     """Over a program that has a temporary one, too: and then nothing is removed at the end."""
     monkeypatch.setitem(apps.overrides, "home", str(tmp_path / "said"))
     with hr.App("shop", home=":temp:") as app:
-        app.topic("clicks", "user string")
+        app.topic("clicks", "user string").append({"user": "ann"})
     assert (tmp_path / "said" / "log.db").exists()
 
 

@@ -20,12 +20,12 @@ import headrace as hr
 from headrace.aggregates import ORDER, ORDER_BY, TABLE, Slot
 from headrace.aggregates.kept import order as ordered
 from headrace.flows import ranges
-from headrace.flows.compile import judged_schema
 from headrace.flows.flow import Flow
 from headrace.flows.fold import packed
 from headrace.flows.judge import Judge
 from headrace.flows.partials import partial_rows
 from headrace.flows.query import FlowQuery
+from headrace.flows.reads import judged_schema
 from headrace.schema import parse_ddl, type_ddl
 from headrace.views.values import arrow_type
 

@@ -123,7 +123,8 @@ def test_what_cannot_be(spark: Any, tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="and once"):
             clean.dedup("id", within="1 hour", approx=0.1)
         with pytest.raises(UnknownColumn, match=r"idd.*id, at"):
-            stream.dedup("idd", within="1 hour", approx=0.1).to_topic("clean")
+            stream.dedup("idd", within="1 hour", approx=0.1).to_topic("clean").opened()
+        app.flows.clear()
         timeless = app.stream(app.topic("timeless", "id string"))
         with pytest.raises(InvalidArgument, match="has no event time"):
-            timeless.dedup("id", within="1 hour", approx=0.1).to_topic("other")
+            timeless.dedup("id", within="1 hour", approx=0.1).to_topic("other").opened()

@@ -184,8 +184,10 @@ def test_a_sum_of_texts_is_refused_before_it_starts(spark: Any, tmp_path: Path) 
 
 def test_a_column_that_is_not_there_is_named_on_the_way_to_a_topic(app: hr.App) -> None:
     stream = app.stream(app.topic("t", "k string, n int"))
-    with pytest.raises(hr.UnknownColumn, match=r"flow 'o': there is no column 'nn'\. Did you mean 'n'"):
-        stream.transform(lambda df: df.where("nn > 1")).to_topic("o")
+    written = stream.transform(lambda df: df.where("nn > 1")).to_topic("o")
+    for use in app.running.check, app.drain, written.opened:
+        with pytest.raises(hr.UnknownColumn, match=r"flow 'o': there is no column 'nn'\. Did you mean 'n'"):
+            use()
 
 
 def test_a_copy_goes_on_when_its_topic_gets_a_column(spark: Any, tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from headrace.aggregates.hashes import hashes
 from headrace.bloom import Dedup
 from headrace.failpoints import InjectedFault
 from headrace.flows.compile import Compiled
-from headrace.flows.flow import Flow, Source
+from headrace.flows.flow import Flow, Input
 from headrace.flows.loop import FlowLoop
 from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
+from headrace.flows.reads import Reads
 from headrace.flows.repeats import HASH
 from headrace.log.contract import META
 from headrace.schema import parse_ddl
@@ -38,10 +39,10 @@ class _Here(FlowQuery):
 
     def rows(self, planned: Planned) -> pa.Table:
         pieces = []
-        for number, source in enumerate(self._flow.sources):
-            columns = [*source.topic.schema.names, *META]
-            for each in planned.get(source.topic.name, ()):
-                found = source.topic.batches(each.partition, each.start, each.stop, columns)
+        for number, read in enumerate(self._flow.inputs):
+            columns = [*read.topic.schema.names, *META]
+            for each in planned.get(read.topic.name, ()):
+                found = read.topic.batches(each.partition, each.start, each.stop, columns)
                 table = pa.Table.from_batches(list(found))
                 table = table.append_column(HASH, pa.array(np.where(table["id"].is_null(), 42, hashes(table["id"]))))
                 if "_partition" not in table.column_names:
@@ -62,16 +63,16 @@ class Cleaning:
         windows = "window_start timestamp, window_end timestamp, windows_missed bigint, windows_counted bigint"
         dropped = f"{schema}, {windows}"
         self.log.create_topic("too_late", dropped, exist_ok=True)
-        flow = Flow("clean", tuple(map(Source, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
+        flow = Flow("clean", tuple(map(Input, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
         spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP))
-        self._compiled = Compiled(flow, flow, spec, {}, None, None, (), None)
+        self._compiled = Compiled(flow, flow, spec, Reads({}), None)
         self.loop = self.started()
 
     def started(self, *, turned: bool = False) -> FlowLoop:
         """`turned`: by a program that names the topics in another order."""
         compiled, flow = self._compiled, self._compiled.flow
         if turned:
-            flow = replace(flow, sources=flow.sources[::-1])
+            flow = replace(flow, inputs=flow.inputs[::-1])
             compiled = replace(compiled, given=flow, flow=flow)
         loop = FlowLoop(_Here(compiled, None), log=self.log, store=self.store)  # type: ignore[arg-type]
         loop.begin()

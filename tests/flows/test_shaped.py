@@ -88,8 +88,9 @@ def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) 
                 app.stream("parts").agg(total=hr.merge("total"))
             wrong = app.stream("events").group_by("word").agg(n=hr.count()).transform(lambda df: df.where("m > 1"))
             with pytest.raises(hr.UnknownColumn, match="no column 'm'"):
-                app.stream(wrong.to_view("wrong"))
-            del app.flows["wrong"]
+                app.stream(wrong.to_view("wrong")).agg(n=hr.count()).to_view("over")
+                app.running.check()
+            del app.flows["wrong"], app.flows["over"]
             app.drain(close=True)
             assert set(app.view("parts").to_arrow()["_status"].to_pylist()) == {"final"}
             if now == 60:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.serve.naming import helps, named_sources, reader_name
+from headrace.serve.naming import flow_names, named_sources, reader_name
 from tests.serve.conftest import Served
 from tests.views.committing import SPEC, Committing
 
@@ -16,15 +16,20 @@ HELPER = replace(
     name="once.dedup",
     view=replace(SPEC.view, name="once.dedup", public=False),
     target="__changes.once.dedup",
+    parent="once",
 )
 APPROXIMATE = replace(HELPER, sources=("clicks", "taps"), view=None, target="__records.once.dedup")
 
 
 def test_a_flow_that_takes_out_duplicates_belongs_to_another() -> None:
-    assert helps(HELPER) == helps(APPROXIMATE) == "once"
-    assert helps(ONCE) is None
-    assert helps(replace(SPEC, name="mine.dedup")) is None, "a user may call a view so"
-    assert helps(replace(SPEC, name="mine.dedup", target="clean")) is None
+    mine = replace(SPEC, name="mine.dedup", target="clean")  # a user may call a flow so
+    for helper in (HELPER, APPROXIMATE):
+        names = flow_names([helper, ONCE, mine])
+        assert {name: facts["helps"] for name, facts in names.items()} == {
+            "once.dedup": "once",
+            "once": None,
+            "mine.dedup": None,
+        }
 
 
 def test_sources_are_what_the_user_wrote() -> None:
@@ -40,8 +45,10 @@ def test_sources_are_what_the_user_wrote() -> None:
 
 
 def test_readers_have_the_names_of_flows() -> None:
-    assert reader_name("billing") == "group billing"
-    assert reader_name("__flow.once") == reader_name("__flow.once.dedup") == "flow once"
+    helps = {"once.dedup": "once", "once": None, "mine.dedup": None}
+    assert reader_name("billing", helps) == "group billing"
+    assert reader_name("__flow.once", helps) == reader_name("__flow.once.dedup", helps) == "flow once"
+    assert reader_name("__flow.mine.dedup", helps) == "flow mine.dedup"
 
 
 def test_the_overview_has_no_internal_names(served: Served) -> None:

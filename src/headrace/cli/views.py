@@ -150,11 +150,9 @@ def ledger(view: str, format_: str | None) -> None:
     Example:
       headrace ledger views_per_minute
     """
-    from headrace.serve.naming import helps
-
     kind, views_ = chosen(format_), opened_views()
     found = views_.ledger(view)
-    for helper in (spec.name for spec in views_.specs() if helps(spec) == view):
+    for helper in (spec.name for spec in views_.specs() if spec.parent == view):
         note(f"repetitions, and records too late for dedup(…): headrace ledger {helper}")
     if kind == "arrow":
         from headrace.cli.batches import BatchPrinter
@@ -208,6 +206,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
     rows = counted(status.rows, "row")
     what = f"view {view} and its {rows}" if target is None else f"flow {view} into topic {target}"
     confirm(f"drop {what}", yes)
+    helpers = [spec.name for spec in found.specs() if spec.parent == view]
     with open_store(home()) as store:
         nobodys = store.drop(view)
     if (log := opened_if_any()) is not None:
@@ -215,7 +214,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
             for topic in nobodys:
                 with contextlib.suppress(UnknownTopic):
                     log.delete_own_topic(topic)
-            for name in (view, f"{view}.dedup", version_name(view, "next")):
+            for name in (view, *helpers, version_name(view, "next")):
                 log.forget_flow(name)
     if target is None:
         note(f"{what} are dropped; the log has what they were made from")

@@ -91,7 +91,7 @@ def audit(flows: list[FlowQuery], log: Log) -> Audited:
         if flow.target is not None or flow.name not in real.names():
             continue
         if changes := made[flow.name].changes(query.compiled.spec):
-            raise FlowChanged(flow=flow.name, changes=changes)
+            raise FlowChanged(flow=flow.name, changes=changes, parent=flow.parent)
         stored = real.moment(flow.name)
         state = stored.state
         _refuse_replaced(flow, state)

@@ -1,5 +1,5 @@
-"""A flow, described: where its records come from, what is done with them, where the result goes. Values only; knows no
-Spark session, no store and no position. Made by `app`, run by `loop`."""
+"""A flow: what the planner makes of a program, and what is run by itself. It has one view or topic that it writes, and
+one place in each topic that it reads. Values only; knows no Spark session, no store and no position."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
+    from headrace.flows.graph import Sink
     from headrace.log.contract import Start, Topic
 
 Transform = Callable[[Any], Any]
@@ -29,7 +30,9 @@ def through(transforms: Iterable[Transform], df: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Input:
+    """Records of a topic on their way into a flow. `id` tells a flow's inputs apart: two may read one topic."""
+
     topic: Topic
     start: Start = "earliest"
     transforms: tuple[Transform, ...] = ()
@@ -39,6 +42,10 @@ class Source:
     """Whether changes are of records, which can be late; those of a view never are."""
     name: str | None = None
     """What its author calls it."""
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self.id or self.topic.name)
 
     @property
     def marked(self) -> bool:
@@ -47,7 +54,7 @@ class Source:
 
     @property
     def called(self) -> str:
-        return self.name or self.topic.name
+        return self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,9 @@ class Flow:
     """`target`: the topic the result goes to; without one it goes to the view of the flow's name."""
 
     name: str
-    sources: tuple[Source, ...]
+    inputs: tuple[Input, ...]
     transforms: tuple[Transform, ...] = ()
-    """Of all sources' records together, after those of each."""
+    """Of all inputs' records together, after those of each."""
     window: Window | None = None
     time: str | None = None
     """A column the transforms made, in place of the topic's event time; or when the records arrived."""
@@ -85,21 +92,25 @@ class Flow:
     """Whether its results are records, one of many that are alike: only other flows read them."""
     dedup: Dedup | None = None
     """What takes out repetitions behind the transforms, about: what is left is for other flows."""
+    parent: str | None = None
+    """Of a helper: the flow that reads what it writes. The planner made it; no user has named it."""
+    sink: Sink | None = field(default=None, compare=False, repr=False)
+    """The end of the program's graph that it was planned from."""
 
     @property
     def retracts(self) -> bool:
         """Whether what it reads can take back what it has read."""
-        return any(source.changes for source in self.sources)
+        return any(each.changes for each in self.inputs)
 
     @property
     def marked(self) -> bool:
         """Whether marks say how far what it reads is; otherwise the log does."""
-        return any(source.marked for source in self.sources)
+        return any(each.marked for each in self.inputs)
 
     @property
     def judged(self) -> bool:
         """Whether what it reads can be late."""
-        return not self.retracts or any(source.judged for source in self.sources)
+        return not self.retracts or any(each.judged for each in self.inputs)
 
     @property
     def by_arrival(self) -> bool:
@@ -108,17 +119,27 @@ class Flow:
 
     @property
     def own_progress(self) -> bool:
-        """Whether the log does not know how far its time has come."""
+        """True when event time comes from a transform, so the flow tracks progress itself."""
         return self.time is not None and not self.by_arrival
 
     @property
-    def tells_source(self) -> bool:
-        """Whether records say which source they are from: what is known of a partition must not meet another's."""
+    def tells_topic(self) -> bool:
+        """Whether records carry the number of their topic: what is known of a partition must not meet another's."""
         return self.own_progress or self.dedup is not None
 
     @property
     def topics(self) -> list[Topic]:
-        return list({source.topic.name: source.topic for source in self.sources}.values())
+        """Each once: a flow has one place in a topic, however many inputs read it."""
+        return list({each.topic.name: each.topic for each in self.inputs}.values())
+
+    def topic_number(self, read: Input) -> int:
+        """Which of `topics` the input reads."""
+        return [topic.name for topic in self.topics].index(read.topic.name)
+
+    @property
+    def shares_topic(self) -> bool:
+        """Whether two inputs read one topic."""
+        return len(self.topics) < len(self.inputs)
 
     @property
     def written(self) -> set[str]:

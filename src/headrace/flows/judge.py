@@ -29,7 +29,7 @@ PANE, DROPPED, LATE = JUDGED = "_pane", "_dropped", "_late"
 UNTIMED = UNSET
 """The pane of a record without a time. Not null, for a transform may fill or drop nulls."""
 EVENT, REACHED, SOURCE = "_event", "_reached", "_source"
-"""Behind a transform: a record's time in microseconds, that time capped at its arrival, the number of its source."""
+"""Behind a transform: a record's time in microseconds, that time capped at its arrival, the number of its topic."""
 _I64 = npt.NDArray[np.int64]
 
 

@@ -171,17 +171,19 @@ class FlowLoop:
             found = topic.arrived_us(partition, place.offset - 1)
             another = None not in (found, place.arrived_us) and found != place.arrived_us
             if another or place.offset > ends[partition].next:
-                raise LogDiverged(self.flow.name, topic.name, partition, place.offset, ends[partition].next)
+                raise LogDiverged(
+                    self.flow.name, topic.name, partition, place.offset, ends[partition].next, self.flow.parent
+                )
 
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
         out = {}
         ends = self._ends()
-        for source in self.flow.sources:
-            name = source.topic.name
-            begin = ranges.begin(source.topic, source.start) if self._until is None else self._began(name, ends[name])
+        for read in self.flow.inputs:
+            name = read.topic.name
+            begin = ranges.begin(read.topic, read.start) if self._until is None else self._began(name, ends[name])
             out[name] = {
-                partition: self._place(source.topic, partition, offset, ends[name][partition])
+                partition: self._place(read.topic, partition, offset, ends[name][partition])
                 for partition, offset in begin.items()
             }
         self._places = {topic: dict(places) for topic, places in out.items()}
@@ -411,11 +413,11 @@ class FlowLoop:
 
     def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
         """The progress of a time that the transforms made is the flow's own: the log does not know it."""
-        for number, source in enumerate(self.flow.sources):
-            for partition, place in places[source.topic.name].items():
-                before = self._places.get(source.topic.name, {}).get(partition, Place(0, None)).progress_us
+        for number, topic in enumerate(self.flow.topics):
+            for partition, place in places[topic.name].items():
+                before = self._places.get(topic.name, {}).get(partition, Place(0, None)).progress_us
                 after = [us for us in (before, found.get((number, partition))) if us is not None]
-                places[source.topic.name][partition] = replace(place, progress_us=max(after, default=None))
+                places[topic.name][partition] = replace(place, progress_us=max(after, default=None))
 
     def _dropped(self, planned: Planned) -> list[Outgoing]:
         """The records that were too late, for the topic that takes them. Read again: it is rare that there are any."""

@@ -68,10 +68,10 @@ class _Trial:
 
     def _partials(self) -> list[Any]:
         """Partial values of parts of the rows, and of all of them."""
-        source = self._flow.sources[0]
-        schema = spark_schema(source.topic)
+        read = self._flow.inputs[0]
+        schema = spark_schema(read.topic)
         df = self._spark.createDataFrame(sample_rows(schema)[-1], schema)
-        df = through((*source.transforms, *self._flow.transforms), df)
+        df = through((*read.transforms, *self._flow.transforms), df)
         _, (partial,) = aggregated({"v": self._own}, df, None)
         parts = df.groupBy(F.pmod("_offset", F.lit(PARTS)).alias("part")).agg(partial).drop("part")
         return python_values(parts.unionAll(df.agg(partial)).toArrow().column(0).combine_chunks())

@@ -23,12 +23,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from headrace.flows import ranges, session
-from headrace.flows.compile import Compiled, moved, time_column
-from headrace.flows.flow import Flow, through
+from headrace.flows.compile import Compiled, moved
+from headrace.flows.flow import Flow, Input, through
 from headrace.flows.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
 from headrace.flows.partials import column_of, partial_rows
 from headrace.flows.plan_check import has_exchange, reorders
 from headrace.flows.poison import Failing, Failure, culprits
+from headrace.flows.records import time_column
 from headrace.flows.repeats import HASH
 from headrace.flows.spark_use import SparkUse
 from headrace.schema import quoted_name
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
 
 Planned = Mapping[str, Sequence[ranges.Range]]
-"""Topic -> what to read of it."""
+"""Topic -> what to read of it, for every input that reads it."""
 Reader = Callable[[ranges.Columns], "DataFrame"]
-"""The records of a topic."""
+"""The records of an input."""
 
 DRIVER_ROWS = 10_000
 """Up to so many records are not worth a Spark job, where Spark has nothing to compute."""
@@ -77,7 +78,7 @@ class FlowQuery:
     def named(self, name: str, start: Start) -> FlowQuery:
         """The same under another name, from another start: for a version of the flow beside it."""
         flow, spec = self.compiled.flow, self.compiled.spec
-        flow = replace(flow, name=name, sources=tuple(replace(source, start=start) for source in flow.sources))
+        flow = replace(flow, name=name, inputs=tuple(replace(each, start=start) for each in flow.inputs))
         view = None if spec.view is None else replace(spec.view, name=name)
         spec = replace(spec, name=name, view=view, feeds=())  # flows over the view are told of the switch
         return self._like(replace(self.compiled, flow=flow, spec=spec))
@@ -95,8 +96,12 @@ class FlowQuery:
         found = self._by_spark(planned, rows)
         if self.compiled.passed is None:
             return found
-        ((name, chosen),) = planned.items()
-        return self.compiled.passed.joined(found, self.compiled.columns[name], chosen)
+        ((read, chosen),) = self._chosen(planned)
+        return self.compiled.passed.joined(found, self.compiled.columns[read.id], chosen)
+
+    def _chosen(self, planned: Planned) -> list[tuple[Input, Sequence[ranges.Range]]]:
+        """What to read for each input of which there is something to read."""
+        return [(each, planned[each.topic.name]) for each in self._flow.inputs if each.topic.name in planned]
 
     def _by_spark(self, planned: Planned, rows: int) -> pa.Table:
         count = 1 if rows <= self.one_task_rows else self._tasks()
@@ -109,7 +114,9 @@ class FlowQuery:
 
     def _on_driver(self, planned: Planned) -> pa.Table:
         columns = self.compiled.columns
-        found = [batch for name, chosen in planned.items() for batch in ranges.read_on_driver(columns[name], chosen)]
+        found = [
+            batch for read, chosen in self._chosen(planned) for batch in ranges.read_on_driver(columns[read.id], chosen)
+        ]
         self.spark_use.folded_on_driver()
         return pa.Table.from_batches(found, self.compiled.arrow)
 
@@ -118,14 +125,14 @@ class FlowQuery:
         return self.spark_use.run(self.spark, df.toArrow)
 
     def _tasks(self) -> int:
-        """For each topic: as many in all as there are cores."""
+        """For each input: as many in all as there are cores."""
         return -(-session.cores(self.spark) // len(self.compiled.columns))
 
     def _shared_out(self, chosen: Sequence[ranges.Range], count: int) -> list[ranges.Task]:
         return ranges.tasks_of(chosen, count, uncut=self._flow.own_progress)
 
     def _plan(self, count: int) -> DataFrame | None:
-        """The plan with so many tasks for each topic that serves every batch; None if none does."""
+        """The plan with so many tasks for each input that serves every batch; None if none does."""
         with self._prepared.lock:
             if count not in self._prepared.plans:
                 self._prepared.plans[count] = self._made(count)
@@ -139,12 +146,13 @@ class FlowQuery:
         return None if has_exchange(self.spark, df) else df
 
     def _readers(self, tasks: Mapping[str, Sequence[ranges.Task]], *, whole: bool = False) -> dict[str, Reader]:
-        """For each topic of which there is something to read."""
+        """For each input of which there is something to read."""
 
         def reader(some: Sequence[ranges.Task], columns: ranges.Columns) -> DataFrame:
             return ranges.read(self.spark, ranges.whole(columns) if whole else columns, some)
 
-        return {name: functools.partial(reader, some) for name, some in tasks.items() if any(some)}
+        inputs = {each.id: tasks.get(each.topic.name, ()) for each in self._flow.inputs}
+        return {name: functools.partial(reader, some) for name, some in inputs.items() if any(some)}
 
     def dropped(self, planned: Planned) -> pa.Table:
         """The records that were too late, whole, with `_pane`, which is their time where windows are not aligned, and
@@ -163,9 +171,9 @@ class FlowQuery:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
         where the session does not tell."""
         return {
-            (name, *place): error
-            for name, chosen in planned.items()
-            for place, error in culprits(chosen, self._failing(name, chosen), enough).items()
+            (read.topic.name, *place): error
+            for read, chosen in self._chosen(planned)
+            for place, error in culprits(chosen, self._failing(read.id, chosen), enough).items()
         }
 
     def fails_on_nothing(self) -> bool:
@@ -177,8 +185,8 @@ class FlowQuery:
             return True
         return False
 
-    def _failing(self, topic: str, chosen: Sequence[ranges.Range]) -> Failing:
-        offsets_in = functools.cache(functools.partial(ranges.offsets, self.compiled.columns[topic]))
+    def _failing(self, read: str, chosen: Sequence[ranges.Range]) -> Failing:
+        offsets_in = functools.cache(functools.partial(ranges.offsets, self.compiled.columns[read]))
 
         def offset(part: ranges.Range, row: int | None) -> int | None:
             """Of the row of a part: there may be no record at some offsets."""
@@ -189,15 +197,15 @@ class FlowQuery:
             return int(known[at]) if 0 <= at < len(known) else None
 
         def failing(parts: Sequence[ranges.Range]) -> Mapping[int, Failure]:
-            look = functools.partial(self._run_alone, topic, parts)
+            look = functools.partial(self._run_alone, read, parts)
             failed = self.spark_use.run(self.spark, lambda: session.failed_tasks(self.spark, look, len(parts)))
             return {number: Failure(each.error, offset(parts[number], each.row)) for number, each in failed.items()}
 
         return failing
 
-    def _run_alone(self, topic: str, parts: Sequence[ranges.Range]) -> None:
-        """Computes what the flow needs of each part, in a task of its own, and keeps nothing."""
-        df = self._transformed({topic: lambda columns: ranges.read_parts(self.spark, columns, parts)})
+    def _run_alone(self, read: str, parts: Sequence[ranges.Range]) -> None:
+        """Computes what the flow needs of each part of an input, in a task of its own, and keeps nothing."""
+        df = self._transformed({read: lambda columns: ranges.read_parts(self.spark, columns, parts)})
         if self._flow.aggregates is not None:  # what nobody asks for is not computed
             df = df.select([column.alias(f"/{number}") for number, column in enumerate(self._asked())])
         df.write.format("noop").mode("overwrite").save()
@@ -210,7 +218,7 @@ class FlowQuery:
         return [F.lit(0), *named, *([] if time is None else [time]), *map(column_of, given)]
 
     def _query(self, readers: Mapping[str, Reader], count: int) -> DataFrame:
-        """`count`: so many tasks there are for each topic."""
+        """`count`: so many tasks there are for each input."""
         if self.compiled.arrow is not None:
             return _together([read(self.compiled.columns[name]) for name, read in readers.items()])
         df = self._transformed(readers, together=count == 1)
@@ -220,15 +228,15 @@ class FlowQuery:
             return df.select([quoted_name(name) for name in self.compiled.passed.computed])
         if self._flow.aggregates is None:
             return df
-        return partial_rows(self._flow, self._judged(df, self.compiled.judged_behind, count), self._time())
+        return partial_rows(self._flow, self._judged(df, self.compiled.reads.judged_behind, count), self._time())
 
     def _judged(self, df: DataFrame, names: Sequence[str], count: int) -> DataFrame:
         """The records with what a judge says of them, if nobody has where they were read; of their columns, these.
-        `count`: so many tasks there are for each topic."""
+        `count`: so many tasks there are for each input."""
         flow, time = self._flow, self._time()
         if flow.window is None or time is None or any(each.judge for each in self.compiled.columns.values()):
             return df
-        if flow.own_progress and self._moves_records(df, count):
+        if flow.own_progress and (flow.shares_topic or self._moves_records(df, count)):
             df = df.repartition(SOURCE, "_partition").sortWithinPartitions(SOURCE, "_partition", "_offset")
         read = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
         own: list[OwnProgress | Judge] = [OwnProgress()] if flow.own_progress else []
@@ -251,22 +259,23 @@ class FlowQuery:
         tasks."""
         known = self._prepared.moves_records
         if count not in known:
-            known[count] = reorders(self.spark, df, len(self._flow.sources))
+            known[count] = reorders(self.spark, df, len(self._flow.inputs))
         return known[count]
 
     def _transformed(self, readers: Mapping[str, Reader], *, together: bool = False) -> DataFrame:
         """The records behind the transforms; `together`: in one task."""
         frames: list[DataFrame] = []
         topics = sorted(topic.name for topic in self._flow.topics)  # of equal times, their partition and topic decide
-        for number, source in enumerate(self._flow.sources):
-            name = source.topic.name
-            columns = self.compiled.columns[name]
+        for read in self._flow.inputs:
+            columns = self.compiled.columns[read.id]
             nothing = functools.partial(self.spark.createDataFrame, [], columns.schema)
-            df = readers[name](columns) if name in readers else nothing()  # it has a say about types, too
-            df = through(source.transforms, df)
+            df = readers[read.id](columns) if read.id in readers else nothing()  # it has a say about types, too
+            df = through(read.transforms, df)
             if self._flow.records and len(topics) > 1:
-                df = df.withColumn("_partition", F.col("_partition") * len(topics) + topics.index(name))
-            frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_source else df)
+                number = topics.index(read.topic.name)
+                df = df.withColumn("_partition", F.col("_partition") * len(topics) + number)
+            number = self._flow.topic_number(read)
+            frames.append(df.withColumn(SOURCE, F.lit(number)) if self._flow.tells_topic else df)
         df = _together(frames)
         if together and len(frames) > 1:
             df = df.coalesce(1)

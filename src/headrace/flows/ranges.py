@@ -305,7 +305,8 @@ def assigned(
     spark: SparkSession, tasks: Mapping[str, Sequence[Task]], columns: Mapping[str, Columns]
 ) -> Iterator[None]:
     """Jobs that this thread runs inside the block read these ranges."""
-    told = {name: _assignment(each.topic, tasks.get(name, ())) for name, each in columns.items()}
+    topics = {each.topic.name: each.topic for each in columns.values()}
+    told = {name: _assignment(topic, tasks.get(name, ())) for name, topic in topics.items()}
     context = spark.sparkContext
     context.setLocalProperty(ASSIGNED, orjson.dumps(told).decode())
     try:

@@ -99,7 +99,7 @@ class Rebuild:
     def _program(self) -> str:
         """What makes it: functions, start and topics. The store compares the rest."""
         flow = self._query.compiled.flow
-        begins = fingerprint([(repr(source.start), source.topic.topic_id) for source in flow.sources])
+        begins = fingerprint([(repr(each.start), each.topic.topic_id) for each in flow.inputs])
         return f"{functions_of(flow)}/{begins}"
 
     def _overtaken(self) -> bool:
@@ -249,7 +249,7 @@ def _fenced(log: Log, store: ViewStore, view: str) -> Iterator[FlowState]:
 
 def functions_of(flow: Flow) -> str:
     """A text that is another one when the flow's functions are others."""
-    transforms = [source.transforms for source in flow.sources]
+    transforms = [each.transforms for each in flow.inputs]
     return fingerprint(transforms, flow.transforms, dict(flow.aggregates or {}), flow.after)
 
 

@@ -50,8 +50,9 @@ class Repeats:
     def __init__(self, flow: Flow, store: ViewStore) -> None:
         assert flow.dedup is not None and flow.target is not None
         self._flow, self._store, self._dedup, self._target = flow, store, flow.dedup, flow.target
-        self._time = flow.sources[0].topic.settings.event_time
-        names = [source.topic.name for source in flow.sources]
+        self._time = flow.inputs[0].topic.settings.event_time
+        names = [topic.name for topic in flow.topics]
+        self._names = names
         self._places = [sorted(names).index(name) for name in names]  # the program may name them in another order
         self._seen: dict[tuple[str, int], Filters] = {}
         self._at: Places | None = None
@@ -67,7 +68,7 @@ class Repeats:
         out, ledger = TakenOut(), LedgerRow(None, None)
         for source, partition, some in _runs(records):
             timed = some.filter(pc.is_valid(some[self._time]))
-            filters = self._seen.setdefault((self._flow.sources[source].topic.name, partition), Filters(self._dedup))
+            filters = self._seen.setdefault((self._names[source], partition), Filters(self._dedup))
             first, late = filters.step(timed[HASH].to_numpy(), _us(timed[self._time]), _us(timed["_progress"]))
             ledger = LedgerRow(
                 None,
@@ -79,9 +80,7 @@ class Repeats:
             self._send(out, timed.filter(pa.array(first)), partition * len(self._places) + self._places[source])
             self._send_dropped(out, timed.filter(pa.array(late)))
             pages = list(filters.changed())
-            out.filters.append(
-                Filtered(self._flow.sources[source].topic.name, partition, filters.reached_us, filters.lowest, pages)
-            )
+            out.filters.append(Filtered(self._names[source], partition, filters.reached_us, filters.lowest, pages))
         out.ledger += [ledger] if records.num_rows else []
         self._at = after
         return out

@@ -28,17 +28,18 @@ from headrace.errors import (
 from headrace.flows import session
 from headrace.flows.flow import Flow
 from headrace.rendering import html_table
-from headrace.views.contract import Emit, feed_topic, is_fed, version_name
+from headrace.views.contract import Emit, feed_topic, version_name
 from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
 from headrace.views.standing import lag_of, read_of, sources_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from headrace.flows.compile import Compiled
     from headrace.flows.loop import FlowLoop
+    from headrace.flows.outputs import Written
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
@@ -101,7 +102,10 @@ class Running:
         *,
         driver_rows: int | None = None,
         throwaway: bool = False,
+        settled: Callable[[Flow], Flow] = lambda flow: flow,
     ) -> None:
+        self._settled, self._settled_flows = settled, list[Flow]()
+        self._settling = False
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
@@ -120,6 +124,24 @@ class Running:
     @property
     def flows(self) -> list[Flow]:
         return list(self._flows.values())
+
+    def settle(self) -> list[Flow]:
+        """All flows, by what their topics are: those are opened, or created, and a flow that reads what turns out to be
+        changes is planned again. A flow that is written before another is settled before it."""
+        with self._lock:
+            as_before = [*map(id, self._settled_flows)] == [*map(id, self.flows)]
+            if not self._settling and not as_before:
+                self._settling = True
+                try:
+                    for flow in self.flows:
+                        self._settled(flow)
+                        if flow.target is not None and flow.parent is None:
+                            with contextlib.suppress(UnknownTopic):
+                                self._marked_as_changes(flow, self._log.topic(flow.target))
+                finally:
+                    self._settling = False
+                self._settled_flows = self.flows
+            return self.flows
 
     def replaced(self, flow: Flow) -> None:
         """The flow was described anew: if it runs, the new one runs in its place, from the last commit on."""
@@ -162,7 +184,7 @@ class Running:
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why. Makes nothing."""
         made = store_exists(self._log.home)
-        for flow in self.flows:
+        for flow in self.settle():
             spec = self.query(flow).compiled.spec
             if made and not self._throwaway:
                 self.store.refuse_changed(spec)
@@ -174,13 +196,17 @@ class Running:
         from headrace.flows.query import FlowQuery
 
         with self._lock:
+            self.settle()
+            planned = self._flows.get(flow.name, flow)
+            if planned.sink is flow.sink and planned.retracts and not flow.retracts:
+                flow = planned  # again, when it turned out to read changes
             found = self._queries.get(flow.name)
             if found is None or found.compiled.given is not flow:
                 known = self._checked.get(flow.name)
                 found = None if known is None else known.over(flow, self.spark)
                 if found is None:
                     made = compiled(flow, self._app, self.spark)
-                    self._fit_target(flow)
+                    self._fit_target(made)
                     found = self._checked[flow.name] = FlowQuery(made, self.spark)
                     for note in found.compiled.notes:
                         logger.warning("%s", note)
@@ -207,7 +233,7 @@ class Running:
         from headrace.flows.loop import FlowLoop
 
         query = self.query(flow)
-        self._make_dropped(flow)
+        self._make_topics(query.compiled.given)
         loop = FlowLoop(
             query,
             log=self._log,
@@ -252,14 +278,21 @@ class Running:
             why += f"({'; '.join(error.changes)}): run that one in place of this"
             raise FlowFenced(flow.name, before.epoch, state.epoch, why) from error
 
+    def _make_topics(self, flow: Flow) -> None:
+        """The topics that the flow writes to."""
+        if flow.target is not None:
+            self.target(flow)
+        elif flow.feeds:
+            for emit in flow.feeds:
+                self.feed(flow, emit)
+        self._make_dropped(flow)
+
     def _make_dropped(self, flow: Flow) -> None:
         """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
         import pyarrow as pa
 
-        from headrace.flows.compile import dropped_schema
-
-        if flow.late.dropped_to is not None:
-            schema = dropped_schema(flow, self.spark)
+        schema = self.query(flow).compiled.dropped
+        if flow.late.dropped_to is not None and schema is not None:
             topic = self._log.create_topic(flow.late.dropped_to, schema, exist_ok=True)
             fresh = [field for field in schema if field.name not in topic.schema.names]
             if fresh:
@@ -276,15 +309,17 @@ class Running:
     def drop(self, view: str) -> None:
         """Forgets what the view's flow has made; ViewInUse while it runs, here or elsewhere."""
         with self._lock:
-            status = open_views(self._log.home).status(view)
+            views = open_views(self._log.home)
+            status = views.status(view)
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
-            self._loops.pop(view, None)
-            self._loops.pop(f"{view}.dedup", None)
+            dropped = [view, *(spec.name for spec in views.specs() if spec.parent == view)]
+            for name in dropped:
+                self._loops.pop(name, None)
             for topic in self.store.drop(view):  # changes begin anew: flows over the view are told that they are others
                 with contextlib.suppress(UnknownTopic):
                     self._log.delete_own_topic(topic)
-            for name in (view, f"{view}.dedup", version_name(view, "next")):
+            for name in (*dropped, version_name(view, "next")):
                 self._log.forget_flow(name)
 
     # -- another version of a view -----------------------------------------------------------------
@@ -326,23 +361,18 @@ class Running:
         self._log.forget_flow(version_name(view, "next"))
         return dropped
 
-    def target(self, flow: Flow, settings: Mapping[str, Any]) -> Topic:
+    def target(self, flow: Flow) -> Topic:
         """The topic a flow writes to; made with the columns it writes if there is none: these only Spark can tell."""
-        from headrace.flows.compile import target_schema
-
         assert flow.target is not None
-        own = flow.records or flow.dedup is not None
-        with contextlib.suppress(UnknownTopic):
-            topic = self._log.topic(flow.target)
-            if not own:
-                return self._marked_as_changes(flow, topic)
-            if _has_columns_of(flow, topic):
-                return topic
-        self.query(flow)  # what is wrong with its functions is said in our words
-        schema, implied = target_schema(flow, self._app, self.spark)
-        if own:
-            return self._log.own_topic(flow.target, schema, **implied)
-        return self._log.flow_topic(flow.target, schema, flow=flow.name, **{**implied, **settings})
+        if flow.parent is None:
+            with contextlib.suppress(UnknownTopic):
+                return self._marked_as_changes(flow, self._log.topic(flow.target))
+        written = self.query(flow).compiled.target
+        assert written is not None
+        if flow.parent is not None:
+            return self._log.own_topic(flow.target, written.schema, **written.settings)
+        given = {} if flow.sink is None else flow.sink.settings
+        return self._log.flow_topic(flow.target, written.schema, flow=flow.name, **{**written.settings, **given})
 
     def _marked_as_changes(self, flow: Flow, topic: Topic) -> Topic:
         """A topic that was there before the flow may not know that it gets changes."""
@@ -352,21 +382,19 @@ class Running:
         topic.alter(changes=True)
         return self._log.topic(topic.name)
 
-    def _fit_target(self, flow: Flow) -> None:
+    def _fit_target(self, compiled: Compiled) -> None:
         """The topic a flow writes to may have fewer columns than its records: the flow's own gets them. Of any other,
         InvalidArgument before the flow's first start; later, when the flow's topics have got columns more, those are
         not written."""
-        from headrace.flows.compile import target_schema
-
-        if flow.target is None or flow.records or flow.dedup:
+        flow, written = compiled.flow, compiled.target
+        if flow.target is None or written is None or flow.parent is not None:
             return
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(flow.target)
-            schema, _ = target_schema(flow, self._app, self.spark)
             if topic.settings.made_by == flow.name:
-                self._log.flow_topic(flow.target, schema, flow=flow.name)
+                self._log.flow_topic(flow.target, written.schema, flow=flow.name)
                 return
-            missing = [name for name in schema.names if name not in topic.schema.names]
+            missing = [name for name in written.schema.names if name not in topic.schema.names]
             if not missing or topic.settings.extra != "forbid":
                 return
             there = f"writes column {missing[0]!r}, and topic {topic.name!r} has none"
@@ -385,26 +413,23 @@ class Running:
 
     def feed(self, flow: Flow, emit: Emit) -> Topic:
         """The topic with the changes of a flow's view, for flows over it."""
-        from headrace.flows.compile import feed_schema
-
-        name, aggregates = feed_topic(flow.name, emit), flow.aggregates or {}
+        written = self.query(flow).compiled.feed
+        assert written is not None
         with contextlib.suppress(UnknownTopic):
-            topic = self._log.topic(name)
-            slots = [slot.name for result, each in aggregates.items() for slot in each.slots(result)]
-            known = {*flow.groups, *aggregates, *filter(is_fed, slots)} <= {*topic.schema.names}
-            if known and not flow.after:  # what a transform makes, only Spark can tell
+            topic = self._log.topic(feed_topic(flow.name, emit))
+            if {*written.schema.names} <= {*topic.schema.names}:
                 return topic
-        return self._fed(flow, emit, *feed_schema(flow, self._app, self.spark))
+        return self._fed(flow, emit, written)
 
-    def _fed(self, flow: Flow, emit: Emit, schema: pa.Schema, settings: Mapping[str, Any]) -> Topic:
+    def _fed(self, flow: Flow, emit: Emit, written: Written) -> Topic:
         """That topic, with these columns too; CannotRebuild if who reads it could not read them."""
         name = feed_topic(flow.name, emit)
         try:
-            topic = self._log.own_topic(name, schema, **settings)
+            topic = self._log.own_topic(name, written.schema, **written.settings)
         except IncompatibleSchema as error:
             why = f"column {error.column!r} is of another type there: {error.why}. Give the result another name"
         else:
-            if topic.settings.event_time == settings["event_time"]:
+            if topic.settings.event_time == written.settings["event_time"]:
                 return topic
             why = "with a window its rows have a time there, and without one they have none. Give it another name"
         raise CannotRebuild(
@@ -413,12 +438,10 @@ class Running:
 
     def _grow_feeds(self, flow: Flow) -> None:
         """Before the view becomes another one: flows over it, of this program or of others, can read that as well."""
-        from headrace.flows.compile import feed_of
-
-        view = self.query(flow).compiled.spec.view
-        if view is not None and flow.target is None:
+        written = self.query(flow).compiled.feed
+        if written is not None and flow.target is None:
             for emit in self.store.feeds(flow.name):
-                self._fed(flow, emit, *feed_of(view))
+                self._fed(flow, emit, written)
 
     # -- all there is ------------------------------------------------------------------------------
 
@@ -430,7 +453,7 @@ class Running:
         from headrace.flows.supervise import Supervisor
 
         total, asked_us = 0, (self._clock_us or wall_clock_us)()
-        loops = [self.loop(flow) for flow in self.flows]
+        loops = [self.loop(flow) for flow in self.settle()]
         work = [Supervisor(loop, self.begun, batch_rows) for loop in loops]
         try:
             while (done := sum(each.work_off(asked_us) for each in work)) > 0:
@@ -453,7 +476,7 @@ class Running:
         with self._lock:
             if not self.flows:
                 raise InvalidArgument("app", self._app, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
-            idle = [flow for flow in self.flows if not self._runs(flow)]
+            idle = [flow for flow in self.settle() if not self._runs(flow)]
             for flow in idle:
                 self._loops.pop(flow.name, None)
                 self.take(flow, wait=wait, take_over=take_over)
@@ -566,10 +589,3 @@ class Running:
                 self._store.close()
             if self._session is not None and self._owned and not keep_session:
                 session.stop(self._session)
-
-
-def _has_columns_of(flow: Flow, topic: Topic) -> bool:
-    """Whether the topic has a column for all that the flow's records have; not, if only Spark can tell."""
-    plain = not flow.transforms and not any(source.transforms for source in flow.sources)
-    known = {field.name: field.type for field in topic.schema}
-    return plain and all(known.get(each.name) == each.type for source in flow.sources for each in source.topic.schema)

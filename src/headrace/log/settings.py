@@ -1,9 +1,19 @@
-"""What a topic is: its settings and its description. Apart from the rest of the contract because listing topics needs
-no more, and should cost no more."""
+"""What a topic is: its settings, how users write them, and its description. Touches no file. Apart from the rest of the
+contract because listing topics needs no more, and should cost no more: Arrow is imported where columns are checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.durations import Duration, duration_us
+from headrace.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +60,110 @@ class TopicDescription:
     settings: TopicSettings
     records: int
     bytes: int
+
+
+DEFAULTS = TopicSettings()
+_DURATIONS = {
+    "retention": "retention_us",
+    "max_ahead": "max_ahead_us",
+    "forget": "forget_us",
+    "tombstone_grace": "tombstone_grace_us",
+}
+_CHOICES = {
+    "cleanup": ("delete", "compact"),
+    "durability": ("fsync", "os"),
+    "compression": ("zstd", "lz4", "none"),
+    "extra": ("forbid", "ignore", "keep"),
+    "unread": ("delete", "keep"),
+}
+
+
+def fields_of(given: Mapping[str, Any]) -> list[str]:
+    """The fields of TopicSettings that settings as users write them are kept in."""
+    return [_DURATIONS.get(name, name) for name in given]
+
+
+def settings_of(
+    given: Mapping[str, Any],
+    *,
+    base: TopicSettings = DEFAULTS,
+    fixed: tuple[str, ...] = (),
+) -> TopicSettings:
+    """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
+    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned", "changes"}
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            from headrace.errors import nearest
+
+            raise InvalidArgument(name, value, f"there is no such setting.{nearest(name, sorted(known))}")
+        if name in fixed:
+            raise InvalidArgument(name, value, "cannot be altered: create a new topic and copy")
+        if name in _DURATIONS:
+            out[_DURATIONS[name]] = _duration(name, value)
+        elif name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
+            out[name] = value
+        elif name == "key":
+            if not (value is None or isinstance(value, (str, tuple, list))):
+                raise InvalidArgument(name, value, "must be a column's name or a tuple of them")
+            out[name] = (value,) if isinstance(value, str) else tuple(value or ())
+        elif name == "partitions":
+            out[name] = partition_count(value)
+        elif name == "retention_bytes":
+            out[name] = None if value is None else _whole_number(value, name, 1, 2**62)
+        elif name in ("versioned", "changes"):
+            out[name] = bool(value)
+        else:
+            out[name] = value
+    settings = replace(base, **out)
+    settings = replace(settings, extra_kept=settings.extra_kept or settings.extra == "keep")
+    if (settings.cleanup == "compact" or settings.versioned) and not settings.key:
+        what = "versioned" if settings.versioned else "cleanup"
+        raise InvalidArgument(what, getattr(settings, what), "needs a key: pass key='column'")
+    return settings
+
+
+def _duration(name: str, value: Duration | None) -> int | None:
+    if value is None:
+        if name != "retention":
+            raise InvalidArgument(name, value, "must be a duration such as '1 hour'")
+        return None
+    return duration_us(value, argument=name)
+
+
+def partition_count(value: Any) -> int:
+    """A number of partitions that a topic can have; InvalidArgument for any other."""
+    return _whole_number(value, "partitions", 1, PARTITIONS_MAX)
+
+
+def _whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidArgument(name, value, f"must be a whole number from {lowest} to {highest}")
+    return value
+
+
+def check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
+    """InvalidArgument if a column that the settings name is missing, or of a type that does not serve."""
+    import pyarrow as pa
+
+    from headrace.errors import nearest
+    from headrace.keys import check_key_columns
+    from headrace.schema import type_ddl
+
+    if settings.key:
+        check_key_columns(schema, settings.key)
+    if settings.changes and ("op" not in schema.names or schema.field("op").type != pa.string()):
+        raise InvalidArgument("changes", True, "needs a column 'op string', which says whether a row came or went")
+    column = settings.event_time
+    if column is not None:
+        if not isinstance(column, str):
+            raise InvalidArgument("event_time", column, "must be a column's name")
+        if column not in schema.names:
+            why = f"there is no such column.{nearest(column, schema.names)} There are: {', '.join(schema.names)}"
+            raise InvalidArgument("event_time", column, why)
+        if schema.field(column).type != pa.timestamp("us", tz="UTC"):
+            why = f"is {type_ddl(schema.field(column).type)}; it must be a timestamp. Append it as one, or leave "
+            why += "event_time out and window by one that a transform makes of it: window(…, time=…)"
+            raise InvalidArgument("event_time", column, why)

@@ -3,27 +3,20 @@ that takes out duplicates before another one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.log.contract import FLOW_GROUP
 from headrace.views.contract import FlowSpec, feed_topic
 
-__all__ = ["flow_names", "helps", "named_sources", "reader_name"]
+__all__ = ["flow_names", "named_sources", "reader_name"]
 
-DEDUP = ".dedup"
 FEEDS = (feed_topic("", "updates"), feed_topic("", "final"))
-
-
-def helps(spec: FlowSpec) -> str | None:
-    """The flow that `spec` takes out duplicates for; None for a flow that a user named."""
-    internal = spec.target is not None and spec.target.startswith("__")
-    return spec.name.removesuffix(DEDUP) if internal and spec.name.endswith(DEDUP) else None
 
 
 def named_sources(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, Any]]:
     """The topics and views that a user wrote as the flow's sources: [{"kind": "topic" | "view", "name"}]."""
-    helpers = {each.target: each for each in specs if helps(each) == spec.name}
+    helpers = {each.target: each for each in specs if each.parent == spec.name}
     out: list[dict[str, Any]] = []
     for source in spec.sources:
         if source in helpers:
@@ -36,11 +29,13 @@ def named_sources(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, A
 
 def flow_names(specs: Sequence[FlowSpec]) -> dict[str, dict[str, Any]]:
     """Of each flow `helps` and `reads`, as the overview has them."""
-    return {spec.name: {"helps": helps(spec), "reads": named_sources(spec, specs)} for spec in specs}
+    return {spec.name: {"helps": spec.parent, "reads": named_sources(spec, specs)} for spec in specs}
 
 
-def reader_name(group: str) -> str:
-    """How a sentence calls the reader of a topic: a flow reads as a group of its own."""
+def reader_name(group: str, helps: Mapping[str, str | None]) -> str:
+    """How a sentence calls the reader of a topic: a flow reads as a group of its own, and a helper for the flow that it
+    `helps`."""
     if not group.startswith(FLOW_GROUP):
         return f"group {group}"
-    return f"flow {group.removeprefix(FLOW_GROUP).removesuffix(DEDUP)}"
+    flow = group.removeprefix(FLOW_GROUP)
+    return f"flow {helps.get(flow) or flow}"

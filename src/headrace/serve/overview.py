@@ -397,7 +397,8 @@ def _problems(facts: Facts, topics: Iterable[Topic]) -> Iterable[str]:
         left = group["time_to_loss_seconds"]
         if left is not None and left < LOSS_SECONDS:
             hours = f"{left / 3600:.1f} hours"
-            yield f"Retention overtakes {reader_name(group['group'])} of {group['topic']} in {hours} at its pace."
+            name = reader_name(group["group"], {flow["name"]: flow["helps"] for flow in facts["flows"]})
+            yield f"Retention overtakes {name} of {group['topic']} in {hours} at its pace."
     for topic in topics:
         for risk in risks_of(topic):
             if risk.kind == "queue":

@@ -118,7 +118,7 @@ def _with_log(program: App, steps: Sequence[Add | Advance]) -> Trial:
     if not any(isinstance(step, Add) for step in steps):
         raise InvalidArgument("steps", steps, "without records nothing is tried: add some")
     trial = Trial(program, steps)
-    if any(source.start == "latest" for flow in trial.app.flows.values() for source in flow.sources):
+    if any(each.start == "latest" for flow in trial.app.flows.values() for each in flow.inputs):
         trial.drain()  # such a flow starts where it is first run
     for step in steps:
         if isinstance(step, Add):

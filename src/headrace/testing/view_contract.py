@@ -1843,7 +1843,7 @@ class RetractionContract:
     def test_what_is_dropped_with_a_view_is_headraces_own(self, store: Any, views: Any) -> None:
         for name in ("a", "a.dedup", "b"):
             store.begin(counting(name))
-        store.begin(FlowSpec("b.dedup", "shop", ("clicks",), None, target="__records.b.dedup"))
+        store.begin(FlowSpec("b.dedup", "shop", ("clicks",), None, target="__records.b.dedup", parent="b"))
         store.drop("a")
         assert views.names() == ["a.dedup", "b"], "a view may be called so"
         assert store.drop("b") == ["__records.b.dedup"] and views.names() == ["a.dedup"]

@@ -256,6 +256,8 @@ class FlowSpec:
     absent_us: int = 3_600_000_000
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
     dropped_to: str | None = None
+    parent: str | None = None
+    """Of a helper: the flow that reads what it writes. No user has named it."""
 
     @property
     def horizon(self) -> Horizon:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.durations import Duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.log.embedded import opening
-from headrace.log.embedded.storage.catalog import Catalog, TopicState, settings_of
+from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.topic import EmbeddedTopic
+from headrace.log.settings import settings_of
 from headrace.names import OWN_PREFIX, check_name
 from headrace.places import directory
 

@@ -112,7 +112,7 @@ class SqliteViews(ViewsFile, ViewStore):
                 raise ViewTaken(view=other, app=app)
         known = spec_of(db, spec.name)
         if known is not None and not replace and (changed := known.changes(spec)):
-            raise FlowChanged(flow=spec.name, changes=changed)
+            raise FlowChanged(flow=spec.name, changes=changed, parent=spec.parent)
         return known
 
     def _feed_what_is(self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit]) -> None:
@@ -140,13 +140,10 @@ class SqliteViews(ViewsFile, ViewStore):
         ]
 
     def drop(self, flow: str) -> list[str]:
-        """Forgets a flow with all its rows, and the one that takes out duplicates before it; the log has what they were
-        made from. Returns the topics of headrace's own that are nobody's then."""
+        """Forgets a flow with all its rows, and its helpers; the log has what they were made from. Returns the topics
+        of headrace's own that are nobody's then."""
         with self._writing() as db, self._sparing_space(db):
-            dropped = [self._known(db, flow)]
-            before = spec_of(db, f"{flow}.dedup")
-            if before is not None and (before.target or "").startswith("__"):  # not a view that a user has called so
-                dropped.append(before)
+            dropped = [self._known(db, flow), *(spec for spec in self._specs(db) if spec.parent == flow)]
             names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
             gone = [file for name in names for file in self._drop(db, self._known(db, name))]
             for name in names:  # now: a moment later somebody may write for a flow of that name

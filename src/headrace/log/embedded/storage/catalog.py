@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, InvalidArgument, TopicExists, TopicReplaced, UnknownTopic
 from headrace.log.embedded.storage.committer import Tx
 from headrace.log.embedded.storage.engine import Engine
@@ -36,13 +35,12 @@ from headrace.log.embedded.storage.index import (
     SchemaRow,
     TopicRow,
 )
-from headrace.log.settings import TopicSettings
+from headrace.log.settings import TopicSettings, check_columns, fields_of, partition_count, settings_of
 from headrace.names import OWN_PREFIX, check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARTITIONS_MAX = 4096
 COPY = "__mending"
 """The hidden topic that a mend copies to."""
 
@@ -141,7 +139,7 @@ class Catalog:
 
         check_name(name, argument="name", system=system)
         arrow = schema_from(schema)
-        _check_columns(arrow, settings)
+        check_columns(arrow, settings)
         ddl, raw = to_ddl(arrow), schema_bytes(arrow)
         uid = uuid.uuid4().hex
 
@@ -170,7 +168,7 @@ class Catalog:
         schema = given.pop("schema", None)
         wanted = None if schema is None else schema_from(schema)
         if "partitions" in given:
-            given["partitions"] = _whole_number(given["partitions"], "partitions", 1, PARTITIONS_MAX)
+            given["partitions"] = partition_count(given["partitions"])
         fresh = settings_of(given, base=state.settings, fixed=("key", "event_time", "versioned"))
 
         def apply(tx: Tx) -> TopicRow:
@@ -178,7 +176,7 @@ class Catalog:
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
             old = settings_from(row.settings)
-            settings = replace(old, **{name: getattr(fresh, name) for name in (*_fields_of(given), "extra_kept")})
+            settings = replace(old, **{name: getattr(fresh, name) for name in (*fields_of(given), "extra_kept")})
             if settings.partitions < old.partitions:
                 raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}, and never fewer")
             if settings.partitions > old.partitions:
@@ -203,7 +201,7 @@ class Catalog:
             newest = SCHEMAS.get(tx.db, state.id, version)
             assert newest is not None
             if settings.changes and not old.changes:
-                _check_columns(schema_from_bytes(newest.arrow), settings)
+                check_columns(schema_from_bytes(newest.arrow), settings)
             if wanted is not None:
                 frozen = [*old.key, *([old.event_time] if old.event_time else [])]
                 evolved = evolve(schema_from_bytes(newest.arrow), wanted, frozen=frozen)
@@ -266,103 +264,3 @@ def settings_from(text: str) -> TopicSettings:
     raw = json.loads(text)
     raw["key"], raw["mended_from"] = tuple(raw["key"]), tuple(raw["mended_from"])
     return TopicSettings(**raw)
-
-
-DEFAULTS = TopicSettings()
-_DURATIONS = {
-    "retention": "retention_us",
-    "max_ahead": "max_ahead_us",
-    "forget": "forget_us",
-    "tombstone_grace": "tombstone_grace_us",
-}
-_CHOICES = {
-    "cleanup": ("delete", "compact"),
-    "durability": ("fsync", "os"),
-    "compression": ("zstd", "lz4", "none"),
-    "extra": ("forbid", "ignore", "keep"),
-    "unread": ("delete", "keep"),
-}
-
-
-def _fields_of(given: Mapping[str, Any]) -> list[str]:
-    return [_DURATIONS.get(name, name) for name in given]
-
-
-def settings_of(
-    given: Mapping[str, Any],
-    *,
-    base: TopicSettings = DEFAULTS,
-    fixed: tuple[str, ...] = (),
-) -> TopicSettings:
-    """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
-    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned", "changes"}
-    out: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            from headrace.errors import nearest
-
-            raise InvalidArgument(name, value, f"there is no such setting.{nearest(name, sorted(known))}")
-        if name in fixed:
-            raise InvalidArgument(name, value, "cannot be altered: create a new topic and copy")
-        if name in _DURATIONS:
-            out[_DURATIONS[name]] = _duration(name, value)
-        elif name in _CHOICES:
-            if value not in _CHOICES[name]:
-                raise InvalidArgument(name, value, f"must be one of {', '.join(_CHOICES[name])}")
-            out[name] = value
-        elif name == "key":
-            if not (value is None or isinstance(value, (str, tuple, list))):
-                raise InvalidArgument(name, value, "must be a column's name or a tuple of them")
-            out[name] = (value,) if isinstance(value, str) else tuple(value or ())
-        elif name == "partitions":
-            out[name] = _whole_number(value, name, 1, PARTITIONS_MAX)
-        elif name == "retention_bytes":
-            out[name] = None if value is None else _whole_number(value, name, 1, 2**62)
-        elif name in ("versioned", "changes"):
-            out[name] = bool(value)
-        else:
-            out[name] = value
-    settings = replace(base, **out)
-    settings = replace(settings, extra_kept=settings.extra_kept or settings.extra == "keep")
-    if (settings.cleanup == "compact" or settings.versioned) and not settings.key:
-        what = "versioned" if settings.versioned else "cleanup"
-        raise InvalidArgument(what, getattr(settings, what), "needs a key: pass key='column'")
-    return settings
-
-
-def _duration(name: str, value: Duration | None) -> int | None:
-    if value is None:
-        if name != "retention":
-            raise InvalidArgument(name, value, "must be a duration such as '1 hour'")
-        return None
-    return duration_us(value, argument=name)
-
-
-def _whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise InvalidArgument(name, value, f"must be a whole number from {lowest} to {highest}")
-    return value
-
-
-def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
-    import pyarrow as pa
-
-    from headrace.errors import nearest
-    from headrace.keys import check_key_columns
-    from headrace.schema import type_ddl
-
-    if settings.key:
-        check_key_columns(schema, settings.key)
-    if settings.changes and ("op" not in schema.names or schema.field("op").type != pa.string()):
-        raise InvalidArgument("changes", True, "needs a column 'op string', which says whether a row came or went")
-    column = settings.event_time
-    if column is not None:
-        if not isinstance(column, str):
-            raise InvalidArgument("event_time", column, "must be a column's name")
-        if column not in schema.names:
-            why = f"there is no such column.{nearest(column, schema.names)} There are: {', '.join(schema.names)}"
-            raise InvalidArgument("event_time", column, why)
-        if schema.field(column).type != pa.timestamp("us", tz="UTC"):
-            why = f"is {type_ddl(schema.field(column).type)}; it must be a timestamp. Append it as one, or leave "
-            why += "event_time out and window by one that a transform makes of it: window(…, time=…)"
-            raise InvalidArgument("event_time", column, why)

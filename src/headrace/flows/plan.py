@@ -1,0 +1,348 @@
+"""The planner: from the graph of a program to its flows. Owns where the graph is cut (behind every node that keeps
+state), which helper flows that takes, and what is refused. Pure: opens nothing, asks no Spark.
+
+    check(node)    refuses what cannot be; every step of a program is checked when it is written
+    plan(sink)     the flows that make one view or topic: helpers first, each with the flow it helps as its parent
+
+What a topic that is not used yet turns out to be may change both: then `plan` is asked again, and checks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, get_args
+
+from headrace.aggregates import Aggregate, first, over_changes
+from headrace.durations import format_duration
+from headrace.errors import InvalidArgument
+from headrace.flows import graph
+from headrace.flows.flow import Flow, Input, Transform
+from headrace.log.declared import DeclaredTopic
+from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
+from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
+
+if TYPE_CHECKING:
+    from headrace.log.contract import Topic
+
+Written = Callable[[Flow], DeclaredTopic]
+"""The topic that a helper writes, for the flow that reads it."""
+
+
+# -- what is known of a node -------------------------------------------------------------------------
+
+
+def holds_changes(topic: Topic) -> bool:
+    """Whether its records are changes, as far as that is known without opening it."""
+    settings = topic.known_settings if isinstance(topic, DeclaredTopic) else topic.settings
+    return settings is not None and settings.changes
+
+
+def origin(node: graph.Records) -> graph.Records:
+    """What comes before the transforms: a source, a union or a dedup."""
+    while isinstance(node, graph.Transform):
+        node = node.of
+    return node
+
+
+def reads_changes(node: graph.Records) -> bool:
+    """Whether what it reads are changes: of a view, or in a topic."""
+    found = origin(node)
+    return isinstance(found, graph.Changes) or (isinstance(found, graph.Source) and holds_changes(found.topic))
+
+
+def can_retract(node: graph.Records) -> bool:
+    """Whether what comes out of it can be taken back."""
+    found = origin(node)
+    return reads_changes(node) or (isinstance(found, graph.Dedup) and found.approximate is None)
+
+
+def writes_changes(sink: graph.Sink) -> bool:
+    """Whether the topic gets changes, as far as that is known without Spark: a transform behind agg may drop `op`."""
+    return not sink.of.after if isinstance(sink.of, graph.Aggregate) else can_retract(sink.of)
+
+
+# -- what is refused ---------------------------------------------------------------------------------
+
+
+def check(node: graph.Node) -> None:
+    """InvalidArgument if there can be no such node, by what is known of its topics now."""
+    match node:
+        case graph.Source():
+            _check_source(node)
+        case graph.Changes():
+            _check_changes(node)
+        case graph.Union():
+            _check_union(node)
+        case graph.Dedup():
+            _check_dedup(node)
+        case graph.Window(window=Window() as window):
+            _check_window(node, window)
+        case graph.Aggregate():
+            _aggregates(node)
+        case graph.Sink():
+            _check_sink(node)
+
+
+def _check_source(source: graph.Source) -> None:
+    if holds_changes(source.topic) and source.start != "earliest":
+        raise InvalidArgument("start", source.start, "of a topic of changes all are read, or its rows would not add up")
+
+
+def _check_changes(changes: graph.Changes) -> None:
+    flow = changes.view
+    if flow.target is not None:
+        raise InvalidArgument("source", flow.name, f"is no view, but a flow into topic {flow.target!r}: stream that")
+    if changes.emit == "final" and flow.window is None:
+        raise InvalidArgument("emit", changes.emit, "without a window no result is ever final: use emit='updates'")
+    if flow.lives:
+        why = "drops groups when no record has come for so long (keep=…), and that is no change"
+        raise InvalidArgument("source", flow.name, f"{why}. Make a view of the same without keep=, and stream that")
+    if flow.fill is not None:
+        why = f"fills gaps when it is read (fill={flow.fill!r}), and rows that fill gaps are no changes"
+        raise InvalidArgument("source", flow.name, f"{why}. Make a view of the same without fill=, and stream that")
+
+
+def _check_union(union: graph.Union) -> None:
+    for each in (union.left, union.right):
+        if reads_changes(each) or isinstance(origin(each), graph.Dedup):
+            why = "union() needs plain records: this stream can retract rows, or comes from dedup(). Call union() first"
+            raise InvalidArgument("other", _called(origin(each)), why)
+    starts: dict[str, object] = {}
+    for read, _ in _branches(union):
+        assert isinstance(read, graph.Source)
+        if starts.setdefault(read.topic.name, read.start) != read.start:
+            why = f"topic {read.topic.name!r} is read twice, and a flow has one place in a topic: give both one start"
+            raise InvalidArgument("start", read.start, why)
+
+
+def _called(node: graph.Records) -> str:
+    """In an error: what a stream begins with."""
+    match node:
+        case graph.Source():
+            return f"topic {node.topic.name}"
+        case graph.Changes():
+            return f"view {node.view.name}"
+    return "dedup(…)"
+
+
+def _check_dedup(dedup: graph.Dedup) -> None:
+    if reads_changes(dedup.of) or isinstance(origin(dedup.of), graph.Dedup):
+        raise InvalidArgument("key", dedup.key, "is for records: dedup them before they are aggregated, and once")
+    if dedup.approximate is not None and isinstance(dedup.late, Correct):
+        why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
+        raise InvalidArgument("late", dedup.late, f"{why}. Make grace longer, or use hr.drop(…)")
+
+
+def _check_window(node: graph.Window, window: Window) -> None:
+    found = origin(node.of)
+    if isinstance(found, graph.Changes):
+        _check_over_view(found.view, node, window)
+    elif isinstance(found, graph.Source) and holds_changes(found.topic):
+        _check_over_changes(f"topic {found.topic.name!r}", node, window)
+    elif isinstance(found, graph.Dedup):
+        if node.time is not None:
+            raise InvalidArgument("time", node.time, "behind dedup windows are of the records' own time: leave it out")
+        if found.approximate is None and not window.aligned:
+            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
+            raise InvalidArgument("window", str(window), why)
+    if node.fill is not None:
+        _check_fill(node.fill, window)
+
+
+def _check_over_view(view: Flow, node: graph.Window, window: Window) -> None:
+    """What is said of records where they come from a topic is not said again of what was made of them."""
+    of = f"view {view.name!r}"
+    if view.window is None:
+        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
+    _check_over_changes(of, node, window)
+    if isinstance(window, Aligned) and isinstance(view.window, Aligned) and window.longest_us < view.window.longest_us:
+        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
+
+
+def _check_over_changes(of: str, node: graph.Window, window: Window) -> None:
+    if not window.aligned:
+        raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
+    if node.time is not None:
+        raise InvalidArgument("time", node.time, f"a row of {of} has the time of its window: leave it out")
+    given = {"grace": format_duration(node.grace_us) if node.grace_us else None, "late": node.late}
+    for argument, value in given.items():
+        if value is not None:
+            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
+            raise InvalidArgument(argument, str(value), why)
+
+
+def _check_fill(fill: Gaps, window: Window) -> None:
+    if fill not in get_args(Gaps):
+        raise InvalidArgument("fill", fill, f"must be one of {', '.join(map(repr, get_args(Gaps)))}")
+    if not window.aligned:
+        why = f"{window} has a window only where there are records, so it has no gaps"
+        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…)")
+    if not (isinstance(window, Aligned) and window.disjoint):
+        why = f"is for windows that follow each other, and those of {window} overlap"
+        raise InvalidArgument("fill", fill, f"{why}. Use hr.tumbling(…) or hr.calendar(…), or leave it out")
+
+
+def _check_sink(sink: graph.Sink) -> None:
+    if not isinstance(sink.of, graph.Aggregate):
+        return
+    window = sink.of.of
+    if sink.target is None:
+        if sink.keep_us is not None and window.window is None and can_retract(window.of):
+            why = "is for records that stay, where there is no window: over a view, and behind dedup, they go again"
+            why = f"{why}. Leave it out; or use a window, or dedup(…, approx=…)"
+            raise InvalidArgument("keep", format_duration(sink.keep_us), why)
+        if window.fill is not None and sink.of.after:
+            why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
+            raise InvalidArgument("fill", window.fill, f"{why}. Leave one of them out, or compute it in the query")
+        return
+    if sink.emit == "final" and window.window is None:
+        raise InvalidArgument("emit", sink.emit, "without a window no result is ever final: use emit='updates'")
+    if window.fill is not None:
+        why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
+        raise InvalidArgument("fill", window.fill, f"{why} .to_view(…)")
+
+
+def _aggregates(node: graph.Aggregate) -> Mapping[str, Aggregate]:
+    """The aggregates as they are made of what they are given: where that can be taken back, they can take it back."""
+    found = origin(node.of.of)
+    view = found.view if isinstance(found, graph.Changes) else None
+    for name, each in node.aggregates.items():
+        if each.kind == "merge" and view is None:
+            raise InvalidArgument(name, str(each), "merges what a view keeps: use it over app.stream(view)")
+        if each.kind == "merge" and view is not None and view.after:
+            why = f"view {view.name!r} has a transform behind agg, and what that makes has nothing to merge. Aggregate "
+            why += "its columns, hr.sum(…), or stream a view without the transform"
+            raise InvalidArgument(name, str(each), why)
+    if not can_retract(node.of.of):
+        return node.aggregates
+    known = None if isinstance(found, graph.Dedup) else {} if view is None else view.aggregates or {}
+    transformed = isinstance(node.of.of, graph.Transform)
+    return {name: over_changes(name, each, known, transformed=transformed) for name, each in node.aggregates.items()}
+
+
+# -- flows -------------------------------------------------------------------------------------------
+
+
+def plan(sink: graph.Sink, written: Written) -> list[Flow]:
+    """The flows that make the sink's view or topic: helpers first, its own last."""
+    for node in graph.walk(sink):
+        check(node)
+    if isinstance(sink.of, graph.Aggregate):
+        aggregate, window = sink.of, sink.of.of
+        helpers, flow = _reading(sink, window.of, window, written)
+        flow = replace(
+            flow,
+            window=window.window,
+            time=window.time,
+            grace_us=window.grace_us,
+            late=window.late or Drop(),
+            idle_us=window.idle_us,
+            absent_us=window.absent_us,
+            groups=aggregate.groups,
+            aggregates=_aggregates(aggregate),
+            after=aggregate.after,
+            keep_us=sink.keep_us,
+            every_us=sink.every_us,
+            fill=window.fill,
+        )
+        if window.window is None and sink.keep_us is not None:
+            flow = replace(flow, window=Session(sink.keep_us), time=ARRIVED, lives=True)
+    else:
+        helpers, flow = _reading(sink, sink.of, graph.Window(sink.of), written)
+    return [*helpers, flow]
+
+
+def _reading(
+    sink: graph.Sink, records: graph.Records, window: graph.Window, written: Written
+) -> tuple[list[Flow], Flow]:
+    """The sink's flow as far as its inputs, and the helpers that write these."""
+    flow = Flow(sink.name, (), target=sink.target, emit=sink.emit, sink=sink)
+    found = origin(records)
+    if isinstance(found, graph.Dedup):
+        helper = _dedup_flow(sink.name, found, window)
+        exact = found.approximate is None
+        read = Input(written(helper), changes=exact, judged=exact)
+        return [helper], replace(flow, inputs=(read,), transforms=_transforms(records))
+    inputs, transforms = _inputs(records)
+    return [], replace(flow, inputs=inputs, transforms=transforms)
+
+
+def _inputs(records: graph.Records) -> tuple[tuple[Input, ...], tuple[Transform, ...]]:
+    """The inputs, each with its own transforms, and the transforms of all of them together."""
+    if not isinstance(origin(records), graph.Union):
+        ((source, transforms),) = _branches(records)
+        return (_input(source),), transforms
+    found = [replace(_input(source), transforms=transforms) for source, transforms in _branches(origin(records))]
+    seen: dict[str, int] = {}
+    for at, each in enumerate(found):
+        seen[each.id] = number = seen.get(each.id, 0) + 1
+        found[at] = each if number == 1 else replace(each, id=f"{each.id}#{number}")
+    return tuple(found), _transforms(records)
+
+
+def _input(source: graph.Source | graph.Changes) -> Input:
+    if isinstance(source, graph.Changes):
+        return Input(source.topic, changes=True, name=source.name)
+    return Input(source.topic, source.start, changes=holds_changes(source.topic), name=source.name)
+
+
+def _branches(node: graph.Node) -> Iterable[tuple[graph.Source | graph.Changes, tuple[Transform, ...]]]:
+    """Each source with the transforms of its records up to the node."""
+    match node:
+        case graph.Source() | graph.Changes():
+            yield node, ()
+        case graph.Transform():
+            for source, transforms in _branches(node.of):
+                yield source, (*transforms, node.function)
+        case graph.Union():
+            yield from _branches(node.left)
+            yield from _branches(node.right)
+
+
+def _transforms(records: graph.Records) -> tuple[Transform, ...]:
+    """Those behind the last union or dedup."""
+    out: tuple[Transform, ...] = ()
+    while isinstance(records, graph.Transform):
+        out = (records.function, *out)
+        records = records.of
+    return out
+
+
+def _dedup_flow(parent: str, dedup: graph.Dedup, window: graph.Window) -> Flow:
+    """The helper that takes out repetitions before the flow `parent`. It accepts all records that the windows behind it
+    accept; silence counts where records come from a topic, so by what they say of it."""
+    name = f"{parent}.dedup"
+    inputs, transforms = _inputs(dedup.of)
+    by = dedup if window.window is None else window
+    helper = Flow(
+        name,
+        inputs,
+        transforms,
+        grace_us=dedup.grace_us,
+        late=dedup.late or Drop(),
+        idle_us=by.idle_us,
+        absent_us=by.absent_us,
+        parent=parent,
+    )
+    if dedup.approximate is not None:
+        inputs = tuple(replace(each, transforms=(*each.transforms, *transforms)) for each in inputs)
+        target = f"__records.{name}"
+        return replace(helper, inputs=inputs, transforms=(), dedup=dedup.approximate, target=target)
+    late: Late = helper.late
+    needed_us = 0
+    if window.window is not None:
+        behind = window.late or Drop()
+        needed_us = window.window.reach_us + window.grace_us + behind.within_us - dedup.within_us
+        late = drop(dropped_to=behind.dropped_to) if late == Drop() else late
+    return replace(
+        helper,
+        window=Session(dedup.within_us),
+        grace_us=max(dedup.grace_us, needed_us),
+        late=late,
+        groups=dedup.key,
+        aggregates={RECORD: first("struct(*)")},
+        keep_us=dedup.within_us,
+        feeds=("updates",),
+        records=True,
+        target=feed_topic(name, "updates"),
+    )
