@@ -37,6 +37,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"log"},
     {"cdc", "sourcing", "connect"},
     {"views"},
+    {"kernels"},
     {"flows"},
     {"app", "streams", "view", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
