@@ -28,7 +28,7 @@ from headrace.demo.recount import differing, lost_and_doubled, recount
 from headrace.demo.recount_chats import chats_of
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic, day_of
-from headrace.flows import java
+from headrace.flows.spark import java
 
 README = Path(__file__).parent.parent / "README.md"
 JAVA = java.home()

@@ -147,5 +147,5 @@ def test_the_archive_of_classes_is_not_made_for_the_demo(tmp_path: Path, extra: 
     environment = {**os.environ, "PYTHON": str(tmp_path / "python")}
     subprocess.run([tmp_path / "scripts" / "setup", extra], env=environment, check=True, capture_output=True)
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert "-m headrace.flows.java" in calls
+    assert "-m headrace.flows.spark.java" in calls
     assert ("-m headrace.demo.prepare" in calls) is made

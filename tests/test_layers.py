@@ -39,6 +39,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"log"},
     {"cdc", "sourcing", "connect"},
     {"views"},
+    {"kernels"},
     {"operators"},
     {"flows"},
     {"app", "streams", "view", "notebook"},

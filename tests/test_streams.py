@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.flows import plan_rules
+from headrace.flows.compiler import plan_rules
 from headrace.streams import Aggregated, Grouped, Stream, Windowed
 
 STEPS = (Stream, Windowed, Grouped, Aggregated)

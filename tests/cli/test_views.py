@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_query_that_prints_nothing(shell: Shell, committing: Commi
 def test_a_view_behind_another_flow_is_as_far_as_both(shell: Shell, committing: Committing) -> None:
     """Of the five records the flow before it has read four, and the view has what was made of them but for one."""
     assert SPEC.view is not None
-    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup")
+    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup", parent="behind")
     behind = replace(SPEC, name="behind", sources=(str(before.target),), view=replace(SPEC.view, name="behind"))
     committing.commit([(1, "/", 1), (1, "/", 1)])  # the other view has all
     with Committing(shell.home, before, committing.topic_id) as one, Committing(shell.home, behind, "ee") as two:
@@ -341,7 +341,7 @@ def test_the_ledger_behind_dedup_says_where_the_rest_is(shell: Shell) -> None:
     assert shell.ok("ledger", VIEW).err == ""
     name = f"{VIEW}.dedup"
     with SqliteViews(shell.home) as store:
-        store.begin(FlowSpec(name, SPEC.app, ("clicks",), None, target=feed_topic(name, "updates")))
+        store.begin(FlowSpec(name, SPEC.app, ("clicks",), None, target=feed_topic(name, "updates"), parent=VIEW))
     assert shell.ok("ledger", VIEW).err == f"repetitions, and records too late for dedup(…): headrace ledger {name}\n"
     assert shell.ok("ledger", name).err == ""
 

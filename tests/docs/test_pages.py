@@ -20,7 +20,7 @@ import pytest
 
 from headrace import app as apps
 from headrace.demo.process import QUICK_START
-from headrace.flows import class_archive, java
+from headrace.flows.spark import class_archive, java
 from headrace.testing.spark import SETTINGS
 
 ROOT = Path(__file__).parents[2]

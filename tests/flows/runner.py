@@ -9,7 +9,7 @@ from typing import Any
 
 import headrace as hr
 from headrace.errors import FlowFenced
-from headrace.flows.session import borrowed
+from headrace.flows.spark.session import borrowed
 from tests.flows.shop import app_of
 
 

@@ -13,16 +13,17 @@ from pyspark.sql.types import NullType, StructField, StructType
 
 import headrace as hr
 from headrace.aggregates.deviation import STATE
-from headrace.flows import ranges
-from headrace.flows.arrow_partials import ArrowPartials
-from headrace.flows.compile import Compiled
+from headrace.flows.compiler.compile import Compiled
+from headrace.flows.compiler.reads import Reads
+from headrace.flows.compiler.records import judge_of
 from headrace.flows.flow import Flow, Input
-from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.loop import Clock, FlowLoop
 from headrace.flows.query import FlowQuery, Planned
-from headrace.flows.reads import Reads
+from headrace.flows.reading import ranges
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import Running
+from headrace.kernels.arrow_partials import ArrowPartials
+from headrace.kernels.judge import JUDGED
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
@@ -179,7 +180,7 @@ class Sparkless:
         schema += partials
         schema += [("_first", pa.int64()), ("_last", pa.int64())] if flow.window and flow.window.joins_us else []
         schema += [("_records", pa.int64()), ("_updated_at", INSTANT)]
-        judge = Judge.of_flow(flow, time) if flow.window else None
+        judge = judge_of(flow, time) if flow.window else None
         arrow = ArrowPartials(pa.schema(schema), judge, time, flow.groups, aggregates)
         struct = StructType([StructField(name, NullType()) for name in (*self.topic.schema.names, *META)])
         read = ranges.Columns(

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 import headrace as hr
 from headrace.aggregates import ORDER, ORDER_BY, TABLE, Slot
 from headrace.aggregates.kept import order as ordered
-from headrace.flows import ranges
+from headrace.flows.compiler.partials import partial_rows
+from headrace.flows.compiler.reads import judged_schema
+from headrace.flows.compiler.records import judge_of
 from headrace.flows.flow import Flow
-from headrace.flows.fold import packed
-from headrace.flows.judge import Judge
-from headrace.flows.partials import partial_rows
 from headrace.flows.query import FlowQuery
-from headrace.flows.reads import judged_schema
+from headrace.flows.reading import ranges
+from headrace.kernels.fold import packed
 from headrace.schema import parse_ddl, type_ddl
 from headrace.views.values import arrow_type
 
@@ -121,7 +121,7 @@ def test_arrow_makes_the_rows_that_spark_makes(spark: Any, tmp_path: Path, windo
         assert query.compiled.arrow is not None
         planned = ranges.plan([ranges.Behind(topic, {0: 0, 1: 0}, topic.offsets())], 10_000)
         columns = query.compiled.columns["odd"]
-        judge = None if window is None else Judge.of_flow(flow, "at")
+        judge = None if window is None else judge_of(flow, "at")
         judged = replace(
             ranges.whole(columns), judge=judge, schema=judged_schema(columns.schema) if judge else columns.schema
         )

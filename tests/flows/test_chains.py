@@ -20,7 +20,7 @@ import pytest
 import headrace as hr
 from headrace.aggregates import over_changes
 from headrace.errors import InvalidArgument, TopicReplaced
-from headrace.flows.partials import aggregated
+from headrace.flows.compiler.partials import aggregated
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, START, some_rows

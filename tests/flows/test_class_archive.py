@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.flows import class_archive
+from headrace.flows.spark import class_archive
 
 START = """
 import sys
 from pathlib import Path
-from headrace.flows import session
+from headrace.flows.spark import session
 spark, _ = session.make("archive", "local[1]", Path(sys.argv[1]))
 print(spark.range(3).count(), flush=True)
 print(spark.sparkContext._gateway.proc.pid, flush=True)

@@ -170,7 +170,7 @@ def test_a_jvm_that_is_killed_is_named_in_one_sentence(program: Path, tmp_path: 
 STARTS = """
 import sys
 from pathlib import Path
-from headrace.flows import session
+from headrace.flows.spark import session
 spark, _ = session.make("t", {"spark.master": "local[1]"}, Path(sys.argv[1]))
 print(spark.sparkContext._gateway.proc.pid, flush=True)
 for line in sys.stdin:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.flows import class_archive
+from headrace.flows.spark import class_archive
 from headrace.views.open import open_views
 from tests.flows.oracle import expected, records_of
 from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from headrace.flows.daemon import forget_archives, located
-from headrace.flows.session import LOCATED
+from headrace.flows.spark.daemon import forget_archives, located
+from headrace.flows.spark.session import LOCATED
 
 
 def test_a_worker_reads_no_archive_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

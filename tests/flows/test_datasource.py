@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.flows.datasource import register
+from headrace.flows.source.datasource import register
 from headrace.log.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:

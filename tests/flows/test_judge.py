@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.flows.judge import EVENT, JUDGED, REACHED, SOURCE, UNTIMED, Judge, OwnProgress
+from headrace.kernels.judge import EVENT, JUDGED, REACHED, SOURCE, UNTIMED, Judge, OwnProgress
 
 SECOND = 1_000_000
 

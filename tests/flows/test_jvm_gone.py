@@ -12,7 +12,7 @@ import socket, sys, threading
 from types import SimpleNamespace
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.accumulators import _start_update_server
-from headrace.flows import session
+from headrace.flows.spark import session
 
 accumulators = _start_update_server("", True, sys.argv[1])
 if sys.argv[2] == "quietly":

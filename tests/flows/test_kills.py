@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.flows import session
+from headrace.flows.spark import session
 from headrace.testing import CRASH_POINTS, add, crash_points
 from tests.flows.oracle import records_of
 from tests.flows.runner import program

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from headrace.errors import LogMissing
-from headrace.flows import local_dir
+from headrace.flows.spark import local_dir
 
 HOLD = """
 import sys
 from pathlib import Path
-from headrace.flows import local_dir
+from headrace.flows.spark import local_dir
 made = local_dir.make(Path(sys.argv[1]))
 (made / "blockmgr-1").mkdir()
 (made / "blockmgr-1" / "shuffle").write_text("records")

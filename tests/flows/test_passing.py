@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.flows.passing import _matched
+from headrace.flows.reading.passing import _matched
 
 
 @pytest.mark.parametrize("seed", range(20))

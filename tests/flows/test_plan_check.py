@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StringType, StructType
 
 import headrace as hr
-from headrace.flows.plan_check import Checked, check_transform
+from headrace.flows.compiler.plan_check import Checked, check_transform
 
 SCHEMA = (
     StructType()

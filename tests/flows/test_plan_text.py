@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 import headrace as hr
-from headrace.flows.plan_rules import REFUSED, columns_read, denied_function, denied_operator, undetermined
-from headrace.flows.plan_text import Node, analyzed, calls, fingerprint, optimized, outputs
+from headrace.flows.compiler.plan_rules import REFUSED, columns_read, denied_function, denied_operator, undetermined
+from headrace.flows.compiler.plan_text import Node, analyzed, calls, fingerprint, optimized, outputs
 
 BATCH = "MapInArrow headrace_batch(id#0L)#1, [user#2, ms#4, _offset#10L], false"
 TOP = "Project [struct(c0, c0#20, c1, c1#21, c2, c2#22L) AS row#30]"

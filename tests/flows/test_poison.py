@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flows.poison import Failure, culprits
-from headrace.flows.ranges import Range
+from headrace.flows.reading.poison import Failure, culprits
+from headrace.flows.reading.ranges import Range
 from headrace.flows.supervise import COMMIT_SECONDS, PACE_MIN, paced, said
 
 

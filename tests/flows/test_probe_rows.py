@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from headrace.flows.probe_rows import ROWS, edge_rows, plain_rows
+from headrace.flows.compiler.probe_rows import ROWS, edge_rows, plain_rows
 from headrace.schema import TYPES, parse_ddl
 
 META = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.flows import ranges
+from headrace.flows.reading import ranges
 
 
 def test_no_topic_is_held_up_by_another(tmp_path: Path) -> None:

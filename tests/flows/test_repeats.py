@@ -16,12 +16,12 @@ from headrace import failpoints
 from headrace.aggregates.hashes import hashes
 from headrace.bloom import Dedup
 from headrace.failpoints import InjectedFault
-from headrace.flows.compile import Compiled
+from headrace.flows.compiler.compile import Compiled
+from headrace.flows.compiler.partials import SOURCE
+from headrace.flows.compiler.reads import Reads
 from headrace.flows.flow import Flow, Input
 from headrace.flows.loop import FlowLoop
-from headrace.flows.partials import SOURCE
 from headrace.flows.query import FlowQuery, Planned
-from headrace.flows.reads import Reads
 from headrace.flows.repeats import HASH
 from headrace.log.contract import META
 from headrace.schema import parse_ddl

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.flows import ranges
-from headrace.flows.ranges import Range
+from headrace.flows.reading import ranges
+from headrace.flows.reading.ranges import Range
 from tests.flows.shop import app_of, check, some_rows
 
 SEED = 20261118

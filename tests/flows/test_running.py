@@ -16,7 +16,8 @@ from py4j.protocol import Py4JNetworkError
 
 import headrace as hr
 from headrace import failpoints
-from headrace.flows import session, supervise
+from headrace.flows import supervise
+from headrace.flows.spark import session
 from headrace.flows.supervise import Supervisor
 from tests.flows.sparkless import Sparkless
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.flows import scratch
+from headrace.flows.spark import scratch
 
 HOLD = """
 import sys
-from headrace.flows.scratch import scratch_file
+from headrace.flows.spark.scratch import scratch_file
 class Owner: pass
 owner = Owner()
 print(scratch_file(owner), flush=True)

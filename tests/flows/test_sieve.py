@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.flows import query as queries
-from headrace.flows import ranges
-from headrace.flows.plan_check import _probe
-from headrace.flows.sieve import Sieve, sieve_of
+from headrace.flows.compiler.plan_check import _probe
+from headrace.flows.compiler.sieve_plan import sieve_of
+from headrace.flows.reading import ranges
+from headrace.kernels.sieve import Sieve
 from tests.flows.test_arrow_partials import ODD, SCHEMA, odd_rows
 
 SEED = 20261117

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InvalidArgument, InvalidName
-from headrace.flows.source_options import ALIASES, OPTIONS, ReadOptions, WriteOptions, read_options, write_options
+from headrace.flows.source.source_options import (
+    ALIASES,
+    OPTIONS,
+    ReadOptions,
+    WriteOptions,
+    read_options,
+    write_options,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flows.spans import SPAN_ROWS_MAX, Span, admitted, backlog, spans
+from headrace.kernels.spans import SPAN_ROWS_MAX, Span, admitted, backlog, spans
 
 ENDS = st.dictionaries(st.integers(0, 7), st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1)
 

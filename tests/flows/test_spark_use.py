@@ -13,8 +13,8 @@ from pyspark import InheritableThread
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.flows import session
-from headrace.flows.spark_use import SparkUse
+from headrace.flows.spark import session
+from headrace.flows.spark.spark_use import SparkUse
 
 
 @pytest.fixture

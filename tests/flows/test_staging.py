@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 import headrace as hr
-from headrace.flows import staging
-from headrace.flows.source_options import WriteOptions
-from headrace.flows.staging import BatchWriter, Staged, StreamWriter
+from headrace.flows.source import staging
+from headrace.flows.source.source_options import WriteOptions
+from headrace.flows.source.staging import BatchWriter, Staged, StreamWriter
 from headrace.log.embedded.log import EmbeddedLog
 
 COLUMNS = StructType().add("user", "string").add("n", "integer")

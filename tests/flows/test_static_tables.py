@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.flows.plan_text import sends_batch
+from headrace.flows.compiler.plan_text import sends_batch
 from tests.flows.shop import some_rows
 
 SEED = 20261118

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import LongType, StructField, StructType
 
 import headrace as hr
-from headrace.flows.datasource import BatchReader, HeadraceSource, StreamReader
+from headrace.flows.source.datasource import BatchReader, HeadraceSource, StreamReader
 from headrace.log.embedded.log import EmbeddedLog
 
 ALL = ReadAllAvailable()

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.durations import instant_us
-from headrace.flows import hops
 from headrace.flows.audit import Compared, Gone, audit
+from headrace.kernels import hops
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from headrace.windows import Cumulative
 from tests.flows.oracle import Query, aggregates, expected, records_of

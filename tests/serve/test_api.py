@@ -284,7 +284,7 @@ def test_a_query_reads_what_was_written(served: Served) -> None:
     header = {"Headrace-Position": done["position"]}
     assert len(served.get(f"/api/views/{VIEW}/rows", headers=header)["rows"]) == 1
     served.post("/api/query", 400, json={**ask, "wait_for": "not a position"})
-    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup")
+    before = replace(SPEC, name="behind.dedup", view=None, target="__records.behind.dedup", parent="behind")
     with SqliteViews(served.home) as store:
         store.begin(before)  # a flow that has read nothing, and a view behind it
         assert SPEC.view is not None

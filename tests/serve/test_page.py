@@ -135,7 +135,7 @@ def make_others(home: Path) -> None:
         sliding.commit(partials=stretches("sliding", at), closed=0)
     with Committing(home, named(SPEC, "hours", sources=(f"__changes.{VIEW}",))) as hours:
         hours.commit([(0, "/", 5)], closed=60, ledger=[LedgerRow(0, 60_000_000, on_time=1, dropped=4)])
-    helper = named(SPEC, "once.dedup", target="__changes.once.dedup")
+    helper = named(SPEC, "once.dedup", target="__changes.once.dedup", parent="once")
     helper = dataclasses.replace(helper, view=dataclasses.replace(helper.view, public=False))
     with Committing(home, helper), Committing(home, named(SPEC, "once", sources=("__changes.once.dedup",))):
         pass

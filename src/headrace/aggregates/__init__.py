@@ -1,6 +1,6 @@
 """Aggregates as algebra: what one keeps, how two of it become one, and what a reader sees. One file per family says all
 of what its aggregates are (`algebra` says what there is to say), and `table` names them. Spark or Arrow computes
-the partial rows (`flows.partials`, `flows.arrow_partials`), a store merges them into what it has.
+the partial rows (`flows.compiler.partials`, `kernels.arrow_partials`), a store merges them into what it has.
 
 To add one: its file, a line in `table`, its name in `headrace`, and its section in docs/aggregates.md. The tests that
 run over the table (tests/flows/test_arrow_partials.py) then have it, too."""

@@ -135,7 +135,7 @@ def _pyarrow() -> Finding:
 
 
 def _java() -> Finding:
-    from headrace.flows import java
+    from headrace.flows.spark import java
 
     do = (
         "the log does without; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless, or "

@@ -11,7 +11,7 @@ def run(*, live: bool = False) -> int:
     """Tells the story; 0 when everything came out as promised. `live`: goes on with more visitors, until Ctrl-C."""
     from headrace.demo.telling import Teller
     from headrace.errors import JavaMissing
-    from headrace.flows import java
+    from headrace.flows.spark import java
 
     if why := java.missing():  # before the first line, not in the midst of it
         raise JavaMissing(why=why)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.flows.class_archive import archive_path, made_beside
+from headrace.flows.spark.class_archive import archive_path, made_beside
 
 WAIT_SECONDS = 60.0
 STILL_SECONDS = 1.0

@@ -53,7 +53,7 @@ def _warm(app: App) -> None:
     checked: on two cores that saves seconds."""
 
     def nothing(batches: Iterator[Any]) -> Iterator[Any]:
-        from headrace.flows import ranges  # noqa: F401
+        from headrace.flows.reading import ranges  # noqa: F401
 
         yield from batches
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import INSTANT_MIN_US, from_us
 from headrace.errors import FlowChanged, TopicReplaced
+from headrace.flows.compiler.own_check import same
 from headrace.flows.loop import FlowLoop
-from headrace.flows.own_check import same
 from headrace.flows.query import FlowQuery
 from headrace.views.contract import FlowState, Place, ViewSpec
 from headrace.views.open import open_store, open_views

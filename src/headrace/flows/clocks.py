@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headrace.durations import Duration, duration_us
-from headrace.flows.partials import column_of
+from headrace.flows.compiler.partials import column_of
 
 
 def corrected_time(occurred: Any, sent: Any, received: Any, dead_band: Duration = "1 second") -> Column:

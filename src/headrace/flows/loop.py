@@ -23,15 +23,16 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows import ranges, session
-from headrace.flows.fold import dropped_records, folded, needed
-from headrace.flows.fold import reached as reached_by
-from headrace.flows.judge import DROPPED, SOURCE
 from headrace.flows.query import FlowQuery, Planned
+from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
 from headrace.flows.repeats import Repeats
 from headrace.flows.shaping import Shaping
+from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
+from headrace.kernels.fold import dropped_records, folded, needed
+from headrace.kernels.fold import reached as reached_by
+from headrace.kernels.judge import DROPPED, SOURCE
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN

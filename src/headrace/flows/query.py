@@ -22,16 +22,17 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from headrace.flows import ranges, session
-from headrace.flows.compile import Compiled, moved
+from headrace.flows.compiler.compile import Compiled, moved
+from headrace.flows.compiler.partials import column_of, partial_rows
+from headrace.flows.compiler.plan_check import has_exchange, reorders
+from headrace.flows.compiler.records import judge_of, time_column
 from headrace.flows.flow import Flow, Input, through
-from headrace.flows.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
-from headrace.flows.partials import column_of, partial_rows
-from headrace.flows.plan_check import has_exchange, reorders
-from headrace.flows.poison import Failing, Failure, culprits
-from headrace.flows.records import time_column
+from headrace.flows.reading import ranges
+from headrace.flows.reading.poison import Failing, Failure, culprits
 from headrace.flows.repeats import HASH
-from headrace.flows.spark_use import SparkUse
+from headrace.flows.spark import session
+from headrace.flows.spark.spark_use import SparkUse
+from headrace.kernels.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
 from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class FlowQuery:
             df = df.repartition(SOURCE, "_partition").sortWithinPartitions(SOURCE, "_partition", "_offset")
         read = df.select(*map(quoted_name, names), F.unix_micros(time).alias(EVENT))
         own: list[OwnProgress | Judge] = [OwnProgress()] if flow.own_progress else []
-        steps = (*own, Judge.of_flow(flow, EVENT))
+        steps = (*own, judge_of(flow, EVENT))
         made = (REACHED, *JUDGED) if flow.own_progress else JUDGED
         schema = StructType([field for field in read.schema if field.name != EVENT])
         for name in made:

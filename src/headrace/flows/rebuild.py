@@ -23,11 +23,11 @@ import pyarrow as pa
 from headrace.durations import from_us
 from headrace.errors import CannotRebuild, FlowChanged, HeadraceError, UnknownTopic, UnknownView
 from headrace.failpoints import reach
-from headrace.flows import ranges
 from headrace.flows.audit import Gone, gone_of
 from headrace.flows.fingerprint import fingerprint
 from headrace.flows.loop import Batch, Ends, FlowLoop, Look
 from headrace.flows.query import FlowQuery
+from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
 from headrace.log.contract import DEAD_LETTERS

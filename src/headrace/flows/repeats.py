@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bloom import Filters
-from headrace.flows.judge import SOURCE
+from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.time import UNSET
 from headrace.views.contract import (

@@ -25,8 +25,8 @@ from headrace.errors import (
     UnknownView,
     ViewInUse,
 )
-from headrace.flows import session
 from headrace.flows.flow import Flow
+from headrace.flows.spark import session
 from headrace.rendering import html_table
 from headrace.views.contract import Emit, feed_topic, version_name
 from headrace.views.open import open_store, open_views, store_exists
@@ -37,9 +37,9 @@ from headrace.views.standing import lag_of, read_of, sources_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.flows.compile import Compiled
+    from headrace.flows.compiler.compile import Compiled
+    from headrace.flows.compiler.outputs import Written
     from headrace.flows.loop import FlowLoop
-    from headrace.flows.outputs import Written
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
@@ -192,7 +192,7 @@ class Running:
     def query(self, flow: Flow) -> FlowQuery:
         """The flow, checked: once, here or where the program was before, for its transforms are tried on sample
         rows."""
-        from headrace.flows.compile import compiled
+        from headrace.flows.compiler.compile import compiled
         from headrace.flows.query import FlowQuery
 
         with self._lock:
@@ -541,7 +541,7 @@ class Running:
         return [] if flow is None else [self._status(flow, name, readers)]
 
     def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
-        from headrace.flows.spark_use import SparkUse
+        from headrace.flows.spark.spark_use import SparkUse
         from headrace.flows.supervise import Pulse
 
         supervisor, query = self._supervisors.get(name), self._queries.get(name)

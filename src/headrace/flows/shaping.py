@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from headrace.errors import HeadraceError, TransformFailed
+from headrace.flows.compiler.plan_check import has_exchange
 from headrace.flows.flow import through
-from headrace.flows.plan_check import has_exchange
 from headrace.flows.query import FlowQuery
-from headrace.flows.scratch import scratch_file
-from headrace.flows.session import workers_are_here
+from headrace.flows.spark.scratch import scratch_file
+from headrace.flows.spark.session import workers_are_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,10 +22,10 @@ from headrace.app import App
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument
 from headrace.failpoints import InjectedFault
-from headrace.flows import session
 from headrace.flows.audit import Audited, Compared, Difference, compare
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import DRIVER_ROWS, ONE_TASK_ROWS
+from headrace.flows.spark import session
 from headrace.names import OWN_PREFIX
 from headrace.testing.comparing import shown, table
 from headrace.testing.spark import shared_session

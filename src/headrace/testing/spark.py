@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.flows import session
+from headrace.flows.spark import session
 
 if TYPE_CHECKING:
     from headrace.flows.flow import SparkSession

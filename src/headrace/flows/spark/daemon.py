@@ -1,7 +1,7 @@
 """Where Spark's Python workers are forked from: a process that has imported what they need, so that each is there at
 once, also the one that follows a failed task. Spark's own daemon has each worker import Spark's part after the fork,
-lest a library start a thread before it: none of these does. Spark starts it: `python -m headrace.flows.daemon`. Owns
-nothing."""
+lest a library start a thread before it: none of these does. Spark starts it: `python -m headrace.flows.spark.daemon`.
+Owns nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from pyspark.daemon import manager
 from pyspark.sql.pandas import serializers  # noqa: F401
 from pyspark.util import PythonEvalType
 
-from headrace.flows import arrow_partials, ranges  # noqa: F401
-from headrace.flows.session import LOCATE
+from headrace.flows.reading import ranges  # noqa: F401
+from headrace.flows.spark.session import LOCATE
+from headrace.kernels import arrow_partials  # noqa: F401
 from headrace.log.open import import_readers
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.flows import ranges
+from headrace.flows.reading import ranges
 
 PLACE = ("_partition", "_offset")
 

@@ -11,17 +11,18 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headrace.errors import FlowChanged, InvalidArgument
-from headrace.flows import outputs, ranges
+from headrace.flows.compiler import outputs
+from headrace.flows.compiler.outputs import Written
+from headrace.flows.compiler.own_check import check_own
+from headrace.flows.compiler.plan_check import check_transform
+from headrace.flows.compiler.reads import Reads, Sieves, reads
+from headrace.flows.compiler.records import no_records, time_folded
+from headrace.flows.compiler.results import flow_spec, settled, shape_type
 from headrace.flows.flow import Flow, Transform
-from headrace.flows.judge import EVENT, JUDGED, REACHED, SOURCE
-from headrace.flows.outputs import Written
-from headrace.flows.own_check import check_own
-from headrace.flows.passing import Passed
-from headrace.flows.plan_check import check_transform
-from headrace.flows.reads import Reads, Sieves, reads
-from headrace.flows.records import no_records, time_folded
-from headrace.flows.results import flow_spec, settled, shape_type
-from headrace.flows.sieve import Sieve
+from headrace.flows.reading import ranges
+from headrace.flows.reading.passing import Passed
+from headrace.kernels.judge import EVENT, JUDGED, REACHED, SOURCE
+from headrace.kernels.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import type_ddl
 from headrace.views.contract import CHANGE, FlowSpec, ViewSpec

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headrace.errors import InvalidArgument, InvalidSchema, TransformRefused, UnknownColumn, nearest
-from headrace.flows.plan_rules import (
+from headrace.flows.compiler.plan_rules import (
     Refusal,
     columns_read,
     denied_function,
@@ -36,7 +36,7 @@ from headrace.flows.plan_rules import (
     kept_in_memory,
     undetermined,
 )
-from headrace.flows.plan_text import (
+from headrace.flows.compiler.plan_text import (
     MAPPERS,
     PROBE,
     Node,
@@ -47,8 +47,9 @@ from headrace.flows.plan_text import (
     outputs,
     sends_batch,
 )
-from headrace.flows.probe_rows import edge_rows, plain_rows
-from headrace.flows.sieve import Sieve, sieve_of
+from headrace.flows.compiler.probe_rows import edge_rows, plain_rows
+from headrace.flows.compiler.sieve_plan import sieve_of
+from headrace.kernels.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import quoted_name, schema_from
 from headrace.views.contract import CHANGE

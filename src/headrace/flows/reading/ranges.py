@@ -27,7 +27,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange
-from headrace.flows.judge import JUDGED, Judge
+from headrace.kernels.judge import JUDGED, Judge
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name
 from headrace.time import UNSET

@@ -1,7 +1,7 @@
 """Partial rows made by Arrow, where the records are read: for flows that leave Spark nothing to compute, because they
-name plain columns and their transforms only choose (`sieve`). Owns the same question as `partials`, answered with
-arrays; the rows are the same, and so are their types. What can only be asked of Spark (an SQL expression, a type it
-does not share with Arrow) is not answered here: `plan` says None.
+name plain columns and their transforms only choose (`sieve`). Owns the same question as `flows.compiler.partials`,
+answered with arrays; the rows are the same, and so are their types. `flows.compiler.arrow_plan` says which flows these
+are.
 
 A record that is folded here never becomes a row of the JVM: that is most of a large batch's time. Pure; knows no
 session, no range and no store."""
@@ -9,22 +9,18 @@ session, no range and no store."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as types
 
-from headrace.aggregates import Aggregate, Algebra, Records
-from headrace.aggregates.algebra import same_in_arrow
+from headrace.aggregates import Aggregate, Records
 from headrace.aggregates.grouping import Grouping, as_kept, rows_of
-from headrace.flows.flow import ARRIVED, Flow
-from headrace.flows.judge import JUDGED, Judge
-from headrace.flows.partials import CARRIED, FIRST, LAST, RECORDS, UPDATED
-from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
+from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
+from headrace.kernels.judge import JUDGED, Judge
+from headrace.views.contract import ARRIVED, CORRECTIONS, OP, UPDATED_AT
 
 CHUNK_ROWS = 500_000
 """So many records are folded together."""
@@ -89,45 +85,3 @@ class ArrowPartials:
         went = pc.equal(table[OP], "-").combine_chunks()
         once = pc.if_else(went, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         return Records(table, self.time or UPDATED_AT, once)
-
-
-def plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequence[pa.Schema]) -> ArrowPartials | None:
-    """How to make the flow's partial rows of `schema` without Spark, of records that have these columns, by source;
-    None if only Spark can."""
-    if flow.aggregates is None or flow.own_progress:
-        return None
-    wanted = [*flow.groups, *([time] if time and not flow.by_arrival else [])]
-    algebras = [aggregate.algebra for aggregate in flow.aggregates.values()]
-    for algebra in algebras:
-        wanted += algebra.given()
-        if not all(_is_a_name(given) for given in algebra.given()):
-            return None
-    known = _common(sources, wanted)
-    if known is None or not all(same_in_arrow(known[name]) for name in flow.groups):
-        return None
-    if not all(_possible(algebra, known) for algebra in algebras):
-        return None
-    judge = None if flow.window is None or time is None else Judge.of_flow(flow, time)
-    return ArrowPartials(schema, judge, time, flow.groups, dict(flow.aggregates), flow.retracts)
-
-
-def _is_a_name(given: Any) -> bool:
-    """Whether Spark takes it for a column, if there is one of that name: `a-b` is a difference, `true` is true."""
-    plain = isinstance(given, str) and given.isidentifier() and given.isascii()
-    return given is None or (plain and given.lower() not in ("true", "false", "null"))
-
-
-def _common(sources: Sequence[pa.Schema], wanted: Sequence[Any]) -> dict[str, pa.DataType] | None:
-    """The columns' types; None when one is not a plain column, or not the same everywhere."""
-    known: dict[str, pa.DataType] = {}
-    for schema in sources:
-        has = {field.name: field.type for field in schema}
-        for name in wanted:
-            if not isinstance(name, str) or name not in has or known.setdefault(name, has[name]) != has[name]:
-                return None
-    return known
-
-
-def _possible(algebra: Algebra, known: Mapping[str, pa.DataType]) -> bool:
-    chosen = algebra.where is None or types.is_boolean(known[algebra.where])
-    return chosen and algebra.settled({part: known[name] for part, name in algebra.parts().items()}).possible()

@@ -29,12 +29,12 @@ from headrace.aggregates.merged import RolledUp
 from headrace.aggregates.own import Own
 from headrace.bloom import Dedup
 from headrace.errors import HeadraceError, InvalidArgument, UnknownColumn
-from headrace.flows import ranges
+from headrace.flows.compiler.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
+from headrace.flows.compiler.plan_check import unknown_column
+from headrace.flows.compiler.records import in_arrow, time_column
 from headrace.flows.flow import Flow, through
-from headrace.flows.judge import SOURCE
-from headrace.flows.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
-from headrace.flows.plan_check import unknown_column
-from headrace.flows.records import in_arrow, time_column
+from headrace.flows.reading import ranges
+from headrace.kernels.judge import SOURCE
 from headrace.schema import quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
     CHANGE,

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from headrace.aggregates.own import Own
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
+from headrace.flows.compiler.partials import aggregated
+from headrace.flows.compiler.plan_check import sample_rows
 from headrace.flows.flow import Flow, through
-from headrace.flows.partials import aggregated
-from headrace.flows.plan_check import sample_rows
-from headrace.flows.ranges import spark_schema
+from headrace.flows.reading.ranges import spark_schema
 from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.values import arrow_type, as_column

@@ -12,14 +12,15 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from headrace.flows import arrow_partials, ranges
+from headrace.flows.compiler.arrow_plan import arrow_plan
+from headrace.flows.compiler.partials import as_if_judged, partial_rows
+from headrace.flows.compiler.plan_check import columns_needed, origins, passes
+from headrace.flows.compiler.records import in_arrow, judge_of, time_column
 from headrace.flows.flow import Flow, Input, through
-from headrace.flows.judge import JUDGED, SOURCE, Judge
-from headrace.flows.partials import as_if_judged, partial_rows
-from headrace.flows.passing import PLACE, Passed
-from headrace.flows.plan_check import columns_needed, origins, passes
-from headrace.flows.records import in_arrow, time_column
-from headrace.flows.sieve import Sieve
+from headrace.flows.reading import ranges
+from headrace.flows.reading.passing import PLACE, Passed
+from headrace.kernels.judge import JUDGED, SOURCE
+from headrace.kernels.sieve import Sieve
 from headrace.log.contract import META
 from headrace.schema import quoted_name, type_ddl
 
@@ -104,7 +105,7 @@ def _with_judge(flow: Flow, read: Input, columns: ranges.Columns, spark: SparkSe
     """The columns of records that are judged where they are read."""
     time = time_column(flow)
     assert time is not None
-    judge = Judge.of_flow(flow, time)
+    judge = judge_of(flow, time)
     schema = judged_schema(columns.schema)
     needed = columns_needed(spark, lambda df: _partials_of(flow, read, df), schema)
     return replace(columns, schema=schema, needed=needed - {*JUDGED}, judge=judge)
@@ -138,7 +139,7 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
         judged = as_if_judged(flow, df)
         schema = partial_rows(flow, judged, None if time is None else F.col(quoted_name(time))).schema
         out = _packed(flow, in_arrow(schema))
-        partials = arrow_partials.plan(flow, time, out, come)
+        partials = arrow_plan(flow, time, out, come)
         if partials is None:
             return None
         steps = [partials.of]

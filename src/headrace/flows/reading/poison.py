@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.flows.ranges import Range
+from headrace.flows.reading.ranges import Range
 
 PARTS_FIRST, PARTS = 64, 8
 """Into so many parts a range is divided at first, and each that fails after that, where nothing says at which record it

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Closed, HeadraceError, InvalidArgument, JavaMissing, SparkLost
-from headrace.flows import class_archive, java, local_dir
+from headrace.flows.spark import class_archive, java, local_dir
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -30,7 +30,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "headrace.flows.daemon",
+    "spark.python.daemon.module": "headrace.flows.spark.daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.driver.host": "127.0.0.1",

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.flows.plan_text import MAPPERS, Node, attributes, batch_columns, calls, join_type
+from headrace.flows.compiler.plan_text import MAPPERS, Node, attributes, batch_columns, calls, join_type
 
 __all__ = ["Refusal", "columns_read", "denied_function", "denied_operator", "undetermined"]
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.errors import InvalidArgument, StorageError, TopicReplaced, nearest
-from headrace.flows.source_options import WriteOptions
+from headrace.flows.source.source_options import WriteOptions
 from headrace.log.contract import META
 from headrace.log.open import open_log
 

@@ -16,18 +16,14 @@ from headrace.aggregates import Aggregate, Algebra, Columns
 from headrace.aggregates.own import Own
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import ARRIVED, Flow
-from headrace.flows.judge import DROPPED, JUDGED, LATE, PANE, REACHED, SOURCE, UNTIMED
+from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
+from headrace.kernels.judge import DROPPED, JUDGED, LATE, PANE, REACHED, SOURCE, UNTIMED
 from headrace.schema import quoted_name
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-RECORDS, UPDATED = "_records", "_updated_at"
-FIRST, LAST = "_first", "_last"
-"""Of the records of a pane of a session."""
-CARRIED = "_carried"
-"""Corrections of the view whose changes are folded."""
 WHERE = "where"
 """Of an aggregate's arguments: its condition."""
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate
-from headrace.flows import hops
-from headrace.flows.judge import DROPPED, LATE, PANE, REACHED, SOURCE
-from headrace.flows.partials import CARRIED, FIRST, LAST, RECORDS, UPDATED
+from headrace.kernels import hops
+from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
+from headrace.kernels.judge import DROPPED, LATE, PANE, REACHED, SOURCE
 from headrace.views.contract import (
     COUNTS_FROM,
     ON_TIME_FROM,

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.flows.flow import ARRIVED, Flow
 from headrace.time import UNSET
+from headrace.views.contract import ARRIVED
 from headrace.windows import Window, timed_us
 
 if TYPE_CHECKING:
@@ -43,13 +43,6 @@ class Judge:
     within_us: int
     time: str
     progress: str | None
-
-    @classmethod
-    def of_flow(cls, flow: Flow, time: str) -> Judge:
-        """By arrival, nothing is late: what came before a record arrived no later."""
-        assert flow.window is not None
-        progress = (ARRIVED if flow.by_arrival else "_progress") if flow.judged else None
-        return cls(flow.window, flow.grace_us, flow.late.within_us, time, progress)
 
     @property
     def reads(self) -> frozenset[str]:

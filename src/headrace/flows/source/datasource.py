@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange, TopicReplaced, nearest
-from headrace.flows.source_options import ReadOptions, offsets_by_partition, read_options, write_options
-from headrace.flows.spans import Span, admitted, backlog, spans
+from headrace.flows.source.source_options import ReadOptions, offsets_by_partition, read_options, write_options
+from headrace.kernels.spans import Span, admitted, backlog, spans
 from headrace.log.contract import META, Log, Topic
 from headrace.log.open import open_log
 from headrace.schema import EXTRA_COLUMN, TIMESTAMP, type_ddl
@@ -71,13 +71,13 @@ class HeadraceSource(DataSource):
         return StreamReader(read_options(self.options, "readStream"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from headrace.flows.staging import BatchWriter
+        from headrace.flows.source.staging import BatchWriter
 
         _refuse_overwriting(overwrite, "mode('append')")
         return BatchWriter(write_options(self.options, "write"), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from headrace.flows.staging import StreamWriter
+        from headrace.flows.source.staging import StreamWriter
 
         _refuse_overwriting(overwrite, "outputMode('append') or outputMode('update')")
         return StreamWriter(write_options(self.options, "writeStream"), schema)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.flows import session
+from headrace.flows.spark import session
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.flows import java
+from headrace.flows.spark import java
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """What cannot be archived is nobody's business."""

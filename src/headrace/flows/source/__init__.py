@@ -1,0 +1,1 @@
+"""The log as a data source of plain Spark: `spark.read.format("headrace")`."""

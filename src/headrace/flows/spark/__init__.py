@@ -1,0 +1,1 @@
+"""Spark itself: its session, its Java, its workers, and the files they leave."""
