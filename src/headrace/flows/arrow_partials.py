@@ -26,7 +26,7 @@ from headrace.flows.judge import JUDGED, Judge
 from headrace.flows.partials import CARRIED, FIRST, LAST, RECORDS, UPDATED
 from headrace.views.contract import CORRECTIONS, OP, UPDATED_AT
 
-CHUNK_ROWS = 500_000
+CHUNK_ROWS = 1_000_000
 """So many records are folded together."""
 OF = "_of"
 
