@@ -52,6 +52,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "disk": log_disk.disk,
     "home": log_disk.home,
     "windows": flow_window.windows,
+    "catching_up": flow_window.catching_up,
     "kinds": flow_window.kinds,
     "latency": flow_latency.latency,
     "growth": flow_growth.growth,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,27 +42,39 @@ def events(count: int, keys: int, first: int = 0, seed: int = 7) -> pa.Table:
 
 
 def windows(run: Run) -> Iterator[Row]:
-    total, batch = run.size(5_000_000, 40_000), run.size(1_000_000, 20_000)
+    cases = {100: [(10, None), (1, None)], 10_000: [(10, None), (1, None), (10, FILTER), (10, COMPUTED)]}
+    yield from _beside_spark(run, "windows", run.size(5_000_000, 40_000), cases, "")
+
+
+def catching_up(run: Run) -> Iterator[Row]:
+    """Four times as many events: what a flow comes to that has much to read."""
+    cases = {100: [(10, None)], 10_000: [(10, None), (10, COMPUTED)]}
+    yield from _beside_spark(run, "catching_up", run.size(20_000_000, 60_000), cases, ", 20 M events")
+
+
+SAID = {FILTER: "a filter", COMPUTED: "a computed filter"}
+
+
+def _beside_spark(
+    run: Run, section: str, total: int, cases: Mapping[int, Sequence[tuple[int, str | None]]], more: str
+) -> Iterator[Row]:
+    """`cases`: by number of keys, seconds of a window and the condition on records."""
+    batch = run.size(1_000_000, 20_000)
     with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
-        for keys in (100, 10_000):
+        for keys, chosen in cases.items():
             tables = [events(batch, keys, first) for first in range(0, total, batch)]
             topic = app.topic(f"events_{keys}", DDL, event_time="at", durability="os")
             for table in tables:
                 for piece in table.to_batches(max_chunksize=50_000):
                     topic.append(piece)
             peer = _Peer(run, app, tables)
-            for seconds in (10, 1):
-                name = f"windowed count and max, {seconds} s windows, {keys:,} keys"
-                wanted = 1e6 if seconds == 10 else None
-                yield Row(
-                    "windows", name, "events/s", _ours(run, app, topic, _tumbling(seconds), total, None), wanted,
-                    peers=[peer(seconds, total, None)],
-                )  # fmt: skip
-            if keys == 10_000:
-                for said, where in {"a filter": FILTER, "a computed filter": COMPUTED}.items():
-                    name = f"the same behind {said} written in PySpark, 10 s windows, {keys:,} keys"
-                    ours = _ours(run, app, topic, _tumbling(10), total, where)
-                    yield Row("windows", name, "events/s", ours, peers=[peer(10, total, where)])
+            for seconds, where in chosen:
+                name = f"windowed count and max, {seconds} s windows, {keys:,} keys{more}"
+                if where is not None:
+                    name = f"the same behind {SAID[where]} written in PySpark, {seconds} s windows, {keys:,} keys{more}"
+                wanted = 1e6 if seconds == 10 and where is None else None
+                ours = _ours(run, app, topic, _tumbling(seconds), total, where)
+                yield Row(section, name, "events/s", ours, wanted, peers=[peer(seconds, total, where)])
 
 
 HOPS = {("10 seconds", "2 seconds"): 1.5, ("60 seconds", "1 second"): 3.0}

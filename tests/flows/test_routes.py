@@ -131,3 +131,20 @@ def test_ranges_are_shared_out_evenly() -> None:
     assert len(ranges.tasks_of(chosen, 8, uncut=True)) == 3
     without_one = [Range(1, 0, 50), *ranges.without([Range(0, 0, 100)], [(0, 3)])]
     assert ranges.tasks_of(without_one, 2, uncut=True) == [[Range(0, 0, 3), Range(0, 4, 100)], [Range(1, 0, 50)]]
+
+
+def test_where_spark_groups_jobs_of_one_task_run_side_by_side(spark: Any, clicks: hr.App) -> None:
+    """As many as there are cores, so that no record is moved between tasks; the plans serve every batch."""
+    stream = clicks.stream("clicks").transform(lambda df: df.where("ms % 7 <> 0"))
+    stream.window(hr.tumbling("1 minute")).group_by("page").agg(n=hr.count(), most=hr.max("ms")).to_view("computed")
+    query, loop = clicks.running.query(clicks.flows["computed"]), clicks.running.loop(clicks.flows["computed"])
+    query.one_task_rows = 0
+    for number in range(3):
+        rows = [{"page": f"/{n % 5}", "ms": n, "at": "2026-01-01T00:00:00Z"} for n in range(300)]
+        clicks.log.topic("clicks").append(rows)
+        before = query.spark_use.jobs, query.spark_use.tasks
+        assert loop.step() == 300
+        ran = query.spark_use.jobs - before[0], query.spark_use.tasks - before[1]
+        assert ran == (spark.sparkContext.defaultParallelism,) * 2, number
+    assert len(query._prepared.idle[1]) == spark.sparkContext.defaultParallelism
+    assert clicks.audit().ok

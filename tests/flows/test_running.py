@@ -171,10 +171,11 @@ def test_a_batch_that_a_stop_gives_up_makes_no_dead_letter(tmp_path: Path, monke
         assert not list(flow.log.dead_letters()) and flow.started().drain() == 1
 
 
-@pytest.mark.parametrize(("seconds", "then"), [(0.0, 5), (1e9, 800)])
+@pytest.mark.parametrize(("seconds", "then", "first"), [(0.0, 5, 2), (1e9, 800, 1)])
 def test_batches_follow_how_long_commits_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int, first: int
 ) -> None:
+    """They shrink when a commit has taken long; they grow as soon as few rows are to be committed."""
     monkeypatch.setattr(supervise, "COMMIT_SECONDS", seconds)
     monkeypatch.setattr(supervise, "PACE_FIRST", 100)
     monkeypatch.setattr(supervise, "PACE_MIN", 5)
@@ -190,7 +191,29 @@ def test_batches_follow_how_long_commits_take(
 
         monkeypatch.setattr(flow.loop, "commit", noting)
         assert Supervisor(flow.loop, lambda _: flow.started()).work_off() == 4_000
-        assert sizes[0] == 100 and then in sizes[2:6]  # the next is planned while the last is committed
+        assert sizes[:first] == [100] * first  # the next is planned while the last is committed
+        assert then in sizes[first:6]
+
+
+def test_the_first_batch_is_small_where_a_row_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "PACE_FIRST", 100)
+    monkeypatch.setattr(supervise, "PACE_CAREFUL", 10)
+    for window, first in (hr.tumbling("1 minute"), 100), (hr.session("1 minute"), 10):
+        with Sparkless(tmp_path / window.kind, window, names=("records",)) as flow:
+            for _ in range(20):
+                flow.topic.append([{"word": "a", "at": "2026-01-01T00:00:00Z"}] * 10)
+            sizes: list[int] = []
+            monkeypatch.setattr(flow.loop, "_commit", _noting(sizes, flow.loop._commit))
+            assert Supervisor(flow.loop, lambda _, started=flow.started: started()).work_off() == 200
+            assert sizes[0] == first, window
+
+
+def _noting(sizes: list[int], commit: Any) -> Any:
+    def noted(batch: Any, *args: Any, **given: Any) -> None:
+        sizes.append(batch.rows)
+        commit(batch, *args, **given)
+
+    return noted
 
 
 def test_a_commit_that_takes_long_is_seen() -> None:

@@ -251,6 +251,18 @@ class FlowLoop:
         assert self._state is not None, "begin() comes first"
         return self._state
 
+    @property
+    def merges_plainly(self) -> bool:
+        """True when a row takes no longer than another to commit: no window and no list grows by it, and it is neither
+        shaped nor sent on."""
+        flow = self.flow
+        aggregates = flow.aggregates or {}
+        if any(each.algebra.arrow_merges(name) is None for name, each in aggregates.items()):
+            return False
+        grows = flow.window is not None and not flow.window.aligned
+        goes_on = bool(aggregates) and (flow.after or flow.feeds or flow.target is not None)
+        return not (grows or goes_on or flow.retracts or flow.records or flow.dedup)
+
     # -- one batch ---------------------------------------------------------------------------------
 
     def step(self, batch_rows: int | None = None) -> int:

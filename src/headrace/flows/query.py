@@ -2,9 +2,11 @@
 between three routes, by the size of the batch and by the flow, never by where Spark runs:
 
     on the driver    few records (`driver_rows`), and Spark has nothing to compute: the kernels run here, no job
-    prepared plan    a Spark job by a plan that is made once; each batch only assigns ranges to its tasks
+    prepared plan    a Spark job by a plan that is made once; each batch only assigns ranges to its tasks. Where Spark
+                     groups, jobs of one task run side by side, so that no record is moved between tasks: rows of one
+                     group may then come from several jobs, and are merged like those of several batches
     plan per batch   the same job by a plan of its own, where a plan cannot serve twice: it moves records between
-                     partitions (Spark groups records of several tasks), or the session is a Spark Connect one
+                     partitions (as a join does), or the session is a Spark Connect one
 
 All three give the same rows. Knows no position and no store."""
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 Planned = Mapping[str, Sequence[ranges.Range]]
 """Topic -> what to read of it, for every input that reads it."""
+Tasks = Mapping[str, Sequence[ranges.Task]]
+"""Topic -> what each task reads of it."""
 Reader = Callable[[ranges.Columns], "DataFrame"]
 """The records of an input."""
 
@@ -49,14 +54,19 @@ DRIVER_ROWS = 10_000
 """Up to so many records are not worth a Spark job, where Spark has nothing to compute."""
 ONE_TASK_ROWS = 50_000
 """Up to so many are read by one task: Spark then groups them without moving any."""
+JOBS_MAX = 16
+"""So many jobs run side by side at most: where there are more cores, Spark moves the records that it groups."""
 
 
 class _Prepared:
-    """Plans that serve every batch, by their number of tasks; None where there can be none."""
+    """Plans that serve every batch, by their number of tasks. One thread uses a plan at a time: Spark generates code
+    from it whenever it runs, and keeps what it needs for that in the plan."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.plans: dict[int, DataFrame | None] = {}
+        self.first: dict[int, DataFrame | None] = {}
+        """None where no plan with so many tasks can serve every batch."""
+        self.idle: dict[int, list[DataFrame]] = {}
         self.moves_records: dict[int, bool] = {}
 
 
@@ -105,13 +115,33 @@ class FlowQuery:
         return [(each, planned[each.topic.name]) for each in self._flow.inputs if each.topic.name in planned]
 
     def _by_spark(self, planned: Planned, rows: int) -> pa.Table:
-        count = 1 if rows <= self.one_task_rows else self._tasks()
+        if rows <= self.one_task_rows:
+            return self._one_job(planned, 1)
+        cores = session.cores(self.spark)
+        if self._groups_in_spark and cores <= JOBS_MAX and self._serves(1):
+            return self._jobs_side_by_side(planned, cores)
+        return self._one_job(planned, self._tasks())
+
+    def _one_job(self, planned: Planned, count: int) -> pa.Table:
+        """`count`: so many tasks for each topic."""
         tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
-        plan = self._plan(count)
-        if plan is None:
+        if not self._serves(count):
             return self._collect(self._query(self._readers(tasks), count))
-        with ranges.assigned(self.spark, tasks, self.compiled.columns):
-            return self._collect(plan)
+        with self._plans(count, 1) as (plan,):
+            return self.spark_use.run(self.spark, lambda: self._run_assigned(plan, tasks))
+
+    def _jobs_side_by_side(self, planned: Planned, count: int) -> pa.Table:
+        """Each job has one task, which reads its part of every topic."""
+        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
+        parts = [{name: some[number : number + 1] for name, some in tasks.items()} for number in range(count)]
+        parts = [part for part in parts if any(part.values())]
+        with self._plans(1, len(parts)) as plans:
+            jobs = [functools.partial(self._run_assigned, *each) for each in zip(plans, parts, strict=True)]
+            return pa.concat_tables(self.spark_use.run(self.spark, lambda: session.side_by_side(jobs)))
+
+    @property
+    def _groups_in_spark(self) -> bool:
+        return self.compiled.arrow is None and self._flow.aggregates is not None
 
     def _on_driver(self, planned: Planned) -> pa.Table:
         columns = self.compiled.columns
@@ -122,7 +152,6 @@ class FlowQuery:
         return pa.Table.from_batches(found, self.compiled.arrow)
 
     def _collect(self, df: DataFrame) -> pa.Table:
-        """Every Spark job of a batch is run here."""
         return self.spark_use.run(self.spark, df.toArrow)
 
     def _tasks(self) -> int:
@@ -132,21 +161,41 @@ class FlowQuery:
     def _shared_out(self, chosen: Sequence[ranges.Range], count: int) -> list[ranges.Task]:
         return ranges.tasks_of(chosen, count, uncut=self._flow.own_progress)
 
-    def _plan(self, count: int) -> DataFrame | None:
-        """The plan with so many tasks for each input that serves every batch; None if none does."""
+    def _serves(self, count: int) -> bool:
+        """Whether a plan with so many tasks for each input can serve every batch."""
         with self._prepared.lock:
-            if count not in self._prepared.plans:
-                self._prepared.plans[count] = self._made(count)
-            return self._prepared.plans[count]
+            if count not in self._prepared.first:
+                plan = self._plan(count)
+                self._prepared.first[count] = plan
+                self._prepared.idle[count] = [] if plan is None else [plan]
+            return self._prepared.first[count] is not None
 
-    def _made(self, count: int) -> DataFrame | None:
+    def _plan(self, count: int) -> DataFrame | None:
         if session.context_of(self.spark) is None:  # jobs have no properties of their own there
             return None
         readers = dict.fromkeys(self.compiled.columns, lambda columns: ranges.read_assigned(self.spark, columns, count))
         df = self._query(readers, count)
         return None if has_exchange(self.spark, df) else df
 
-    def _readers(self, tasks: Mapping[str, Sequence[ranges.Task]], *, whole: bool = False) -> dict[str, Reader]:
+    @contextmanager
+    def _plans(self, count: int, number: int) -> Iterator[list[DataFrame]]:
+        """So many prepared plans, for this block alone."""
+        with self._prepared.lock:
+            first, idle = self._prepared.first[count], self._prepared.idle[count]
+            taken = [idle.pop() for _ in range(min(number, len(idle)))]
+        assert first is not None
+        taken += [first.select("*") for _ in range(number - len(taken))]  # the same query, planned for itself
+        try:
+            yield taken
+        finally:
+            with self._prepared.lock:
+                idle += taken
+
+    def _run_assigned(self, plan: DataFrame, tasks: Tasks) -> pa.Table:
+        with ranges.assigned(self.spark, tasks, self.compiled.columns):
+            return plan.toArrow()
+
+    def _readers(self, tasks: Tasks, *, whole: bool = False) -> dict[str, Reader]:
         """For each input of which there is something to read."""
 
         def reader(some: Sequence[ranges.Task], columns: ranges.Columns) -> DataFrame:

@@ -69,8 +69,13 @@ DEAD_MIN, DEAD_SHARE = 20, 0.1
 """More dead letters than both, among the records since the first, and the flow stops."""
 COMMIT_SECONDS = 2.0
 """Commits are not to take longer: meanwhile no other flow of the home commits."""
-PACE_FIRST, PACE_MIN = 100_000, 1_000
-"""So many records the first batch has at most, and any other whatever commits take."""
+PACE_FIRST, PACE_MIN = 1_000_000, 1_000
+"""So many records the first batch has at most, and any other whatever commits take. If each makes a row of its own,
+that is as many as are committed in about COMMIT_SECONDS."""
+PACE_CAREFUL = 100_000
+"""The same of the first batch where a row may take much longer than others."""
+ROW_SECONDS = 5e-6
+"""No row is expected to take longer in a commit, where rows are merged plainly."""
 ROWS_FIRST, GROWTH = 64, 8
 """So many records the batch after an error has, and so many times as many the next one."""
 
@@ -152,7 +157,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name=f"headrace-flow-{loop.flow.name}", daemon=True)
         self._limit = self._rows_max = batch_rows or loop.batch_rows
         self._whole = batch_rows is None
-        self._pace = PACE_FIRST
+        self._pace = PACE_FIRST if loop.merges_plainly else min(PACE_FIRST, PACE_CAREFUL)
         self._trouble = False
         self._suspect: tuple[str, int, int] | None = None
         self._since_first_dead = 0
@@ -251,10 +256,20 @@ class Supervisor:
                     continue
                 self._turns.take(began, behind=is_behind(batch))
                 self.pulse.count(batch.rows, time.monotonic() - began)
+                self._expect(loop, batch)
                 waiting = committer.submit(self._commit, loop, batch)
             if waiting is not None:
                 waiting.result()
             loop.report(now=True)
+
+    def _expect(self, loop: FlowLoop, batch: Batch) -> None:
+        """Batches grow as soon as one has few rows to merge, since the next is prepared while that one is committed; at
+        first so far that a commit is expected to take no longer than computing the next batch."""
+        if batch.partials is None or not loop.merges_plainly:
+            return
+        expected_seconds = batch.partials.num_rows * ROW_SECONDS
+        most = batch.rows * COMMIT_SECONDS / 4 / max(expected_seconds, ROW_SECONDS)
+        self._pace = max(self._pace, min(paced(self._pace, batch.rows, expected_seconds), int(most)))
 
     def _commit(self, loop: FlowLoop, batch: Batch) -> None:
         """No flow's commit holds up those of others for long: after a long one, batches are smaller."""

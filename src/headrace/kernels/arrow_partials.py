@@ -22,7 +22,7 @@ from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
 from headrace.kernels.judge import JUDGED, Judge
 from headrace.views.contract import ARRIVED, CORRECTIONS, OP, UPDATED_AT
 
-CHUNK_ROWS = 500_000
+CHUNK_ROWS = 1_000_000
 """So many records are folded together."""
 OF = "_of"
 

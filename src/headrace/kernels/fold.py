@@ -47,8 +47,10 @@ def folded(
         rows = partials.select(values).append_column("_corrections", pa.array(_carried(partials)))
         total = pc.sum(partials[RECORDS]).as_py() or 0
         return rows, [LedgerRow(None, None, on_time=total)] if total else []
-    timed = partials.filter(pc.is_valid(partials[PANE]))
-    untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py() or 0
+    timed, untimed = partials, 0
+    if partials[PANE].null_count:
+        timed = partials.filter(pc.is_valid(partials[PANE]))
+        untimed = pc.sum(partials.filter(pc.is_null(partials[PANE]))[RECORDS]).as_py()
     rows = _merged(timed, values, window, groups, aggregates)
     ledger = _tally(timed, window) if isinstance(window, Aligned) else _of_flow(timed)
     if untimed:
@@ -76,8 +78,10 @@ def _in_windows(timed: pa.Table, values: list[str], window: Window) -> pa.Table:
     """The partial rows, once for each of their windows that they are not too late for."""
     carried, out = _carried(timed), []
     for piece in window.pieces(_panes(timed)):
-        chosen = piece.chosen
-        rows = _within(timed.select(values).filter(pa.array(chosen)), piece.start[chosen], piece.end[chosen])
+        chosen = slice(None) if piece.chosen.all() else piece.chosen
+        rows = timed.select(values)
+        rows = rows if isinstance(chosen, slice) else rows.filter(pa.array(chosen))
+        rows = _within(rows, piece.start[chosen], piece.end[chosen])
         for name, times in (COUNTS_FROM, piece.counts_from), (ON_TIME_FROM, piece.on_time_from):
             if times is not None:
                 rows = rows.append_column(name, pa.array(times[chosen], pa.int64()).cast(INSTANT))

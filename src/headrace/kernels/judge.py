@@ -51,14 +51,19 @@ class Judge:
     def judged(self, records: pa.Table | pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Pane, null where there is none; dropped; late."""
         event, untimed = _numbers(records[self.time])
-        first, last = timed_us(self.window)
-        untimed |= (event < first) | (event > last)
-        event = np.where(untimed, 0, event)  # no calendar has such times
+        if len(event):
+            first, last = timed_us(self.window)
+            if event.min() < first or event.max() > last:
+                untimed = untimed | (event < first) | (event > last)
+                event = np.where(untimed, 0, event)  # no calendar has such times
         progress, unknown = (event, untimed) if self.progress is None else _numbers(records[self.progress])
-        found = self.window.judged(event, progress, self.grace_us, self.within_us)
-        counts = ~(untimed | unknown) if self.progress is not None else np.zeros(len(event), np.bool_)
-        dropped, late = (pa.array(np.where(counts, each, 0).astype(np.int64)) for each in (found.dropped, found.late))
-        return pa.array(found.pane, pa.int64(), mask=untimed), dropped, late
+        pane, dropped, late = self.window.judged(event, progress, self.grace_us, self.within_us)
+        if self.progress is None:
+            dropped = late = np.zeros(len(event), np.int64)
+        elif late.any() and (untimed.any() or unknown.any()):
+            counts = ~(untimed | unknown)
+            dropped, late = dropped * counts, late * counts
+        return pa.array(pane, mask=untimed if untimed.any() else None), pa.array(dropped), pa.array(late)
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The records with the three columns behind their own."""
@@ -126,5 +131,8 @@ def _runs(*columns: _I64) -> Iterator[tuple[int, int]]:
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> tuple[_I64, Flags]:
     """Times in microseconds, and where there is none: zero stands there."""
-    numbers: _I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return numbers, np.asarray(column.is_null())
+    whole = column.cast(pa.int64())
+    if not whole.null_count:
+        numbers: _I64 = whole.to_numpy()
+        return numbers, np.zeros(len(numbers), np.bool_)
+    return whole.fill_null(0).to_numpy(), np.asarray(column.is_null())

@@ -60,11 +60,16 @@ class Fixed(Aligned):
     def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
         import numpy as np
 
-        pane = event - (event - self.offset_us) % self.pane_us
+        # numpy divides by a constant without dividing, but does not know that of a remainder
+        pane = (event - self.offset_us) // self.pane_us * self.pane_us + self.offset_us
         first, count = self._windows_of(pane)
+        end = first + self.size_us
 
         def ended(bound: I64) -> I64:
-            passed: I64 = np.clip((bound - first - self.size_us) // self.every_us + 1, 0, count)
+            over = bound - end
+            if np.max(over, initial=-1) < 0:  # as a rule nothing is late
+                return np.zeros_like(over)
+            passed: I64 = np.clip(over // self.every_us + 1, 0, count)
             return passed
 
         late = ended(progress - grace_us)
@@ -81,7 +86,11 @@ class Fixed(Aligned):
 
     def _windows_of(self, pane: I64) -> tuple[I64, I64]:
         """Where the first window that holds the pane starts, and how many there are."""
+        import numpy as np
+
         lowest = pane + self.pane_us - self.size_us
+        if self.pane_us == self.every_us:  # the size is a multiple of it: each pane is in as many
+            return lowest, np.full_like(pane, self.windows_max)
         first = lowest + (self.offset_us - lowest) % self.every_us
         return first, (pane - first) // self.every_us + 1
 

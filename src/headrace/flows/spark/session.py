@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import Closed, HeadraceError, InvalidArgument, JavaMissing, SparkLost
 from headrace.flows.spark import class_archive, java, local_dir
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
@@ -183,6 +185,29 @@ def cores(spark: SparkSession) -> int:
     """How many tasks run at once, as far as the session tells."""
     context = context_of(spark)
     return context.defaultParallelism if context is not None else os.cpu_count() or 1
+
+
+def side_by_side(actions: Sequence[Callable[[], T]]) -> list[T]:
+    """What the actions return, run at the same time, the last one in this thread. The others get this thread's local
+    properties, such as job tags. When several fail, the first one's error is raised, after all have ended."""
+    from pyspark import InheritableThread
+
+    ended: list[Future[T]] = [Future() for _ in actions]
+
+    def run(action: Callable[[], T], future: Future[T]) -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:
+            future.set_exception(error)
+
+    pairs = list(zip(actions, ended, strict=True))
+    threads = [InheritableThread(target=run, args=pair) for pair in pairs[:-1]]
+    for thread in threads:
+        thread.start()
+    run(*pairs[-1])
+    for thread in threads:
+        thread.join()
+    return [future.result() for future in ended]
 
 
 def workers_are_here(spark: SparkSession) -> bool:
