@@ -32,7 +32,16 @@ import pyarrow.compute as pc
 from headrace.errors import InvalidArgument, InvalidSchema, nearest
 from headrace.schema import to_ddl, type_ddl
 
-__all__ = ["check_key_columns", "key_bytes", "key_hash", "key_hashes", "partitions_of", "split"]
+__all__ = [
+    "check_key_columns",
+    "key_bytes",
+    "key_crcs",
+    "key_hash",
+    "key_hashes",
+    "partitions_of",
+    "rows_of_key",
+    "split",
+]
 
 NULL_LENGTH: Final = 0xFFFFFFFF
 HASH_BYTES: Final = 16
@@ -149,11 +158,23 @@ def _text(batch: pa.RecordBatch, name: str) -> pa.Array:
     return array.cast(pa.string())  # 7 -> '7', 2026-01-31 -> '2026-01-31', true -> 'true'
 
 
+def key_crcs(batch: pa.RecordBatch, columns: Sequence[str]) -> _U32:
+    """crc32 of the key bytes of each row."""
+    return _crc32(_text(batch, columns[0]) if len(columns) == 1 else _framed(batch, columns))
+
+
+def rows_of_key(batch: pa.RecordBatch, columns: Sequence[str], key: bytes, crcs: _U32) -> _I64:
+    """Which rows have the key of these bytes. `crcs`: of the batch."""
+    rows = np.flatnonzero(crcs == np.uint32(zlib.crc32(key)))
+    found = all_key_bytes(batch.take(pa.array(rows)), columns) if len(rows) else []
+    return rows[np.fromiter((each == key for each in found), np.bool_, len(rows))]
+
+
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str], partitions: int) -> npt.NDArray[np.int64]:
     """The partition of each row: crc32 of its key bytes, modulo `partitions`."""
     if partitions == 1 or not batch.num_rows:
         return np.zeros(batch.num_rows, np.int64)
-    crc = _crc32(_text(batch, columns[0]) if len(columns) == 1 else _framed(batch, columns))
+    crc = key_crcs(batch, columns)
     if partitions & (partitions - 1) == 0:
         return (crc & np.uint32(partitions - 1)).astype(np.int64)
     return (crc % np.uint32(partitions)).astype(np.int64)

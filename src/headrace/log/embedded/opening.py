@@ -14,7 +14,7 @@ from headrace.log.embedded.storage.catalog import Catalog
 from headrace.log.embedded.storage.engine import Clock, Engine
 from headrace.storage import disk
 
-OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "views.db"}
+OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "keys.db", "views.db"}
 
 _engines: dict[tuple[int, int], Engine] = {}
 _lock = threading.Lock()

@@ -56,18 +56,16 @@ def _generate(
     limit: float | None,
     seen: int,
 ) -> Iterator[Record]:
-    columns = topic.settings.key
     last_news = time.monotonic()
     while True:
         topic = catalog.current(topic.id, topic.name, topic.uid)  # its schema may have grown, its partitions too
-        schema = catalog.schema(topic)
         chosen = partitions_of_key(topic, wanted) if partition is None else {partition}
         ends = {number: state.next for number, state in partition_states(engine, topic).items() if number in chosen}
         for number in ends:
             offsets.setdefault(number, 0)
         merged = heapq.merge(
             *(
-                Reader(engine, catalog, topic, number).records(offsets[number], end)
+                _read(Reader(engine, catalog, topic, number), offsets[number], end, wanted)
                 for number, end in ends.items()
                 if offsets[number] < end
             ),
@@ -75,8 +73,9 @@ def _generate(
         )
         for record in merged:
             last_news = time.monotonic()
-            if wanted is None or keys.key_bytes(record.key, schema, columns) == wanted:
-                yield record
+            yield record
+        if any(offsets[number] < end for number, end in ends.items()):  # records of other keys are news, too
+            last_news = time.monotonic()
         offsets.update(ends)
         if not follow:
             return
@@ -86,6 +85,10 @@ def _generate(
         engine.wakes.wait(topic.uid, seen, left)
         catalog.check()
         seen = engine.wakes.count(topic.uid)
+
+
+def _read(reader: Reader, start: int, stop: int, wanted: bytes | None) -> Iterator[Record]:
+    return reader.records(start, stop) if wanted is None else reader.records_of_key(start, stop, wanted)
 
 
 def _key_columns(topic: TopicState, key: Any) -> tuple[str, ...]:

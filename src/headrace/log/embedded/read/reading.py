@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace import keys
 from headrace import rows as rows_module
 from headrace.durations import from_us
 from headrace.errors import (
@@ -35,6 +36,7 @@ from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.storage.engine import Engine
 from headrace.log.embedded.storage.frames import COMPRESSED, EXTRA, HEADER_BYTES, PER_ROW, BadFrame, Header, plain_body
 from headrace.log.embedded.storage.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
+from headrace.log.embedded.storage.key_filters import RECORDS_MIN
 from headrace.log.embedded.storage.stored import INSTANT, stored_schema
 from headrace.schema import EXTRA_COLUMN, read_as
 from headrace.time import UNSET, progress_of_rows
@@ -89,30 +91,52 @@ class Reader:
     def records(self, start: int, stop: int, limit: int | None = None) -> Iterator[Record]:
         """The records of [start, stop), at most `limit` of them."""
         schema = self._catalog.schema(self._topic)
-        names = [*schema.names, EXTRA_COLUMN, "_offset", "_arrived_at", "_progress"]
-        key = self._topic.settings.key
-        width = len(schema.names) + 1
-        for frames, first in self._frames(start, stop):
-            batch = self._decoded(frames, first, stop, names, schema)
+        for batch in self.batches(start, stop, [*schema.names, EXTRA_COLUMN, *META[1:]]):
             if limit is not None:
                 batch = batch.slice(0, limit)
                 limit -= batch.num_rows
-            offsets = batch.column(width).to_pylist()
-            arrived = batch.column(width + 1).view(pa.int64()).to_pylist()
-            progress = batch.column(width + 2).view(pa.int64()).to_pylist()
-            values = rows_module.to_rows(batch.select(range(width)))
-            for offset, came, p, value in zip(offsets, arrived, progress, values, strict=True):
-                yield Record(
-                    self._topic.name,
-                    self._partition,
-                    offset,
-                    from_us(came),
-                    None if p is None else from_us(p),
-                    _key(value, key),
-                    value,
-                )
+            yield from self._records(batch)
             if limit == 0:
                 return
+
+    def records_of_key(self, start: int, stop: int, key: bytes) -> Iterator[Record]:
+        """The records of [start, stop) that have the key of these bytes. Batches whose filter says that they do not
+        hold it are not read; large ones without a filter get one."""
+        schema, columns, uid = self._catalog.schema(self._topic), self._topic.settings.key, self._topic.uid
+        filters, crc = self._engine.key_filters, zlib.crc32(key)
+        offset = start
+        while offset < stop:
+            page = self._page(offset, stop)
+            absent, known = filters.absent(uid, page, crc)
+            for rows in _stretches(page, absent):
+                first, last = max(rows[0].base, start), min(rows[-1].next, stop)
+                crcs: list[npt.NDArray[np.uint32]] = []
+                for batch in self.batches(first, last, [*schema.names, EXTRA_COLUMN, *META[1:]]):
+                    crcs.append(keys.key_crcs(batch, columns))
+                    found = keys.rows_of_key(batch, columns, key, crcs[-1])
+                    if len(found):
+                        yield from self._records(batch.take(pa.array(found)))
+                whole = (rows[0].base, rows[0].next) == (first, last)
+                if whole and rows[0].base not in known and rows[0].records >= RECORDS_MIN and crcs:
+                    filters.put(uid, rows[0], np.concatenate(crcs))
+            offset = page[-1].next
+
+    def _records(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        width = batch.num_columns - 3
+        offsets = batch.column(width).to_pylist()
+        arrived = batch.column(width + 1).view(pa.int64()).to_pylist()
+        progress = batch.column(width + 2).view(pa.int64()).to_pylist()
+        values = rows_module.to_rows(batch.select(range(width)))
+        for offset, came, p, value in zip(offsets, arrived, progress, values, strict=True):
+            yield Record(
+                self._topic.name,
+                self._partition,
+                offset,
+                from_us(came),
+                None if p is None else from_us(p),
+                _key(value, self._topic.settings.key),
+                value,
+            )
 
     def offset_at(self, when_us: int, state: PartitionRow) -> tuple[int, int | None]:
         """The first offset whose record arrived at `when_us` or later, and progress there. Arrival never goes back
@@ -385,6 +409,22 @@ class Reader:
                 raise InvalidArgument(
                     "columns", name, f"topic {self._topic.name!r} has no such column.{nearest(name, known)}"
                 )
+
+
+def _stretches(page: list[BatchRow], absent: set[int]) -> Iterator[list[BatchRow]]:
+    """What is read together: neighbours that are small, or one large batch."""
+    stretch: list[BatchRow] = []
+    for row in page:
+        large = row.records >= RECORDS_MIN
+        if stretch and large:
+            yield stretch
+            stretch = []
+        if large and row.base not in absent:
+            yield [row]
+        elif not large:
+            stretch.append(row)
+    if stretch:
+        yield stretch
 
 
 def _each(values: list[int], rows: list[BatchRow]) -> npt.NDArray[np.int64]:

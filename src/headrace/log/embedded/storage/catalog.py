@@ -226,6 +226,7 @@ class Catalog:
             tx.touched.add(row.uid)
 
         self._engine.committer.run(apply, synced=True)
+        self._engine.key_filters.forget(state.uid)
         self._states.pop(state.id, None)
 
     def delete_copy(self) -> None:

@@ -3,7 +3,7 @@ in it, and the refusal to work in a forked child. Knows the parts, not what they
 
     log.db      the index (SQLite)            data/     frames
     lock        turnstile and commit mark     wake/     one file per topic, touched after its commits
-    reserve     space for when there is none"""
+    reserve     space for when there is none  keys.db   a cache: which batches may hold a key"""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from headrace.log.embedded.storage.clock import Reading, machine_reading
 from headrace.log.embedded.storage.committer import Committer, Job
 from headrace.log.embedded.storage.datafiles import DataFiles
 from headrace.log.embedded.storage.index import Index
+from headrace.log.embedded.storage.key_filters import KeyFilters
 from headrace.log.embedded.storage.waiting import Wakes
 from headrace.storage import disk
 from headrace.storage.reserve import Reserve
@@ -84,6 +85,7 @@ class Engine:
             raise
         self.files = DataFiles(self.data, self.index)
         self.wakes = Wakes(home / "wake")
+        self.key_filters = KeyFilters(home / "keys.db")
         self.committer = Committer(
             self.index,
             self.files,

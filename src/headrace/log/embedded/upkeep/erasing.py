@@ -55,6 +55,7 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
     done = Erased(topic.name)
     while (failed := _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done)) is None:
         done.incomplete = []
+    engine.key_filters.forget(topic.uid)  # bits of the key's hash, too
     done.incomplete += wipe(engine)
     if failed:
         raise max(failed, key=lambda error: error.needed_bytes or 0)
