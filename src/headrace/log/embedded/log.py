@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
+from headrace.log.declared import DeclaredTopic
 from headrace.log.embedded import opening
 from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.topic import EmbeddedTopic
@@ -226,9 +227,10 @@ class EmbeddedLog:
         return readers.report(self._engine, flow, [(self._own(topic), offsets) for topic, offsets in places])
 
     def _own(self, topic: Topic) -> TopicState:
-        if not isinstance(topic, EmbeddedTopic):
+        found = topic.opened() if isinstance(topic, DeclaredTopic) else topic
+        if not isinstance(found, EmbeddedTopic):
             raise InvalidArgument("topic", topic, "is of another log")
-        return topic.known_state()
+        return found.known_state()
 
     def forget_flow(self, flow: str) -> None:
         """Nothing is kept for the flow any more."""
