@@ -29,7 +29,7 @@ KEYS = 1_000_000
 
 
 class _Steps:
-    """What comes next: who looks for it in another place is told where it is."""
+    """The next steps. A step that is written in the wrong place raises an error that says where it belongs."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {}
 
@@ -69,12 +69,12 @@ _ELSEWHERE = {
     **dict.fromkeys(("count", "sum", "avg", "min", "max"), "aggregate with .agg(n=hr.count(), total=hr.sum('v'))"),
     **dict.fromkeys(("write", "writeStream", "to_sink"), "results go to .to_view(name) or .to_topic(name)"),
 }
-"""What PySpark has under that name, or what others have, is done here so."""
+"""Names of PySpark and of other libraries, and what to write here instead."""
 
 
 @dataclass(frozen=True, repr=False)
 class Stream(_Steps):
-    """Records on their way."""
+    """A stream of records, from `app.stream(…)`. Every step returns a new stream."""
 
     elsewhere = {**_ELSEWHERE, "to_view": _AGGREGATE_FIRST}  # noqa: RUF012
 
@@ -93,7 +93,7 @@ class Stream(_Steps):
 
     @property
     def takes_back(self) -> bool:
-        """Whether it is of changes: of a view, or in a topic."""
+        """True for a stream of changes, which retract rows: over a view, or from a topic of changes."""
         return any(source.changes for source in self.sources)
 
     def transform(self, function: Transform) -> Stream:
@@ -108,7 +108,8 @@ class Stream(_Steps):
         if not isinstance(other, Stream):
             raise InvalidArgument("other", other, "must be a stream")
         if any(stream.takes_back or stream.deduped for stream in (self, other)):
-            why = "what can take records back is not united with anything: unite the records themselves, before that"
+            why = "union() needs plain records, and one of these streams can retract rows (it is behind dedup(…), or "
+            why += "over a view). Call union() before that"
             raise InvalidArgument("other", other, why)
         both = tuple(
             replace(source, transforms=(*source.transforms, *stream.transforms))
@@ -131,22 +132,22 @@ class Stream(_Steps):
         approx: float | None = None,
         keys: int = KEYS,
     ) -> Stream:
-        """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
-        an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
-        that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
-        allow: then `late` says what becomes of it.
+        """Passes one of the records with the same `key` that are at most `within` apart: the earliest by event time. If
+        an earlier record arrives later, it replaces the other one in every result behind this. A record is too late
+        when its partition is `within` and `grace` past its time, or further if the windows behind this still accept
+        it; then `late` decides.
 
-        With `approx`, in bounded memory, and without ever taking anything back: of records with the same key, in one
-        partition of the topic, the first that came. That share of records, 0.01 for one in a hundred, may be taken for
-        repetitions and are none, if at most `keys` different keys come `within`, in a partition. Repetitions in other
-        partitions are not found: the topic's key should be the same. A record is too late when its partition is
-        `within` and `grace` beyond it, whatever the windows behind this allow."""
+        With `approx`, in bounded memory and without retractions, it passes the record that arrived first, of each key
+        and partition. At most this share of records (0.01: one in a hundred) is lost by mistake, if at most `keys`
+        different keys arrive within `within` in a partition. Give the topic the same key: repetitions in other
+        partitions are not found. A record is too late when its partition is `within` and `grace` past its time, even
+        if the windows behind this would accept it."""
         if not key or not all(isinstance(name, str) and name for name in key):
             raise InvalidArgument(
                 "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
             )
         if self.takes_back or self.deduped:
-            raise InvalidArgument("key", key, "is for records: dedup them before they are aggregated, and once")
+            raise InvalidArgument("key", key, "dedup() needs plain records: call it once, before .agg(…)")
         if approx is not None:
             return self._dedup_about(key, within, grace, late, idle, absent, approx, keys)
         if keys != KEYS:
@@ -228,12 +229,13 @@ class Stream(_Steps):
         absent: Duration = "1 hour",
         fill: Gaps | None = None,
     ) -> Windowed:
-        """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
-        may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
-        a partition without records for so long moves on with the clock, from where it is. `absent`: one without records
-        for so long, and for `idle`, holds nobody up. `fill`: who reads the view sees a row, too, for windows in which a
-        group has no records, from its first window on: with results that are null, with counts and sums that are "zero"
-        and others that are null, or with those of the row before, "previous"."""
+        """Groups records by event time, or by another column: `time="_arrived_at"` groups by arrival.
+
+        `grace`: how long a window waits for records that arrive out of order. `late`: what happens to later records,
+        `hr.drop()` or `hr.correct(within=…)`. `idle`: a partition without records for this long moves on with the
+        clock, from where it is. `absent`: a partition without records for this long no longer keeps windows open.
+        `fill`: readers also see a row for each window in which a group has no records, from the group's first window
+        on: with "null" results, with counts and sums of "zero", or with the results of the "previous" row."""
         if not isinstance(window, Window):
             kinds = "hr.tumbling(…), hr.hopping(…), hr.cumulative(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
@@ -248,9 +250,9 @@ class Stream(_Steps):
         elif self.takes_back:
             _check_over_changes(f"topic {self.sources[0].topic.name!r}", window, time, judging)
         if self.deduped is not None and time is not None:
-            raise InvalidArgument("time", time, "behind dedup windows are of the records' own time: leave it out")
+            raise InvalidArgument("time", time, "behind dedup(…) windows use the records' own event time: leave it out")
         if self.deduped is not None and self.deduped.records and not window.aligned:
-            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
+            why = "behind dedup(…) use tumbling, hopping, cumulative or calendar windows; dedup(…, approx=…) allows all"
             raise InvalidArgument("window", str(window), why)
         if fill is not None:
             _check_fill(fill, window)
@@ -259,7 +261,7 @@ class Stream(_Steps):
         return Windowed(self, shape)
 
     def group_by(self, *columns: str) -> Grouped:
-        """One result for each value of these columns, for all time."""
+        """One result for each combination of values of these columns, over all time."""
         return Windowed(self, _Shape()).group_by(*columns)
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
@@ -267,7 +269,7 @@ class Stream(_Steps):
         return self.group_by().agg(*unnamed, **aggregates)
 
     def to_topic(self, name: str, **settings: Any) -> EmbeddedTopic:
-        """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
+        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none."""
         check_name(name, argument="name")
         stream = self._named(name, _Shape())
         flow = Flow(name=name, sources=stream.sources, transforms=self.transforms, target=name)
@@ -287,7 +289,7 @@ class _Shape:
 
 @dataclass(frozen=True, repr=False)
 class Windowed(_Steps):
-    """Records by window."""
+    """Records grouped by window."""
 
     elsewhere = {  # noqa: RUF012
         **_ELSEWHERE,
@@ -318,7 +320,7 @@ class Windowed(_Steps):
 
 @dataclass(frozen=True, repr=False)
 class Grouped(_Steps):
-    """Records by window and group."""
+    """Records grouped by window and columns."""
 
     elsewhere = {  # noqa: RUF012
         **_ELSEWHERE,
@@ -348,11 +350,11 @@ class Grouped(_Steps):
                     name, aggregate, "must be an aggregate of headrace: hr.count(), hr.sum(…), …; not one of PySpark's"
                 )
             if aggregate.kind == "merge" and self.stream.upstream is None:
-                why = "merges what a view keeps: use it over app.stream(view)"
+                why = "merges the state of a view: use it over app.stream(view)"
                 raise InvalidArgument(name, str(aggregate), why)
             if aggregate.kind == "merge" and self.stream.upstream is not None and self.stream.upstream.after:
-                why = f"view {self.stream.upstream.name!r} has a transform behind agg, and what that makes has nothing "
-                why += "to merge. Aggregate its columns, hr.sum(…), or stream a view without the transform"
+                why = f"view {self.stream.upstream.name!r} has a transform behind agg, and transformed rows have no "
+                why += "state to merge. Aggregate their columns, hr.sum(…), or stream a view without the transform"
                 raise InvalidArgument(name, str(aggregate), why)
         upstream = self.stream.upstream
         deduped = self.stream.deduped
@@ -369,7 +371,7 @@ class Grouped(_Steps):
 
 @dataclass(frozen=True, repr=False)
 class Aggregated:
-    """Results, a row per window and group."""
+    """Results: a row per window and group."""
 
     grouped: Grouped
     aggregates: Mapping[str, Aggregate]
@@ -380,8 +382,8 @@ class Aggregated:
         return f"<{results} of {self.grouped!r}>"
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
-        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
-        it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
+        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. Before a view it must
+        keep window and groups. Before a topic it gets the changes, with `op` '-' and '+'."""
         if not callable(function):
             raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
         return replace(self, after=(*self.after, function))
@@ -407,18 +409,18 @@ class Aggregated:
         )
 
     def to_view(self, name: str, *, keep: Duration | None = None, every: Duration | None = None) -> View:
-        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay; without a window,
-        how long a group stays after the last record of it that arrived. `every`: while the flow is live, it changes the
-        view at most so often; when it is behind, and in `drain`, at once."""
+        """Keeps the results in a view of that name: a table that any process reads with SQL. `keep`: how long rows
+        stay; without a window, how long a group stays after its last record arrived. `every`: a live flow changes the
+        view at most this often; it does not wait while it is behind, nor in `drain`."""
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         lives = keep_us is not None and self.grouped.shape.window is None
         stream = self.grouped.stream
         if lives and (stream.takes_back or (stream.deduped is not None and stream.deduped.records)):
-            why = "is for records that stay, where there is no window: over a view, and behind dedup, they go again"
-            raise InvalidArgument("keep", keep, f"{why}. Leave it out; or use a window, or dedup(…, approx=…)")
+            why = "needs a window here: over a view, and behind dedup, records can be retracted"
+            raise InvalidArgument("keep", keep, f"{why}. Leave it out, use a window, or use dedup(…, approx=…)")
         fill = self.grouped.shape.fill
         if fill is not None and self.after:
-            why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
+            why = "a transform behind agg sees stored results only, and rows that fill gaps are not stored"
             raise InvalidArgument("fill", fill, f"{why}. Leave one of them out, or compute it in the query")
         flow = replace(self._flow(name, every), keep_us=keep_us, fill=fill)
         if lives and keep_us is not None:
@@ -429,13 +431,13 @@ class Aggregated:
     def to_topic(
         self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any
     ) -> EmbeddedTopic:
-        """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
-        closed, and then corrections only, as '-' and '+'. `every`: as in `to_view`, so that a result changes at most so
-        often."""
+        """Writes the changes to a topic: every change, or with `emit="final"` each result once, when its window is
+        final, and then only corrections, as '-' and '+'. `every`: a result changes at most this often, as in
+        `to_view`."""
         if check_emit(emit) == "final" and self.grouped.shape.window is None:
             raise InvalidArgument("emit", emit, "without a window no result is ever final: use emit='updates'")
         if self.grouped.shape.fill is not None:
-            why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
+            why = "gaps are filled when a view is read, and a topic has stored rows only. Leave it out, or use"
             raise InvalidArgument("fill", self.grouped.shape.fill, f"{why} .to_view(…)")
         flow = replace(self._flow(name, every), target=name, emit=emit)
         return self.grouped.stream.app._add_to_topic(flow, settings)
@@ -453,21 +455,27 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 
 
 def _check_over_view(view: Flow, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
-    """What is said of records where they come from a topic is not said again of what was made of them."""
+    """Refuses settings of records (time, grace, late) over a view: they were decided where the topic was read."""
     of = f"view {view.name!r}"
     if view.window is None:
-        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
+        raise InvalidArgument(
+            "window", str(window), f"{of} has no windows, so its rows have no time. Use .group_by(…) without .window(…)"
+        )
     _check_over_changes(of, window, time, judging)
     if isinstance(window, Aligned) and isinstance(view.window, Aligned) and window.longest_us < view.window.longest_us:
-        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
+        raise InvalidArgument(
+            "window",
+            str(window),
+            f"is shorter than the windows of {of}, {view.window}. Use the same size or a longer one",
+        )
 
 
 def _check_over_changes(of: str, window: Window, time: str | None, judging: Mapping[str, Any]) -> None:
     if not window.aligned:
-        raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
+        raise InvalidArgument("window", str(window), f"over {of} use tumbling, hopping, cumulative or calendar windows")
     if time is not None:
-        raise InvalidArgument("time", time, f"a row of {of} has the time of its window: leave it out")
+        raise InvalidArgument("time", time, f"a row of {of} has the time of its window. Leave it out")
     for argument, value in judging.items():
         if value:
-            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
+            why = f"a change of {of} is never late: lateness was decided where the topic was read. Leave it out"
             raise InvalidArgument(argument, str(value), why)
