@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 HOME = ".headrace"
 
 overrides: dict[str, Any] = {}
-"""What the command line says of `home` and `spark`: it comes over what programs say."""
+"""`home` and `spark` from the command line: they override what the program says."""
 
 
 class App:
-    """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
-    `log` and `views`: None, for they are in the home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
-    of settings; by default a local session of our own. `batch_rows`: no batch has more records; None: as many as suit
-    how far a flow is behind, and how long its commits take. `driver_rows`: batches up to so many records may be folded
-    on the driver, by the kernels that Spark's workers run; 0: every batch is a Spark job. `clock_us`: what time it is,
-    in microseconds, for log and flows; for tests."""
+    """A program of streams and views. `home`: the directory of log and views; ":temp:" for a temporary one, removed
+    with the app. `log` and `views`: None, because both are in the home and nowhere else yet. `spark`: a SparkSession, a
+    master, or a mapping of settings; by default headrace starts a local session. `batch_rows`: the most records of a
+    batch; None chooses by the flow's lag and the length of its commits. `driver_rows`: batches of at most this many
+    records may be folded on the driver, by the kernels that Spark's workers run; 0 makes every batch a Spark job.
+    `clock_us`: returns the time in microseconds, for log and flows; for tests."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class App:
         return f"<app {self.name!r} in {self._given_home or HOME}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: its flows, and how they do."""
+        """For notebooks: its flows and their state."""
         known = {} if self._running is None or self._closed else {each.flow: each for each in self._running.status()}
         rows = []
         for flow in self.flows.values():
@@ -159,8 +159,9 @@ class App:
     # -- what it is made of ------------------------------------------------------------------------
 
     def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> DeclaredTopic:
-        """The topic of that name; created at its first use if there is none, unless `create=False`. One that is there
-        must have the columns, key and event time asked for: that is found out at its first use, too."""
+        """The topic of that name. Its first use creates it if it does not exist, unless `create=False`. A topic that
+        exists must have these columns, this key and this event time; it may have more columns. The first use checks
+        that, too."""
         if "exist_ok" in settings:
             why = "leave it out: app.topic(…) takes the topic that is there, and makes it only if there is none"
             raise InvalidArgument("exist_ok", settings["exist_ok"], why)
@@ -192,24 +193,26 @@ class App:
         start: Start = "earliest",
         emit: Emit = "updates",
     ) -> Stream:
-        """The records of a topic, or the changes of a view of this app; where a flow has written changes to the topic,
-        these. Of a name that a topic and a view have, the topic, if the program has it. `name`: what errors about its
-        transforms call it, in place of the topic; it may change at any time. `start` counts when the flow is run for
-        the first time. `emit`: of a view, every change, or with "final" each result once, when its window is closed,
-        and then corrections only."""
+        """The records of a topic, or the changes of a view of this app, or the changes that a flow wrote to a topic. If
+        a topic of the program and a view have the same name, that name means the topic. `name`: errors about its
+        transforms use it in place of the topic's name; it may change at any time. `start` applies to the first run of
+        the flow. `emit`, for a view: "updates" gives every change, "final" each result once, when its window is final,
+        and then only corrections."""
         if name is not None:
             check_name(name, argument="name")
         if isinstance(source, str):
             source = self._named(source)
         if isinstance(source, View):
             if start != "earliest":
-                raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+                why = "the changes of a view are read from the beginning, or its rows would not add up. Leave it out"
+                raise InvalidArgument("start", start, why)
             view, emit = self._flow(source.name), check_emit(emit)
             return Stream(self, graph.Changes(view, self._feed(view.name, emit), emit, name))
         if not isinstance(source, DeclaredTopic | Topic):
             raise InvalidArgument("source", source, "must be a topic: app.topic(…), a view, or the name of one")
         if emit != "updates":
-            raise InvalidArgument("emit", emit, "is for the changes of views: the records of a topic all come")
+            why = "is for the changes of a view, not for the records of a topic. Leave it out"
+            raise InvalidArgument("emit", emit, why)
         return Stream(self, graph.Source(source, check_start(start), name))
 
     def _named(self, name: str) -> DeclaredTopic | View:
@@ -237,12 +240,12 @@ class App:
         )
 
     def view(self, name: str) -> View:
-        """The view of that name, made by this app or by another one of the home."""
+        """The view of that name, of this app or of another app of the home."""
         return View(self, check_name(name, argument="name"))
 
     def _add(self, sink: graph.Sink) -> Flow:
-        """Two flows cannot write one view, and none reads what it writes, by way of others either; in a notebook,
-        running a cell again replaces its flow."""
+        """Refuses a second flow into one view, and flows that read what they write. In a notebook, running a cell again
+        replaces its flow."""
         with self._lock:
             planned = {flow.name: flow for flow in plan(sink, self._written)}
             if _in_notebook():
@@ -324,12 +327,12 @@ class App:
             return self._running
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
-        """Processes all there is, then returns; how many records. `close=True` also closes every window."""
+        """Processes all records there are, and returns how many. `close=True` also closes every window."""
         return self.running.drain(None if batch_rows is None else _checked_rows(batch_rows), close=close)
 
     def start(self, *, standby: bool = False, take_over: bool = False) -> None:
-        """Runs all flows in the background, until `stop`; called again, those that do not run. AlreadyRunning if
-        another process does: `standby=True` waits for its end, `take_over=True` takes the flows from it."""
+        """Runs all flows in the background, until `stop`; called again, it starts those that do not run. Raises
+        AlreadyRunning if another process runs them: `standby=True` waits for its end, `take_over=True` takes over."""
         self.running.start(wait=(lambda: True) if standby else None, take_over=take_over)
 
     def stop(self) -> None:
@@ -343,7 +346,7 @@ class App:
             self._lives.popitem()[1].stop()
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Until the flows have ended, or for `timeout`; re-raises what stopped one. True: they have ended."""
+        """Waits until the flows have ended, or for `timeout`. Raises the error that stopped one. True if they ended."""
         return self.running.wait(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
 
     def run(self, *, standby: bool = False, take_over: bool = False) -> None:
@@ -357,7 +360,7 @@ class App:
             self.stop()
 
     def status(self) -> AppStatus:
-        """How each flow does: rows, rate, lag, frontier, errors, and what Spark ran for it."""
+        """The state of each flow: rows, rate, lag, frontier, errors, and what Spark ran for it."""
         return self.running.status()
 
     def audit(self) -> Audited:
@@ -368,13 +371,13 @@ class App:
         return audit([running.query(flow) for flow in running.settle()], self.log)
 
     def rebuild(self, view: str, *, start: Start = "earliest") -> Rebuild:
-        """The view made anew by this program, from `start`, beside the one that is served. What comes back says what
-        that changes, `diff()`; then `switch()` or `discard()` it. The one that is served goes on, if it runs. What the
-        same program made before, and did not switch to, is gone on with."""
+        """Computes the view again with this program, from `start`, beside the version that is served, which may keep
+        running. Returns the new version: `diff()` shows what changes, then `switch()` or `discard()` it. A version
+        that the same program made before, and did not switch to, is continued."""
         return self.running.rebuild(self._flow(view), check_start(start))
 
     def rollback(self, view: str) -> None:
-        """What was served before the last switch is the view again, as it was then."""
+        """Switches back to the version that was served before the last switch, as it was then."""
         self._flow(view)
         self.running.roll_back(view)
 
@@ -392,8 +395,8 @@ class App:
         spark: Any = None,
         clock_us: Callable[[], int] | None = None,
     ) -> App:
-        """The same program elsewhere: topics of the same settings are made there, and the flows are the same. What
-        was checked here is not checked there again."""
+        """The same program in another home: it creates topics of the same settings there, and has the same flows. Flows
+        that were checked here are not checked again."""
         other = App(
             self.name,
             home=home,
@@ -440,7 +443,7 @@ class App:
         return open_views(self.home)
 
     def close(self) -> None:
-        """Stops what runs and lets go of log, store and session. A temporary home is removed."""
+        """Stops the flows and closes log, store and session. Removes a temporary home."""
         with self._lock:
             if self._closed:
                 return
@@ -469,7 +472,7 @@ def _checked_rows(rows: Any, *, argument: str = "batch_rows", least: int = 1) ->
 
 
 def _check_in_home(**given: object) -> None:
-    """Who says that log or views are elsewhere must not find them in the home."""
+    """Refuses log= and views=: both are in the home, and nowhere else yet."""
     for argument, variable in ("log", "HEADRACE_LOG"), ("views", "HEADRACE_VIEWS"):
         value = given[argument]
         said = (os.environ.get(variable) or None) if value is None else value

@@ -14,7 +14,7 @@
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
     ├── FlowCycle                                flows that read what they write
-    ├── CannotRebuild                            a flow that cannot be made anew beside itself
+    ├── CannotRebuild                            a flow that cannot be rebuilt
     ├── CommitConflict                           a batch that is not the next one
     ├── UnknownView · ViewInUse
     ├── WatchLost                                a watcher that was left behind
@@ -259,13 +259,13 @@ class TopicReplaced(HeadraceError):
         if self.topic.startswith("__"):
             _, _, view = self.topic.partition(".")
             return (
-                f"the changes of view {view!r} begin anew, because it was dropped. Drop what was made of them, too "
+                f"view {view!r} was dropped, and its changes start from the beginning. Drop the views over it, too "
                 f"(headrace views drop NAME; app.view(NAME).drop()), and run again."
             )
         return (
-            f"topic {self.topic!r} with id {self.topic_id} was deleted or mended (one of the same name may be there "
-            f"since). Open it again with log.topic({self.topic!r}); a view of it must be made anew (headrace rebuild "
-            f"APP.py VIEW --switch) or dropped."
+            f"topic {self.topic!r} with id {self.topic_id} was deleted or mended (another topic may have its name "
+            f"now). Open it again with log.topic({self.topic!r}); rebuild its views (headrace rebuild APP.py VIEW "
+            f"--switch), or drop them."
         )
 
 
@@ -335,9 +335,9 @@ class BatchDiffers(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log, with another number of rows than the "
-            f"{self.rows} that come now. The checkpoint was restored or lost its last files, or the query changed: "
-            f"start with a new checkpoint, from offsets that continue what was written."
+            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log already, and has not {self.rows} rows "
+            f"there. The checkpoint was restored or lost its last files, or the query changed: start with a new "
+            f"checkpoint, from offsets that continue what was written."
         )
 
 
@@ -389,13 +389,13 @@ class MemberFenced(Fenced):
     def __str__(self) -> str:
         return (
             f"{self.topic}: member {self.member} of group {self.group!r} may not commit partitions "
-            f"{self.partitions}: {self.why}. Nothing was committed; poll again for what is yours now."
+            f"{self.partitions}: {self.why}. Nothing was committed; poll again for the partitions it has now."
         )
 
 
 @dataclass(eq=False, repr=False)
 class LeaseExpired(HeadraceError):
-    """An answer to a delivery that counts no more: its visibility ran out and the message went to somebody else, or it
+    """An answer to a delivery that no longer counts: its visibility ran out and another consumer has the message, or it
     was acknowledged, buried or rewound before."""
 
     topic: str
@@ -443,7 +443,7 @@ class Overloaded(HeadraceError):
 @dataclass(eq=False, repr=False)
 class TopicFull(HeadraceError):
     """The topic holds as much as `retention_bytes` allows, and `unread="keep"` protects all of it. Retriable: nothing
-    was written, and room comes when the consumers read."""
+    was written, and there is room once the consumers have read."""
 
     topic: str
     held_bytes: int
@@ -550,8 +550,8 @@ class TransformFailed(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r}, the transform behind agg failed: {self.why}. Nothing of the batch was committed: let "
-            f"it answer for every result (try_divide, coalesce, when), and run the app again."
+            f"flow {self.flow!r}, the transform behind agg failed: {self.why}. The batch was not committed: let the "
+            f"transform handle every result (try_divide, coalesce, when), and run the app again."
         )
 
 
@@ -567,8 +567,8 @@ class AggregateFailed(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow!r}, aggregate {self.aggregate!r}: its {self.step} failed: {self.why}. Nothing of the "
-            f"batch was committed: mend the function, and run the app again."
+            f"flow {self.flow!r}, aggregate {self.aggregate!r}: its {self.step} failed: {self.why}. The batch was "
+            f"not committed: fix the function, and run the app again."
         )
 
 
@@ -630,15 +630,15 @@ class LogDiverged(HeadraceError):
         why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
         return (
             f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
-            f"restored. Restore the views (views.db) of the same copy, or drop this view, which has rows of records "
-            f"that are lost (headrace views drop {view}; app.view({view!r}).drop()), and run again: it is rebuilt from "
-            f"the log."
+            f"restored. Restore the views (views.db) of the same copy; or drop this view, which counts records that "
+            f"are lost (headrace views drop {view}; app.view({view!r}).drop()), and run again: it is computed again "
+            f"from the log."
         )
 
 
 @dataclass(eq=False, repr=False)
 class FlowFenced(Fenced):
-    """Another runner has taken the flow over, or another version its place (`why`). Nothing of this one's batch was
+    """Another runner took over the flow, or another version replaced it (`why`). This runner's batch was not
     committed."""
 
     flow: str
@@ -649,7 +649,7 @@ class FlowFenced(Fenced):
     def __str__(self) -> str:
         return (
             f"flow {self.flow!r}: {self.why or 'another runner took over'} (epoch {self.current_epoch}, this one has "
-            f"{self.epoch}). Nothing was committed by this one; it must stop."
+            f"{self.epoch}). This one committed nothing since, and must stop."
         )
 
 
@@ -668,8 +668,8 @@ class AlreadyRunning(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class FlowChanged(HeadraceError):
-    """The program describes a flow that its stored state was not made by. `parent`: of the flow that takes out
-    repetitions before another one, that one."""
+    """The program defines the flow in another way than the program that made its stored rows. `parent`: the flow that
+    this one helps, if it is the flow of a dedup(…)."""
 
     flow: str
     changes: list[str]
@@ -679,21 +679,21 @@ class FlowChanged(HeadraceError):
         if self.parent is not None:
             view = self.parent
             return (
-                f"dedup(…) before {view!r} is not what was run before: {'; '.join(self.changes)}. Undo that, give "
-                f"{view!r} another name, or drop it with what it was made of (headrace views drop {view}; "
-                f"app.view({view!r}).drop()), and run again."
+                f"dedup(…) before {view!r} has changed: {'; '.join(self.changes)}. Undo the change, give {view!r} "
+                f"another name, or drop it with its dedup (headrace views drop {view}; app.view({view!r}).drop()), and "
+                f"run again."
             )
         return (
-            f"flow {self.flow!r} is not what its state was made by: {'; '.join(self.changes)}. Have it made anew from "
-            f"the log beside the old one (headrace rebuild APP.py {self.flow} --switch; in a notebook "
-            f"app.rebuild({self.flow!r}).switch()), undo that, give it another name, or drop it (headrace views drop "
-            f"{self.flow}; app.view({self.flow!r}).drop())."
+            f"flow {self.flow!r} has changed since its rows were made: {'; '.join(self.changes)}. To compute them "
+            f"again, beside the old ones: headrace rebuild APP.py {self.flow} --switch (in Python "
+            f"app.rebuild({self.flow!r}).switch()). Or undo the change, give the flow another name, or drop it "
+            f"(headrace views drop {self.flow}; app.view({self.flow!r}).drop())."
         )
 
 
 @dataclass(eq=False, repr=False)
 class CannotRebuild(HeadraceError):
-    """The flow cannot be made anew beside the one that runs, or there is nothing to go back to."""
+    """The flow cannot be rebuilt beside the version that is served, or there is no version to go back to."""
 
     flow: str
     why: str
@@ -721,13 +721,13 @@ class DuplicateView(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class FlowCycle(HeadraceError):
-    """`flows`: in the order in which a record goes round."""
+    """`flows`: in the order in which a record passes them."""
 
     flows: list[str]
 
     def __str__(self) -> str:
         way = " -> ".join([*self.flows, self.flows[0]])
-        return f"what a flow writes comes back to it, for ever: {way}. Let one of them write to another topic."
+        return f"flows read what they write, in a circle: {way}. Let one of them write to another topic."
 
 
 @dataclass(eq=False, repr=False)
@@ -751,7 +751,7 @@ class UnknownView(HeadraceError, LookupError):
 
     def __str__(self) -> str:
         if not self.view and not self.known:
-            return "there are no views yet. A view is made when its app runs."
+            return "there are no views yet. The first run of an app creates its views."
         have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else " There are none yet."
         return f"there is no view {self.view!r}.{nearest(self.view, self.known)}{have}"
 
@@ -773,7 +773,7 @@ class ViewInUse(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class WatchLost(HeadraceError):
-    """Changes after the last one that was seen are not there any more."""
+    """The changes after the last one that was read are not kept any more."""
 
     view: str
     why: str
@@ -808,7 +808,7 @@ class QueryTimeout(HeadraceError, TimeoutError):
 
 @dataclass(eq=False, repr=False)
 class TooManyDeadLetters(HeadraceError):
-    """The flow's program fails on so many records that it is to blame, not they."""
+    """The flow's program fails on so many records that the program is to blame, not the records."""
 
     flow: str
     dead: int
@@ -818,8 +818,8 @@ class TooManyDeadLetters(HeadraceError):
     def __str__(self) -> str:
         return (
             f"flow {self.flow!r} stopped: {self.dead} of {self.records} records break its program, the last with: "
-            f"{self.last}. Mend the program and run it again: it reads the last of them again. Those that became dead "
-            f"letters before are replayed by headrace dead replay."
+            f"{self.last}. Fix the program and run it again: it reads the last of these records again. Replay the ones "
+            f"that became dead letters before: headrace dead replay."
         )
 
 
@@ -839,7 +839,7 @@ class JavaMissing(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class SparkLost(HeadraceError):
-    """Spark's JVM has ended, by itself or by somebody. What flows have committed is safe; the rest is read again."""
+    """Spark's JVM has ended, or was killed. Committed results are safe; the rest is read again."""
 
     why: str
     log: str
@@ -847,7 +847,7 @@ class SparkLost(HeadraceError):
     def __str__(self) -> str:
         return (
             f"Spark's JVM has ended ({self.why}): it was killed, perhaps by the system because memory was short. Start "
-            f"again; {self.log} has what it said last."
+            f"again; its last words are in {self.log}."
         )
 
 
@@ -905,7 +905,7 @@ class SyncFailed(StorageError):
     process until the log is opened again and what is on disk was checked."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.why}. Reading goes on; close and open the log to write again."
+        return f"{self.path}: {self.why}. Reading still works; close and open the log to write again."
 
 
 @dataclass(eq=False, repr=False)
@@ -936,10 +936,10 @@ class IndexDamaged(StorageError):
 
 @dataclass(eq=False, repr=False)
 class ViewsDamaged(StorageError):
-    """The SQLite file with the views cannot be trusted. All in it can be made again."""
+    """The SQLite file with the views cannot be trusted. The views can be computed again from the log."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.why}. Remove it: the views are made again from the log when their app runs."
+        return f"{self.path}: {self.why}. Remove it: the next run of their apps computes the views again from the log."
 
 
 @dataclass(eq=False, repr=False)

@@ -32,7 +32,7 @@ KEYS = 1_000_000
 
 
 class _Steps:
-    """What comes next: who looks for it in another place is told where it is."""
+    """The next steps. A step that is written in the wrong place raises an error that says where it belongs."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {}
 
@@ -72,12 +72,12 @@ _ELSEWHERE = {
     **dict.fromkeys(("count", "sum", "avg", "min", "max"), "aggregate with .agg(n=hr.count(), total=hr.sum('v'))"),
     **dict.fromkeys(("write", "writeStream", "to_sink"), "results go to .to_view(name) or .to_topic(name)"),
 }
-"""What PySpark has under that name, or what others have, is done here so."""
+"""Names of PySpark and of other libraries, and what to write here instead."""
 
 
 @dataclass(frozen=True, repr=False)
 class Stream(_Steps):
-    """Records on their way."""
+    """A stream of records, from `app.stream(…)`. Every step returns a new stream."""
 
     elsewhere = {**_ELSEWHERE, "to_view": _AGGREGATE_FIRST}  # noqa: RUF012
 
@@ -112,16 +112,16 @@ class Stream(_Steps):
         approx: float | None = None,
         keys: int = KEYS,
     ) -> Stream:
-        """Of records with the same `key` that follow each other at most `within` apart, by event time, the earliest; if
-        an earlier one comes later, it takes the other's place, in all that was made of it. A record is too late for
-        that when its partition is further than `within` and `grace` beyond it, or as far as the windows behind this
-        allow: then `late` says what becomes of it.
+        """Passes one of the records with the same `key` that are at most `within` apart: the earliest by event time. If
+        an earlier record arrives later, it replaces the other one in every result behind this. A record is too late
+        when its partition is `within` and `grace` past its time, or further if the windows behind this still accept
+        it; then `late` decides.
 
-        With `approx`, in bounded memory, and without ever taking anything back: of records with the same key, in one
-        partition of the topic, the first that came. That share of records, 0.01 for one in a hundred, may be taken for
-        repetitions and are none, if at most `keys` different keys come `within`, in a partition. Repetitions in other
-        partitions are not found: the topic's key should be the same. A record is too late when its partition is
-        `within` and `grace` beyond it, whatever the windows behind this allow."""
+        With `approx`, in bounded memory and without retractions, it passes the record that arrived first, of each key
+        and partition. At most this share of records (0.01: one in a hundred) is lost by mistake, if at most `keys`
+        different keys arrive within `within` in a partition. Give the topic the same key: repetitions in other
+        partitions are not found. A record is too late when its partition is `within` and `grace` past its time, even
+        if the windows behind this would accept it."""
         if not key or not all(isinstance(name, str) and name for name in key):
             raise InvalidArgument(
                 "key", key, "must be names of columns: dedup('id', within='1 hour'), dedup('shop', 'id', …)"
@@ -153,12 +153,13 @@ class Stream(_Steps):
         absent: Duration = "1 hour",
         fill: Gaps | None = None,
     ) -> Windowed:
-        """Groups by event time, or by another column: `time="_arrived_at"` by when records came. `grace`: how long they
-        may come late and be on time. `late`: what becomes of later ones: `hr.drop()` or `hr.correct(within=…)`. `idle`:
-        a partition without records for so long moves on with the clock, from where it is. `absent`: one without records
-        for so long, and for `idle`, holds nobody up. `fill`: who reads the view sees a row, too, for windows in which a
-        group has no records, from its first window on: with results that are null, with counts and sums that are "zero"
-        and others that are null, or with those of the row before, "previous"."""
+        """Groups records by event time, or by another column: `time="_arrived_at"` groups by arrival.
+
+        `grace`: how long a window waits for records that arrive out of order. `late`: what happens to later records,
+        `hr.drop()` or `hr.correct(within=…)`. `idle`: a partition without records for this long moves on with the
+        clock, from where it is. `absent`: a partition without records for this long no longer keeps windows open.
+        `fill`: readers also see a row for each window in which a group has no records, from the group's first window
+        on: with "null" results, with counts and sums of "zero", or with the results of the "previous" row."""
         if not isinstance(window, Window):
             kinds = "hr.tumbling(…), hr.hopping(…), hr.cumulative(…), hr.calendar(…), hr.session(…), hr.sliding(…)"
             raise InvalidArgument("window", window, f"must be a window: {kinds}")
@@ -171,7 +172,7 @@ class Stream(_Steps):
         return Windowed(self.app, graph.Window(self.node, window, time, grace_us, late, idle_us, absent_us, fill))
 
     def group_by(self, *columns: str) -> Grouped:
-        """One result for each value of these columns, for all time."""
+        """One result for each combination of values of these columns, over all time."""
         return Windowed(self.app, graph.Window(self.node)).group_by(*columns)
 
     def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
@@ -179,14 +180,14 @@ class Stream(_Steps):
         return self.group_by().agg(*unnamed, **aggregates)
 
     def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
-        """Writes the records to a topic, each exactly once; it is made if there is none, with the columns they have."""
+        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none."""
         check_name(name, argument="name")
         return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 
 
 @dataclass(frozen=True, repr=False)
 class Windowed(_Steps):
-    """Records by window."""
+    """Records grouped by window."""
 
     elsewhere = {  # noqa: RUF012
         **_ELSEWHERE,
@@ -220,7 +221,7 @@ class Windowed(_Steps):
 
 @dataclass(frozen=True, repr=False)
 class Grouped(_Steps):
-    """Records by window and group."""
+    """Records grouped by window and columns."""
 
     elsewhere = {  # noqa: RUF012
         **_ELSEWHERE,
@@ -253,7 +254,7 @@ class Grouped(_Steps):
 
 @dataclass(frozen=True, repr=False)
 class Aggregated:
-    """Results, a row per window and group."""
+    """Results: a row per window and group."""
 
     app: App
     node: graph.Aggregate
@@ -266,14 +267,14 @@ class Aggregated:
         return f"<{results} of <stream of {_described(self.node)}{_by(self.node.of, self.node.groups)}>>"
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Aggregated:
-        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. On the way to a view
-        it must keep window and groups; to a topic, it is given the changes, with `op` '-' and '+'."""
+        """`DataFrame -> DataFrame` over result rows, each by itself: thresholds, ratios, explode. Before a view it must
+        keep window and groups. Before a topic it gets the changes, with `op` '-' and '+'."""
         return Aggregated(self.app, replace(self.node, after=(*self.node.after, _checked_function(function))))
 
     def to_view(self, name: str, *, keep: Duration | None = None, every: Duration | None = None) -> View:
-        """Keeps the results in a view of that name: a table, for SQL. `keep`: how long rows stay; without a window,
-        how long a group stays after the last record of it that arrived. `every`: while the flow is live, it changes the
-        view at most so often; when it is behind, and in `drain`, at once."""
+        """Keeps the results in a view of that name: a table that any process reads with SQL. `keep`: how long rows
+        stay; without a window, how long a group stays after its last record arrived. `every`: a live flow changes the
+        view at most this often; it does not wait while it is behind, nor in `drain`."""
         check_name(name, argument="name")
         keep_us = None if keep is None else duration_us(keep, argument="keep")
         self.app._add(graph.Sink(name, self.node, keep_us=keep_us, every_us=_every_us(every)))
@@ -282,9 +283,9 @@ class Aggregated:
     def to_topic(
         self, name: str, *, emit: Emit = "updates", every: Duration | None = None, **settings: Any
     ) -> DeclaredTopic:
-        """Writes what changes to a topic: every change, or with `emit="final"` each result once, when its window is
-        closed, and then corrections only, as '-' and '+'. `every`: as in `to_view`, so that a result changes at most so
-        often."""
+        """Writes the changes to a topic: every change, or with `emit="final"` each result once, when its window is
+        final, and then only corrections, as '-' and '+'. `every`: a result changes at most this often, as in
+        `to_view`."""
         check_name(name, argument="name")
         sink = graph.Sink(
             name, self.node, target=name, emit=check_emit(emit), every_us=_every_us(every), settings=settings

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class View:
-    """A view by its name: its rows, its ledger, where it is."""
+    """A view by its name: its rows, changes, ledger and status."""
 
     def __init__(self, app: App, name: str) -> None:
         self.app, self.name = app, name
@@ -70,9 +70,9 @@ class View:
         return self.to_spark()
 
     def live(self, rows: int = ROWS_MAX) -> Live:
-        """In a notebook: a table of so many rows in the cell's output, drawn again when the view changes, while other
-        cells are run. Ends with `stop()`, with `app.stop()`, or when the cell is run again. `view.live().wait()` keeps
-        the cell busy until the kernel is interrupted."""
+        """In a notebook: a table of this many rows in the cell's output. It is drawn again when the view changes, while
+        you run other cells. Ends with `stop()`, with `app.stop()`, or when the cell is run again. `view.live().wait()`
+        keeps the cell busy until the kernel is interrupted."""
         from headrace.notebook import Live, view_table
 
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
@@ -88,7 +88,7 @@ class View:
         return made
 
     def drop(self) -> None:
-        """Forgets the view, its rows, its ledger and how far it has read: run again, it is made anew from the log. Not
+        """Deletes the view, its rows, its ledger and its offsets. The next run computes it again from the log. Refused
         while it runs."""
         self.app.running.drop(self.name)
 
@@ -108,10 +108,11 @@ class View:
         start: Literal["earliest", "latest"] = "earliest",
         timeout: Duration | None = None,
     ) -> Watch:
-        """The view's changes as they are committed, each a dict: `op` ('+' a row that came, '-' one that went), the
-        row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as they are, "latest"
-        with the next change. With `emit="final"` each result once, when its window is final, and then corrections only.
-        Ends when there was none for `timeout`; without, never. Before the app's first run it waits for that."""
+        """The view's changes as they are committed, each a dict: `op` ('+' for a new row, '-' for the row it replaces
+        or removes), the row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as
+        they are, "latest" with the next change. `emit="final"` gives each result once, when its window is final, and
+        then only corrections. Ends when there was no change for `timeout`; without it, never. Before the app's first
+        run it waits for that run."""
         if start not in ("earliest", "latest"):
             raise InvalidArgument(
                 "start",
@@ -143,11 +144,11 @@ class View:
             raise
 
     def ledger(self) -> pa.Table:
-        """What became of every record: a row per window."""
+        """The ledger: for each window, how many records were on time, corrected, dropped and untimed."""
         with self._known():
             return self.app.views.ledger(self.name)
 
     def status(self) -> ViewStatus:
-        """Where the view is: rows, commits, frontier, position, and who makes it."""
+        """How far the view is: rows, commits, frontier, position, and the process that makes it."""
         with self._known():
             return self.app.views.status(self.name)

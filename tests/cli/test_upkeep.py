@@ -164,7 +164,7 @@ def test_an_erasure_that_is_incomplete_says_so_and_is_finished_later(numbers: Sh
     assert done.rows[0]["incomplete"] == ["the index's write-ahead log: a reader is in the way. Try again in a moment"]
     (line,) = done.err.splitlines()
     assert line.startswith("headrace: bytes of erased records may be left: the index's write-ahead log: ")
-    assert line.endswith("headrace maintain goes on with it.")
+    assert line.endswith("headrace maintain continues it.")
     upkeep = next(row for row in numbers.ok("doctor").rows if row["check"] == "upkeep")
     assert (upkeep["state"], upkeep["found"]) == ("warn", "an erasure is not wiped everywhere yet")
     assert numbers("maintain").code == 1

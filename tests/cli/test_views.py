@@ -354,10 +354,13 @@ def test_before_there_is_a_view(shell: Shell, topics: bool) -> None:
     if topics:
         shell.ok("topics", "create", "clicks", "user string")
     done = shell.ok("views", "list")
-    assert (done.out, done.err) == (b"", "No views yet. A view is made when its app runs: headrace run APP.py\n")
+    assert (done.out, done.err) == (
+        b"",
+        "No views yet. The first run of an app creates its views: headrace run APP.py\n",
+    )
     for command in (("query", "x"), ("views", "show", "x"), ("views", "drop", "x"), ("ledger", "x"), ("watch", "x")):
         line = shell.refused(*command)
-        assert line.startswith(f"there is no view 'x', and no other, in {shell.home}. A view is made when"), command
+        assert line.startswith(f"there is no view 'x', and no other, in {shell.home}. The first run of an app"), command
     assert shell.refused("query", "select 1").startswith(f"there are no views in {shell.home}.")
     assert not (shell.home / "views.db").exists()
 

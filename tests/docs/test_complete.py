@@ -171,8 +171,24 @@ def test_what_the_chapter_map_names_exists() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
-    assert listed == {path.name for path in DOCS.glob("*.md")} | {"api.md"}
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert listed == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | {"api.md"}
+
+
+def test_the_index_of_decisions_is_complete() -> None:
+    linked = set(re.findall(r"- \[([^]]+)\]\(architecture/", " ".join(page("architecture.md").split())))
+    decided = {
+        title
+        for path in (DOCS / "architecture").glob("*.md")
+        for title in re.findall(r"^## (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert linked == decided
+
+
+def test_the_site_has_the_colours_of_the_page() -> None:
+    shown = (ROOT / "src" / "headrace" / "serve" / "page" / "app.css").read_text("utf-8")
+    for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", page("site.css")):
+        assert f"--{name}: light-dark({light}, {dark})" in shown, name
 
 
 @pytest.mark.timeout(240)

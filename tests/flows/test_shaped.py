@@ -84,7 +84,7 @@ def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) 
                 app.drain(batch_rows=rng.choice([11, 20, 1000]))
                 assert found(app.views) == wanted(app)
                 assert found_by_word(app.views) == wanted_by_word(app)
-            with pytest.raises(hr.InvalidArgument, match="nothing to merge"):
+            with pytest.raises(hr.InvalidArgument, match="no state to merge"):
                 app.stream("parts").agg(total=hr.merge("total"))
             wrong = app.stream("events").group_by("word").agg(n=hr.count()).transform(lambda df: df.where("m > 1"))
             with pytest.raises(hr.UnknownColumn, match="no column 'm'"):
@@ -166,7 +166,7 @@ def test_a_transform_that_fails_commits_nothing_and_stops_the_flow(spark: Any, t
         topic.append({"who": "a"})
         app.drain()
         topic.append([{"who": "a"}, {"who": "b"}])
-        with pytest.raises(hr.TransformFailed, match=r"'v'.*DIVIDE_BY_ZERO.*Nothing of the batch was committed"):
+        with pytest.raises(hr.TransformFailed, match=r"'v'.*DIVIDE_BY_ZERO.*The batch was not committed"):
             app.drain()
         assert [(row["who"], row["x"]) for row in view.to_arrow().to_pylist()] == [("a", -10)]
         app.start()

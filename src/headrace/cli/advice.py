@@ -37,15 +37,15 @@ def _words(error: HeadraceError) -> str:
         return f"topic {error.topic!r} exists already. Choose another name, or say --exist-ok to leave it as it is."
     if isinstance(error, TopicReplaced):
         return (
-            f"topic {error.topic!r} was deleted or mended meanwhile (one of the same name may be there since). Run the "
-            f"command again; a view of it must be made anew (headrace rebuild APP.py VIEW --switch) or dropped."
+            f"topic {error.topic!r} was deleted or mended meanwhile (another topic may have its name now). Run the "
+            f"command again; rebuild its views (headrace rebuild APP.py VIEW --switch), or drop them."
         )
     if isinstance(error, UnknownTopic) and not error.known:
         made = f"Start the program that declares it, or create it: {CREATE.format(error.topic)}"
         return f"there is no topic {error.topic!r}, and no other. {made}"
     if isinstance(error, UnknownView) and not error.known:
         what = f"there is no view {error.view!r}, and no other," if error.view else "there are no views"
-        made = "A view is made when its app runs: headrace run APP.py"
+        made = "The first run of an app creates its views: headrace run APP.py"
         return f"{what} in {home()}. {made}. Name another directory with --home."
     if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
@@ -53,8 +53,8 @@ def _words(error: HeadraceError) -> str:
     if isinstance(error, OffsetOutOfRange) and 0 <= error.offset < error.earliest:
         return (
             f"{error.topic}/{error.partition}: offsets {error.offset}..{error.earliest} were deleted by retention "
-            f"(have {error.earliest}..{error.next}). Start from earliest; a group goes on with headrace groups rewind "
-            f"GROUP {error.topic} --start earliest, a queue with headrace queue rewind {error.topic} QUEUE --start "
+            f"(have {error.earliest}..{error.next}). Start from earliest; for a group: headrace groups rewind "
+            f"GROUP {error.topic} --start earliest, for a queue: headrace queue rewind {error.topic} QUEUE --start "
             f"earliest."
         )
     if isinstance(error, TopicFull):

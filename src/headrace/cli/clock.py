@@ -35,7 +35,7 @@ def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
 
     A mended topic is a new one of the same name: what arrived in the future arrives now, what happened in the future
     becomes a dead letter. Offsets, groups and queues stay; programs that have it open must be started again, and its
-    views made anew: headrace rebuild APP.py VIEW --switch.
+    views rebuilt: headrace rebuild APP.py VIEW --switch.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def _mend(clock: Clock, home: Path, yes: bool, format_: str | None) -> None:
         mended = clock.mend()
     if mended:
         print_rows([asdict(each) for each in mended], MENDED, format_)
-    note(f"{counted(len(mended), 'topic')} mended; make their views anew: headrace rebuild APP.py VIEW --switch")
+    note(f"{counted(len(mended), 'topic')} mended; rebuild their views: headrace rebuild APP.py VIEW --switch")
 
 
 def _facts(found: ClockStanding) -> dict[str, Any]:

@@ -61,14 +61,14 @@ WAIT_SECONDS = 1.0
     "--group",
     metavar="G",
     shell_complete=complete_group,
-    help="Join this group: share the partitions, go on where it is.",
+    help="Join this group: share its partitions, continue where it is.",
 )
 @click.option(
     "--lease",
     metavar="DURATION",
     help="With --group: how long its partitions stay with a member that is gone; 10 seconds unless said.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on at the end, as records come.")
+@click.option("--follow", "-f", is_flag=True, help="Do not stop at the end: wait for new records.")
 @click.option("--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--timeout", metavar="DURATION", help="With --follow or --group: stop after this long without a record.")
 @click.option("--columns", callback=columns_of, metavar="A,B", help="Only these columns.")

@@ -69,7 +69,7 @@ def list_(topic: str | None, format_: str | None) -> None:
 
     A flow that reads a topic is listed as __flow.NAME; its lag is at most a second old.
 
-    A group that is about to lose records (in less than a tenth of the retention) is told on standard error.
+    A group that is about to lose records (in less than a tenth of the retention) is named on standard error.
 
     \b
     Example:
@@ -167,7 +167,7 @@ def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: 
 @format_option
 @home_option
 def rewind(group: str, topic: str, start: str, format_: str | None) -> None:
-    """Set a group's offsets. Live members go on from there; a group that is not there yet is made.
+    """Set a group's offsets. Live members continue from there; a new group is created.
 
     \b
     Example:
@@ -181,7 +181,7 @@ def rewind(group: str, topic: str, start: str, format_: str | None) -> None:
         ("partition", "committed"),
         format_,
     )
-    note(f"group {group} of {topic} goes on from here")
+    note(f"group {group} of {topic} continues from here")
 
 
 @groups.command()

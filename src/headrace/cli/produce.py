@@ -53,7 +53,7 @@ def produce(
     JSON: one object per line; blank lines are skipped. CSV: a header row, fields read by the topic's types; an empty
     field is null, but for strings, where it is the empty string. Each batch of rows is appended whole or not at all.
 
-    Bad lines are told with file and number (the first ten) and left out; the good ones are appended, and the exit
+    Bad lines are reported with file and number (the first ten) and left out; the good ones are appended, and the exit
     code is 1. With --dead-letters they are kept as dead letters, and the exit code is 0.
 
     \b

@@ -155,7 +155,7 @@ def rewind(topic: str, queue: str, start: str, format_: str | None) -> None:
         ("partition", "next"),
         format_,
     )
-    note(f"queue {queue} of {topic} goes on from here")
+    note(f"queue {queue} of {topic} continues from here")
 
 
 @queue.command()

@@ -47,12 +47,12 @@ def rebuild(
     spark: str | None,
     format_: str | None,
 ) -> None:
-    """Make a view anew from the log, with the program as it is now, and print what that changes.
+    """Compute a view again from the log, with the program as it is now, and print what that changes.
 
-    The view is served as it was meanwhile, and its runner, if there is one, goes on. Without --switch the new version
+    The view is served as it was meanwhile, and its runner, if there is one, continues. Without --switch the new version
     is kept beside it: the same command with --switch continues that version. A switch reads to the log's end and
-    takes one moment. A runner of this program goes on with the new version; one of another program goes on without this
-    view. What was served before is kept for --rollback, until --discard or the next rebuild.
+    takes one moment. A runner of this program continues with the new version; one of another program continues without
+    this view. What was served before is kept for --rollback, until --discard or the next rebuild.
 
     '-' is a row as it was, '+' as it will be. Columns that only one version has are named, and not compared.
 

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "work": ("work", "Run a function on the messages of a queue."),
     "run": ("run", "Run every flow of a program, supervised."),
     "check": ("run", "Check a program without running it."),
-    "rebuild": ("rebuild", "Make a view anew beside the old one, compare, and switch."),
+    "rebuild": ("rebuild", "Compute a view again beside the old one, compare, switch."),
     "audit": ("run", "Recompute every view from the log, and compare."),
     "dead": ("dead", "List, show, replay and drop dead letters."),
     "query": ("query", "Read views with SQL, or a whole view by its name."),

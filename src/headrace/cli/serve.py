@@ -34,7 +34,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, open_: bool) -> None:
     """Serve the page and the HTTP API of the log and its views, until Ctrl-C or SIGTERM. Starts no Spark.
 
-    Prints a link with a token, which lets whoever has it in: a new one for each start, unless HEADRACE_TOKEN or
+    Prints a link with a token, which lets everybody who has it in: a new one for each start, unless HEADRACE_TOKEN or
     --token-file keeps it. Listens on this machine only; what --host opens it to is not encrypted, and needs --insecure.
 
     \b
@@ -92,5 +92,5 @@ def token(file: Path | None = None) -> str | None:
 def tell(server: Server) -> None:
     """The link, once."""
     if server.host not in LOOPBACK:
-        note(f"listening on {server.host}: whoever can reach it may ask, and what is sent is not encrypted")
+        note(f"listening on {server.host}: everybody who can reach it may connect, and the connection is not encrypted")
     note(f"page: {server.link}")

@@ -9,7 +9,7 @@ from headrace.cli.options import home_option
 
 @click.command()
 @click.option(
-    "--live", is_flag=True, help="Then go on with more visitors, show the view and serve the page, until Ctrl-C."
+    "--live", is_flag=True, help="Then continue with more visitors, show the view and serve the page, until Ctrl-C."
 )
 @home_option
 def demo(live: bool) -> None:

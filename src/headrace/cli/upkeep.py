@@ -28,8 +28,8 @@ def maintain(format_: str | None) -> None:
     """Do now what writing processes do in the background: delete what retention allows, compact, seal small batches
     into large ones, give disk space back, and finish erasures that were interrupted.
 
-    Safe beside readers and writers, and to interrupt: the next run goes on. Groups and queues that retention has
-    overtaken, or soon will, are told on standard error. Exit code 3 if it met damage (headrace verify
+    Safe beside readers and writers, and to interrupt: the next run continues. Groups and queues that retention has
+    overtaken, or soon will, are named on standard error. Exit code 3 if it met damage (headrace verify
     says more), 1 if something could not be done now: the disk is full, the clock is not believed, or an erasure could
     not be finished yet.
 
@@ -96,4 +96,4 @@ def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> N
 
 
 def _unfinished(incomplete: list[str]) -> str:
-    return f"bytes of erased records may be left: {'; '.join(incomplete)}. headrace maintain goes on with it."
+    return f"bytes of erased records may be left: {'; '.join(incomplete)}. headrace maintain continues it."

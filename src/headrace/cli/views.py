@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.views.reading import Views
 
-EMPTY = "No views yet. A view is made when its app runs: headrace run APP.py"
+EMPTY = "No views yet. The first run of an app creates its views: headrace run APP.py"
 LISTED = ("view", "app", "rows", "commits", "frontier", "lag_records", "running", "committed_at")
 
 
@@ -185,7 +185,7 @@ def _totals(found: pa.Table) -> dict[str, int]:
 @click.option("--force", is_flag=True, help="Even while its process runs: that one is refused, and stops.")
 @home_option
 def drop(view: str, yes: bool, force: bool) -> None:
-    """Forget a view, its rows, its ledger and how far it has read. Run again, its app makes it anew from the log.
+    """Forget a view, its rows, its ledger and how far it has read. Run again, its app computes it again from the log.
 
     The same for a flow that writes to a topic, by its name: what it wrote stays; run again, it writes all once more.
 

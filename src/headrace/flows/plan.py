@@ -85,27 +85,30 @@ def check(node: graph.Node) -> None:
 
 def _check_source(source: graph.Source) -> None:
     if holds_changes(source.topic) and source.start != "earliest":
-        raise InvalidArgument("start", source.start, "of a topic of changes all are read, or its rows would not add up")
+        why = "a topic of changes is read from the beginning, or its rows would not add up. Leave it out"
+        raise InvalidArgument("start", source.start, why)
 
 
 def _check_changes(changes: graph.Changes) -> None:
     flow = changes.view
     if flow.target is not None:
-        raise InvalidArgument("source", flow.name, f"is no view, but a flow into topic {flow.target!r}: stream that")
+        why = f"is not a view, but a flow into topic {flow.target!r}: stream that topic"
+        raise InvalidArgument("source", flow.name, why)
     if changes.emit == "final" and flow.window is None:
         raise InvalidArgument("emit", changes.emit, "without a window no result is ever final: use emit='updates'")
     if flow.lives:
-        why = "drops groups when no record has come for so long (keep=…), and that is no change"
-        raise InvalidArgument("source", flow.name, f"{why}. Make a view of the same without keep=, and stream that")
+        why = "drops groups that get no record for some time (keep=…), and that is not a change of their records"
+        raise InvalidArgument("source", flow.name, f"{why}. Define a second view without keep=, and stream that")
     if flow.fill is not None:
         why = f"fills gaps when it is read (fill={flow.fill!r}), and rows that fill gaps are no changes"
-        raise InvalidArgument("source", flow.name, f"{why}. Make a view of the same without fill=, and stream that")
+        raise InvalidArgument("source", flow.name, f"{why}. Define a second view without fill=, and stream that")
 
 
 def _check_union(union: graph.Union) -> None:
     for each in (union.left, union.right):
         if reads_changes(each) or isinstance(origin(each), graph.Dedup):
-            why = "union() needs plain records: this stream can retract rows, or comes from dedup(). Call union() first"
+            why = "union() needs plain records, and this stream can retract rows (it is behind dedup(…), or over a "
+            why += "view). Call union() before that"
             raise InvalidArgument("other", _called(origin(each)), why)
     starts: dict[str, object] = {}
     for read, _ in _branches(union):
@@ -127,7 +130,7 @@ def _called(node: graph.Records) -> str:
 
 def _check_dedup(dedup: graph.Dedup) -> None:
     if reads_changes(dedup.of) or isinstance(origin(dedup.of), graph.Dedup):
-        raise InvalidArgument("key", dedup.key, "is for records: dedup them before they are aggregated, and once")
+        raise InvalidArgument("key", dedup.key, "dedup() needs plain records: call it once, before .agg(…)")
     if dedup.approximate is not None and isinstance(dedup.late, Correct):
         why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
         raise InvalidArgument("late", dedup.late, f"{why}. Make grace longer, or use hr.drop(…)")
@@ -141,33 +144,36 @@ def _check_window(node: graph.Window, window: Window) -> None:
         _check_over_changes(f"topic {found.topic.name!r}", node, window)
     elif isinstance(found, graph.Dedup):
         if node.time is not None:
-            raise InvalidArgument("time", node.time, "behind dedup windows are of the records' own time: leave it out")
+            why = "behind dedup(…) windows use the records' own event time: leave it out"
+            raise InvalidArgument("time", node.time, why)
         if found.approximate is None and not window.aligned:
-            why = "behind dedup windows are fixed, or of a calendar; with dedup(…, approx=…) they may be any"
+            why = "behind dedup(…) use tumbling, hopping, cumulative or calendar windows; dedup(…, approx=…) allows all"
             raise InvalidArgument("window", str(window), why)
     if node.fill is not None:
         _check_fill(node.fill, window)
 
 
 def _check_over_view(view: Flow, node: graph.Window, window: Window) -> None:
-    """What is said of records where they come from a topic is not said again of what was made of them."""
+    """Refuses settings of records (time, grace, late) over a view: they were decided where the topic was read."""
     of = f"view {view.name!r}"
     if view.window is None:
-        raise InvalidArgument("window", str(window), f"{of} has no windows, so its rows have no time: group them only")
+        why = f"{of} has no windows, so its rows have no time. Use .group_by(…) without .window(…)"
+        raise InvalidArgument("window", str(window), why)
     _check_over_changes(of, node, window)
     if isinstance(window, Aligned) and isinstance(view.window, Aligned) and window.longest_us < view.window.longest_us:
-        raise InvalidArgument("window", str(window), f"{of} has longer ones, {view.window}: its rows do not fit in")
+        why = f"is shorter than the windows of {of}, {view.window}. Use the same size or a longer one"
+        raise InvalidArgument("window", str(window), why)
 
 
 def _check_over_changes(of: str, node: graph.Window, window: Window) -> None:
     if not window.aligned:
-        raise InvalidArgument("window", str(window), f"over the changes of {of} windows are fixed, or of a calendar")
+        raise InvalidArgument("window", str(window), f"over {of} use tumbling, hopping, cumulative or calendar windows")
     if node.time is not None:
-        raise InvalidArgument("time", node.time, f"a row of {of} has the time of its window: leave it out")
+        raise InvalidArgument("time", node.time, f"a row of {of} has the time of its window. Leave it out")
     given = {"grace": format_duration(node.grace_us) if node.grace_us else None, "late": node.late}
     for argument, value in given.items():
         if value is not None:
-            why = f"a change of {of} is never late: its records were judged where they came from a topic. Leave it out"
+            why = f"a change of {of} is never late: lateness was decided where the topic was read. Leave it out"
             raise InvalidArgument(argument, str(value), why)
 
 
@@ -188,17 +194,17 @@ def _check_sink(sink: graph.Sink) -> None:
     window = sink.of.of
     if sink.target is None:
         if sink.keep_us is not None and window.window is None and can_retract(window.of):
-            why = "is for records that stay, where there is no window: over a view, and behind dedup, they go again"
-            why = f"{why}. Leave it out; or use a window, or dedup(…, approx=…)"
+            why = "needs a window here: over a view, and behind dedup, records can be retracted"
+            why = f"{why}. Leave it out, use a window, or use dedup(…, approx=…)"
             raise InvalidArgument("keep", format_duration(sink.keep_us), why)
         if window.fill is not None and sink.of.after:
-            why = "a transform behind agg makes its rows of results that are stored, and those that fill gaps are not"
+            why = "a transform behind agg sees stored results only, and rows that fill gaps are not stored"
             raise InvalidArgument("fill", window.fill, f"{why}. Leave one of them out, or compute it in the query")
         return
     if sink.emit == "final" and window.window is None:
         raise InvalidArgument("emit", sink.emit, "without a window no result is ever final: use emit='updates'")
     if window.fill is not None:
-        why = "gaps are filled when a view is read, and a topic has what was written to it. Leave it out, or use"
+        why = "gaps are filled when a view is read, and a topic has stored rows only. Leave it out, or use"
         raise InvalidArgument("fill", window.fill, f"{why} .to_view(…)")
 
 
@@ -208,10 +214,10 @@ def _aggregates(node: graph.Aggregate) -> Mapping[str, Aggregate]:
     view = found.view if isinstance(found, graph.Changes) else None
     for name, each in node.aggregates.items():
         if each.kind == "merge" and view is None:
-            raise InvalidArgument(name, str(each), "merges what a view keeps: use it over app.stream(view)")
+            raise InvalidArgument(name, str(each), "merges the state of a view: use it over app.stream(view)")
         if each.kind == "merge" and view is not None and view.after:
-            why = f"view {view.name!r} has a transform behind agg, and what that makes has nothing to merge. Aggregate "
-            why += "its columns, hr.sum(…), or stream a view without the transform"
+            why = f"view {view.name!r} has a transform behind agg, and transformed rows have no state to merge. "
+            why += "Aggregate their columns, hr.sum(…), or stream a view without the transform"
             raise InvalidArgument(name, str(each), why)
     if not can_retract(node.of.of):
         return node.aggregates

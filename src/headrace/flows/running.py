@@ -330,7 +330,8 @@ class Running:
 
         refuse_topics(flow)
         if flow.retracts and start != "earliest":
-            raise InvalidArgument("start", start, "of a view's changes all are read, or its rows would not add up")
+            why = "the changes of a view are read from the beginning, or its rows would not add up. Leave it out"
+            raise InvalidArgument("start", start, why)
         query = self.query(flow).named(version_name(flow.name, "next"), start)
         version = query.compiled.flow
         self._make_dropped(flow)

@@ -96,7 +96,7 @@ def check_agrees(earlier: DeclaredTopic, schema: Any, asked: Mapping[str, Any]) 
 
 
 def check_fits(name: str, schema: Any, asked: Mapping[str, Any], known: pa.Schema, settings: TopicSettings) -> None:
-    """InvalidArgument if a topic with these columns and settings is not what is asked for: it may have columns more."""
+    """InvalidArgument if the topic does not have the columns and settings asked for; it may have more columns."""
     from headrace.schema import schema_from, type_ddl
 
     types = {field.name: field.type for field in known}

@@ -291,9 +291,9 @@ class _Feed:
     def _gone(self, place: Place) -> str | None:
         """Why it cannot go on from there; None: it can."""
         if place.born is not None and place.born != self.born:
-            return "the view was made anew since."
+            return "the view was created again since."
         if place.sequence > self.sequence:
-            return "the view has not come that far: it was made anew, or its file is an older one."
+            return "the view has not come that far: it was created again, or its file is an older one."
         if self._behind(place):
             return "the changes since then are not kept any more."
         return None
