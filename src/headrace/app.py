@@ -29,7 +29,7 @@ from headrace.log.contract import Log, Topic
 from headrace.log.open import open_log
 from headrace.log.starting import check_start
 from headrace.names import check_name
-from headrace.places import directory, without_secrets
+from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.streams import Stream
@@ -122,6 +122,10 @@ class App:
                 else:
                     self._home = directory(given)
             return self._home
+
+    @property
+    def _place(self) -> Home:
+        return Home.at(self.home)
 
     @property
     def log(self) -> Log:
@@ -254,6 +258,7 @@ class App:
                     self.name,
                     self.flows,
                     self.log,
+                    self._place,
                     overrides.get("spark", self._spark) or os.environ.get("HEADRACE_SPARK"),
                     self.batch_rows,
                     self._checked,
@@ -304,7 +309,7 @@ class App:
         from headrace.flows.audit import audit
 
         running = self.running
-        return audit([running.query(flow) for flow in running.flows], self.log)
+        return audit([running.query(flow) for flow in running.flows], self.log, self._place)
 
     def rebuild(self, view: str, *, start: Start = "earliest") -> Rebuild:
         """The view made anew by this program, from `start`, beside the one that is served. What comes back says what

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
     from headrace.log.contract import Log, Start, Topic
+    from headrace.places import Home
     from headrace.views.contract import FlowState, ViewSpec
     from headrace.views.sqlite import SqliteViews
 
@@ -97,6 +99,7 @@ class Running:
         app: str,
         flows: Mapping[str, Flow],
         log: Log,
+        home: Home,
         spark: Any,
         batch_rows: int | None,
         checked: dict[str, FlowQuery],
@@ -108,6 +111,7 @@ class Running:
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
+        self._home = home
         self._checked, self._clock_us, self._driver_rows = checked, clock_us, driver_rows
         self._session: SparkSession | None = None
         self._owned = self._starting = self._closed = False
@@ -139,7 +143,7 @@ class Running:
                 self._starting = True
                 try:
                     self._session, self._owned = session.make(
-                        self._app, self._given, self._log.home, outlives_home=self._throwaway
+                        self._app, self._given, self._home.directory, outlives_home=self._throwaway
                     )
                 finally:
                     self._starting = False
@@ -154,19 +158,19 @@ class Running:
 
         with self._lock:
             if self._store is None:
-                self._store = SqliteViews(self._log.home)
+                self._store = SqliteViews(Path(self._home.views))
             return self._store
 
     def refuse_lost(self) -> None:
         """SparkLost or Closed if there was a session, and is none any more."""
         if self._session is not None:
-            session.refuse_lost(self._session, f"app {self._app!r}", self._log.home)
+            session.refuse_lost(self._session, f"app {self._app!r}", self._home.directory)
 
     # -- flows -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why. Makes nothing."""
-        made = (self._log.home / FILE).exists()
+        made = (Path(self._home.views) / FILE).exists()
         for flow in self.flows:
             spec = self.query(flow).compiled.spec
             if made and not self._throwaway:
@@ -203,7 +207,7 @@ class Running:
         """Says that this process runs the flow, unless it does already."""
         with self._lock:
             if flow.name not in self._locks:
-                lock = FlowLock(self._log.home, flow.name)
+                lock = FlowLock(self._home.directory, flow.name)
                 lock.take(wait=wait, take_over=take_over)
                 self._locks[flow.name] = lock
 
@@ -220,6 +224,7 @@ class Running:
             batch_rows=self._batch_rows,
             at_once=at_once,
             clock_us=self._clock_us,
+            scratch=self._home.directory,
         )
         try:
             loop.begin()
@@ -236,7 +241,7 @@ class Running:
         its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
         from headrace.flows.rebuild import refuse_other
 
-        lock, supervisor = FlowLock(self._log.home, beside(flow.name, "next")), self._supervisors.get(flow.name)
+        lock, supervisor = FlowLock(self._home.directory, beside(flow.name, "next")), self._supervisors.get(flow.name)
         while self.store.is_fenced(flow.name) and lock.is_held():
             if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
                 return None
@@ -281,7 +286,7 @@ class Running:
     def drop(self, view: str) -> None:
         """Forgets what the view's flow has made; ViewInUse while it runs, here or elsewhere."""
         with self._lock:
-            status = open_views(self._log.home).status(view)
+            status = open_views(self._home.views).status(view)
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
             self._loops.pop(view, None)
@@ -313,8 +318,8 @@ class Running:
                 if (lock := self._locks.pop(version.name, None)) is not None:
                     lock.release()
 
-        settings = {"batch_rows": self._batch_rows, "clock_us": self._clock_us}
-        made = Rebuild(query, log=self._log, store=self.store, loop_settings=settings, let_go=let_go)
+        settings = {"batch_rows": self._batch_rows, "clock_us": self._clock_us, "scratch": self._home.directory}
+        made = Rebuild(query, log=self._log, home=self._home, store=self.store, loop_settings=settings, let_go=let_go)
         made.make()
         return made
 
@@ -322,7 +327,7 @@ class Running:
         """What was served before the last switch is the view again."""
         from headrace.flows.rebuild import roll_back
 
-        roll_back(self._log, self.store, view)
+        roll_back(self._log, self._home, self.store, view)
         self._loops.pop(view, None)
 
     def discard(self, view: str) -> list[str]:
@@ -384,7 +389,7 @@ class Running:
 
     def _has_begun(self, flow: Flow) -> bool:
         with contextlib.suppress(UnknownView):
-            open_views(self._log.home).state(flow.name, topics=True)
+            open_views(self._home.views).state(flow.name, topics=True)
             return True
         return False
 
@@ -513,13 +518,13 @@ class Running:
             next(each for each in supervisors if not each.join(0)).join(left)
 
     def status(self) -> AppStatus:
-        readers = open_views(self._log.home).readers()
+        readers = open_views(self._home.views).readers()
         return AppStatus(self._status(flow, flow.name, readers) for flow in self.flows)
 
     def making(self, view: str) -> list[FlowStatus]:
         """How far the version is that is made beside the view."""
         flow, name = self._flows.get(view), beside(view, "next")
-        readers = open_views(self._log.home).readers(name)
+        readers = open_views(self._home.views).readers(name)
         return [] if flow is None else [self._status(flow, name, readers)]
 
     def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
@@ -531,7 +536,7 @@ class Running:
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
         with contextlib.suppress(UnknownView, KeyError):  # not run yet
-            state = open_views(self._log.home).state(name, topics=True)  # the store may be busy
+            state = open_views(self._home.views).state(name, topics=True)  # the store may be busy
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
             sources = sources_of(self._log, branches(name, readers), state)
             lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so

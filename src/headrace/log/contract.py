@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -568,7 +567,8 @@ class Transaction(Protocol):
 
 class Log(Closing, Protocol):
     @property
-    def home(self) -> Path: ...
+    def address(self) -> str:
+        """Where the log is: what it is opened by."""
 
     @property
     def log_id(self) -> str:
