@@ -56,7 +56,8 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for one that goes with the app.
-    `log` and `views`: None, for they are in the home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
+    `log`: an open log, in place of the one in the home; whoever opened it closes it. `views`: None, for they are in the
+    home and nowhere else yet. `spark`: a SparkSession, a master, a mapping
     of settings; by default a local session of our own. `batch_rows`: no batch has more records; None: as many as suit
     how far a flow is behind, and how long its commits take. `driver_rows`: batches up to so many records may be folded
     on the driver, by the kernels that Spark's workers run; 0: every batch is a Spark job. `clock_us`: what time it is,
@@ -67,7 +68,7 @@ class App:
         name: str,
         *,
         home: str | Path | None = None,
-        log: None = None,
+        log: Log | None = None,
         views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int | None = None,
@@ -77,10 +78,11 @@ class App:
         self.name = check_name(name, argument="name")
         self.batch_rows = None if batch_rows is None else _checked_rows(batch_rows)
         self.driver_rows = _checked_rows(driver_rows, argument="driver_rows", least=0)
-        _check_in_home(log=log, views=views)
+        _check_in_home(log=None if isinstance(log, Log) else log, views=views)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
+        self._given_log = log
         self._log: Log | None = None
         self._running: Running | None = None
         self._lock = threading.RLock()
@@ -125,7 +127,7 @@ class App:
 
     @property
     def _place(self) -> Home:
-        return Home.at(self.home)
+        return Home.at(self.home, log=None if self._given_log is None else self._given_log.address)
 
     @property
     def log(self) -> Log:
@@ -134,7 +136,7 @@ class App:
             if self._closed:
                 raise Closed(what=f"the app {self.name!r}")
             if self._log is None:
-                self._log = open_log(self.home, clock_us=self._clock_us)
+                self._log = self._given_log or open_log(self.home, clock_us=self._clock_us)
             return self._log
 
     # -- what it is made of ------------------------------------------------------------------------
@@ -386,7 +388,7 @@ class App:
             if self._running is not None:
                 self._running.close()
             self._stop_lives()
-            if self._log is not None:
+            if self._log is not None and self._given_log is None:
                 self._log.close()
             if self._remove_home is not None:
                 self._remove_home()

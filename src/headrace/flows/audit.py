@@ -143,11 +143,11 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
 
 
 def _has_holes(topic: Topic, partition: int, start: int, stop: int) -> bool:
-    """Whether some of the offsets have no record any more."""
+    """Whether some of the records are there no more."""
     while start < stop:
         spans = topic.spans(partition, start)
         for span in spans:
-            if span.start > start or span.records < span.stop - span.start:
+            if not span.whole:
                 return True
             start = span.stop
             if start >= stop:

@@ -56,14 +56,16 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored batch, for planning what to read: offsets [start, stop), as many records, their bytes before
-    compression, and their latest event time (None: they have none)."""
+    """A stored batch, for planning what to read: offsets [start, stop), about so many records, their bytes before
+    compression, and their latest event time (None: they have none). `whole`: none of its records was taken out since
+    they were appended. The spans of a partition touch."""
 
     start: int
     stop: int
     records: int
     bytes: int
     event_max_us: int | None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in one partition. `time`: how long the oldest unread record has waited."""
+    """How far a group is behind in one partition. `records` is an estimate: the offsets that it has not read, which may
+    hold fewer records. `time`: how long the oldest unread record has waited."""
 
     committed: int | None
     next: int
@@ -565,6 +568,7 @@ class Transaction(Protocol):
     def position(self) -> Position: ...
 
 
+@runtime_checkable
 class Log(Closing, Protocol):
     @property
     def address(self) -> str:
