@@ -35,7 +35,7 @@ from headrace.errors import (
     nearest,
 )
 from headrace.log.contract import META, Appended, Offsets, Record, Span, TopicDescription, TopicSettings
-from headrace.log.embedded.storage.catalog import TopicState, _check_columns, altered, settings_of
+from headrace.log.embedded.storage.catalog import TopicState, _check_columns, settings_of
 from headrace.log.embedded.write.append import prepare, repeatable
 from headrace.names import check_name
 from headrace.position import Position
@@ -122,8 +122,16 @@ class TwinTopic:
         wanted = None if schema is None else schema_from(schema)
         with self._log.changed:
             content = self._known()
-            fresh = settings_of(changes, base=content.settings, fixed=("key", "event_time", "versioned"))
-            settings = altered(content.settings, fresh, changes)
+            old = content.settings
+            settings = settings_of(changes, base=old, fixed=("key", "event_time", "versioned"))
+            if settings.partitions < old.partitions:
+                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}")
+            if settings.partitions > old.partitions:
+                if old.cleanup == "compact" or old.versioned:
+                    raise InvalidArgument("partitions", settings.partitions, "keys must stay where they are")
+                settings = replace(settings, partitions_added=True)
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                raise InvalidArgument("cleanup", settings.cleanup, "a key's records lie in several partitions")
             if wanted is not None:
                 times = [settings.event_time] if settings.event_time else []
                 evolved = evolve(content.schema, wanted, frozen=[*settings.key, *times])

@@ -178,9 +178,25 @@ class Catalog:
             if row is None or row.name is None:
                 raise TopicReplaced(topic=state.name, topic_id=state.uid)
             old = settings_from(row.settings)
-            settings = altered(old, fresh, given)
-            for partition in range(old.partitions, settings.partitions):
-                PARTITIONS.add(tx.db, _empty(state.id, partition, tx.arrival_us()))
+            settings = replace(old, **{name: getattr(fresh, name) for name in (*_fields_of(given), "extra_kept")})
+            if settings.partitions < old.partitions:
+                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}; none can go")
+            if settings.partitions > old.partitions:
+                if old.cleanup == "compact" or old.versioned:
+                    raise InvalidArgument(
+                        "partitions",
+                        settings.partitions,
+                        "on a compacted or versioned topic keys must stay where they are: create a new topic and copy",
+                    )
+                settings = replace(settings, partitions_added=True)
+                for partition in range(old.partitions, settings.partitions):
+                    PARTITIONS.add(tx.db, _empty(state.id, partition, tx.arrival_us()))
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                raise InvalidArgument(
+                    "cleanup",
+                    settings.cleanup,
+                    "partitions were added, so a key's records lie in several: create a new topic and copy",
+                )
             from headrace.schema import schema_from_bytes
 
             version = row.schema
@@ -327,22 +343,6 @@ def _whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidArgument(name, value, f"must be a whole number from {lowest} to {highest}")
     return value
-
-
-def altered(old: TopicSettings, fresh: TopicSettings, given: Mapping[str, Any]) -> TopicSettings:
-    """The old settings with those that were `given`, as `fresh` has them; InvalidArgument if no topic changes so."""
-    settings = replace(old, **{name: getattr(fresh, name) for name in (*_fields_of(given), "extra_kept")})
-    if settings.partitions < old.partitions:
-        raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}; none can go")
-    if settings.partitions > old.partitions:
-        if old.cleanup == "compact" or old.versioned:
-            why = "on a compacted or versioned topic keys must stay where they are: create a new topic and copy"
-            raise InvalidArgument("partitions", settings.partitions, why)
-        settings = replace(settings, partitions_added=True)
-    if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
-        why = "partitions were added, so a key's records lie in several: create a new topic and copy"
-        raise InvalidArgument("cleanup", settings.cleanup, why)
-    return settings
 
 
 def _check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
