@@ -35,7 +35,7 @@ from headrace.log.open import open_log
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
-from headrace.places import directory, without_secrets
+from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.streams import Stream
@@ -62,18 +62,19 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for a temporary one, removed
-    with the app. `log` and `views`: None, because both are in the home and nowhere else yet. `spark`: a SparkSession, a
-    master, or a mapping of settings; by default headrace starts a local session. `batch_rows`: the most records of a
-    batch; None chooses by the flow's lag and the length of its commits. `driver_rows`: batches of at most this many
-    records may be folded on the driver, by the kernels that Spark's workers run; 0 makes every batch a Spark job.
-    `clock_us`: returns the time in microseconds, for log and flows; for tests."""
+    with the app. `log`: an open log, in place of the one in the home; the caller closes it. `views`: None, because they
+    are in the home and nowhere else yet. `spark`: a SparkSession, a master, or a mapping of settings; by default
+    headrace starts a local session. `batch_rows`: the most records of a batch; None chooses by the flow's lag and the
+    length of its commits. `driver_rows`: batches of at most this many records may be folded on the driver, by the
+    kernels that Spark's workers run; 0 makes every batch a Spark job. `clock_us`: returns the time in microseconds, for
+    log and flows; for tests."""
 
     def __init__(
         self,
         name: str,
         *,
         home: str | Path | None = None,
-        log: None = None,
+        log: Log | None = None,
         views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int | None = None,
@@ -83,10 +84,11 @@ class App:
         self.name = check_name(name, argument="name")
         self.batch_rows = None if batch_rows is None else _checked_rows(batch_rows)
         self.driver_rows = _checked_rows(driver_rows, argument="driver_rows", least=0)
-        _check_in_home(log=log, views=views)
+        _check_in_home(log=None if isinstance(log, Log) else log, views=views)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
+        self._given_log = log
         self._log: Log | None = None
         self._running: Running | None = None
         self._lock = threading.RLock()
@@ -136,6 +138,10 @@ class App:
             return self._home
 
     @property
+    def _place(self) -> Home:
+        return Home.at(self.home, log=None if self._given_log is None else self._given_log.address)
+
+    @property
     def log(self) -> Log:
         """The log in the home, with the topics that the program declares; opened, and they created, when first used."""
         log = self._open_log()
@@ -149,7 +155,7 @@ class App:
         with self._lock:
             self._check_open()
             if self._log is None:
-                self._log = open_log(self.home, clock_us=self._clock_us)
+                self._log = self._given_log or open_log(self.home, clock_us=self._clock_us)
             return self._log
 
     def _check_open(self) -> None:
@@ -316,6 +322,7 @@ class App:
                     self.name,
                     self.flows,
                     self._open_log(),
+                    self._place,
                     overrides.get("spark", self._spark) or os.environ.get("HEADRACE_SPARK"),
                     self.batch_rows,
                     self._checked,
@@ -368,7 +375,7 @@ class App:
         from headrace.flows.audit import audit
 
         running = self.running
-        return audit([running.query(flow) for flow in running.settle()], self.log)
+        return audit([running.query(flow) for flow in running.settle()], self.log, self._place)
 
     def rebuild(self, view: str, *, start: Start = "earliest") -> Rebuild:
         """Computes the view again with this program, from `start`, beside the version that is served, which may keep
@@ -451,7 +458,7 @@ class App:
             if self._running is not None:
                 self._running.close()
             self._stop_lives()
-            if self._log is not None:
+            if self._log is not None and self._given_log is None:
                 self._log.close()
             if self._remove_home is not None:
                 self._remove_home()

@@ -1,15 +1,31 @@
-"""Where log and views are: in a directory. Owns which texts name one. Touches no file."""
+"""Where an app works: its directory, its log, its views. Owns which texts name a directory. Touches no file."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import InvalidArgument
 
-__all__ = ["ADDRESS", "directory", "without_secrets"]
+__all__ = ["ADDRESS", "Home", "directory", "without_secrets"]
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=//)")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where an app works. `directory` has what a run needs on its own machine: locks and scratch files. `log` and
+    `views` are the addresses that log and views are opened by; by default both are in the directory."""
+
+    directory: Path
+    log: str
+    views: str
+
+    @classmethod
+    def at(cls, path: Path, *, log: str | None = None) -> Home:
+        path = path.absolute()
+        return cls(path, str(path) if log is None else log, str(path))
 
 
 def directory(home: str | Path, *, argument: str = "home") -> Path:

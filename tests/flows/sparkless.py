@@ -26,6 +26,7 @@ from headrace.kernels.arrow_partials import ArrowPartials
 from headrace.kernels.judge import JUDGED
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.places import Home
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.open import open_views
 from headrace.views.reading import Views
@@ -198,7 +199,8 @@ class Sparkless:
     def rebuilt(self) -> Rebuild:
         """A version beside the view, made anew."""
         query = _Here(self.loop._query.named("view/next", "earliest").compiled, None)  # type: ignore[arg-type]
-        made = Rebuild(query, log=self.log, store=self.store, loop_settings=self._clock, let_go=lambda: None)
+        home = Home.at(self.log.home)
+        made = Rebuild(query, log=self.log, home=home, store=self.store, loop_settings=self._clock, let_go=lambda: None)
         made.make()
         return made
 
@@ -211,7 +213,7 @@ class Sparkless:
             flow = replace(made.flow, name=name, **changes)
             flows[name] = flow
             queries[name] = _Here(replace(made, given=flow, flow=flow), None)  # type: ignore[arg-type]
-        running = Running("tests", flows, self.log, None, 1_000_000, {})
+        running = Running("tests", flows, self.log, Home.at(self.log.home), None, 1_000_000, {})
         running._queries.update(queries)
         return running
 

@@ -11,6 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.flows.audit import audit
+from headrace.places import Home
 from tests.flows.sparkless import Sparkless
 
 
@@ -137,7 +138,7 @@ def test_a_partition_that_was_not_read_yet_is_no_difference(tmp_path: Path) -> N
         flow.loop.drain()
         flow.topic.alter(partitions=2)
         flow.topic.append({"word": "a"}, partition=1)
-        assert audit([flow.loop._query], flow.log).differences == []
+        assert audit([flow.loop._query], flow.log, Home.at(flow.log.home)).differences == []
 
 
 def test_what_is_committed_meanwhile_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,5 +155,5 @@ def test_what_is_committed_meanwhile_is_no_difference(tmp_path: Path, monkeypatc
             return recomputed(planned)
 
         monkeypatch.setattr(flow.loop._query, "rows", and_meanwhile)
-        audited = audit([flow.loop._query], flow.log)
+        audited = audit([flow.loop._query], flow.log, Home.at(flow.log.home))
         assert audited.differences == [] and audited.rows == 1

@@ -13,6 +13,7 @@ import pytest
 import headrace as hr
 from headrace.durations import from_us, instant_us
 from headrace.flows.audit import audit
+from headrace.places import Home
 from headrace.testing.view_contract import commit
 from headrace.views.contract import FlowSpec
 from tests.flows.sparkless import Sparkless
@@ -267,10 +268,10 @@ def test_audit_names_what_the_log_alone_makes_final(trial: Any) -> None:
     t.add(1, 25)
     query = t.flow.loop._query
     t.advance(20)
-    assert audit([query], t.flow.log).ok  # whatever silence makes of the rest
+    assert audit([query], t.flow.log, Home.at(t.flow.log.home)).ok  # whatever silence makes of the rest
     with sqlite3.connect(t.flow.home / "views.db") as db:
         db.execute("UPDATE _flows SET closed = NULL")
-    audited = audit([query], t.flow.log)
+    audited = audit([query], t.flow.log, Home.at(t.flow.log.home))
     assert not audited.ok
     (found,) = audited.differences
     assert (found.column, found.stored, found.expected) == ("_status", "open", "final")

@@ -20,6 +20,7 @@ import headrace as hr
 from headrace.durations import instant_us
 from headrace.flows.audit import Compared, Gone, audit
 from headrace.kernels import hops
+from headrace.places import Home
 from headrace.views.contract import Commit, FlowSpec, FlowState, Place, ViewSpec
 from headrace.windows import Cumulative
 from tests.flows.oracle import Query, aggregates, expected, records_of
@@ -240,7 +241,7 @@ def test_a_time_whose_window_would_begin_before_the_first_year_is_none(tmp_path:
         assert sum(ledger["untimed"].to_pylist()) == 1
         if emit is None:
             assert {row["window_end"] >= START for row in flow.views.to_arrow("view").to_pylist()} == {True}
-            assert audit([flow.loop._query], flow.log).differences == []
+            assert audit([flow.loop._query], flow.log, Home.at(flow.log.home)).differences == []
 
 
 arrivals = st.lists(
@@ -334,7 +335,7 @@ def test_a_group_goes_when_no_record_has_come_for_so_long(found: list[tuple[Any,
     ):
 
         def seen() -> None:
-            assert audit([flow.loop._query], flow.log).differences == []
+            assert audit([flow.loop._query], flow.log, Home.at(flow.log.home)).differences == []
 
         arrive(flow, clock, found, seen)
         told: dict[tuple[Any, ...], dict[str, Any]] = {}

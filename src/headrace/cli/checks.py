@@ -40,7 +40,7 @@ def verify(format_: str | None) -> None:
     from headrace.log.capabilities import Files, capability
 
     try:
-        with opened() as log, busy(f"checking {log.home}"):
+        with opened() as log, busy(f"checking {log.address}"):
             result = capability(log, Files).verify()
     except (IndexDamaged, DamagedData, LogMissing) as error:
         if error.path == str(home()):
@@ -216,7 +216,7 @@ def _log() -> Iterator[Finding]:
     try:
         with opened() as log:
             topics = log.topics()
-            yield Finding("log", "ok", f"{log.home}, id {log.log_id}, {counted(len(topics), 'topic')}")
+            yield Finding("log", "ok", f"{log.address}, id {log.log_id}, {counted(len(topics), 'topic')}")
             usage = capability(log, Files).usage()
             yield _upkeep(usage)
             yield _clock(log)

@@ -12,8 +12,6 @@ from headrace.cli.options import confirm, format_option, home_option, opened, ye
 from headrace.cli.output import FOUND, busy, counted, note, print_one, print_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.log.capabilities import Clock
     from headrace.log.contract import ClockStanding
 
@@ -50,7 +48,7 @@ def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
     with opened() as log:
         clock = capability(log, Clock)
         if mend:
-            _mend(clock, log.home, yes, format_)
+            _mend(clock, log.address, yes, format_)
             return
         if confirmed:
             confirm(f"take {clock.clock().clock:%Y-%m-%d %H:%M} UTC as the right time", yes)
@@ -61,7 +59,7 @@ def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
         raise click.exceptions.Exit(FOUND)
 
 
-def _mend(clock: Clock, home: Path, yes: bool, format_: str | None) -> None:
+def _mend(clock: Clock, home: str, yes: bool, format_: str | None) -> None:
     found = clock.clock()
     topics = sorted({each.topic for each in found.partitions})
     if not topics and (found.newest is None or found.newest <= found.clock):

@@ -118,7 +118,7 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
         topic = log.create_topic(name, schema, versioned=versioned, exist_ok=exist_ok, **settings)
         partitions = topic.settings.partitions
         what = "is there already" if topic.name in before else "created"
-        note(f"topic {topic.name} {what}, {partitions} partition{'s' if partitions > 1 else ''}, in {log.home}")
+        note(f"topic {topic.name} {what}, {partitions} partition{'s' if partitions > 1 else ''}, in {log.address}")
 
 
 @topics.command()

@@ -39,7 +39,7 @@ def maintain(format_: str | None) -> None:
     """
     from headrace.log.capabilities import Files, capability
 
-    with opened() as log, busy(f"maintaining {log.home}"):
+    with opened() as log, busy(f"maintaining {log.address}"):
         done = capability(log, Files).maintain()
     facts = asdict(done)
     for risk in facts["at_risk"]:
@@ -87,7 +87,7 @@ def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> N
         found = log.topic(writable(topic))
         wanted = key_of(found, key, hint="KEY")
         confirm(f"erase all records of key {wanted!r} from {topic}", yes)
-        with busy(f"erasing from {log.home}"):
+        with busy(f"erasing from {log.address}"):
             done = capability(found, Erasure).erase(wanted)
     print_one(asdict(done), format_)
     if done.incomplete:

@@ -23,6 +23,7 @@ from headrace.views.reading import LEDGER_COLUMNS, Moment
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
     from headrace.log.contract import Log, Offsets, Topic
+    from headrace.places import Home
 
 SHOWN = 100
 """So many differences of a view are told, the rest counted."""
@@ -80,10 +81,10 @@ class Audited:
         return self.found == 0
 
 
-def audit(flows: list[FlowQuery], log: Log) -> Audited:
+def audit(flows: list[FlowQuery], log: Log, home: Home) -> Audited:
     """Recomputes every view that has been run; FlowChanged if by another flow, for then nothing could be compared."""
     out = Audited()
-    real = open_views(log.home)
+    real = open_views(home.views)
     made = {spec.name: spec for spec in real.specs()}
     written = {topic for spec in made.values() for topic in spec.writes}
     for query in flows:
@@ -103,7 +104,7 @@ def audit(flows: list[FlowQuery], log: Log) -> Audited:
             continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, open_store(folder) as store:
             until = replace(state, buried=real.buried(flow.name))
-            loop = FlowLoop(query, log=log, store=store, until=until)
+            loop = FlowLoop(query, log=log, store=store, until=until, scratch=home.directory)
             loop.begin()
             loop.drain()
             compare(out, stored, open_views(folder).moment(flow.name), compared)
@@ -141,11 +142,11 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
 
 
 def _has_holes(topic: Topic, partition: int, start: int, stop: int) -> bool:
-    """Whether some of the offsets have no record any more."""
+    """Whether some of the records are there no more."""
     while start < stop:
         spans = topic.spans(partition, start)
         for span in spans:
-            if span.start > start or span.records < span.stop - span.start:
+            if not span.whole:
                 return True
             start = span.stop
             if start >= stop:

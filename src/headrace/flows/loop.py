@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,7 +121,10 @@ class FlowLoop:
         until: FlowState | None = None,
         at_once: bool = True,
         clock_us: Clock | None = None,
+        scratch: Path = Path(),
     ) -> None:
+        self._scratch = scratch
+        """Where the session leaves its own log."""
         self.flow, self._until = query.compiled.flow, until
         self.batch_rows = batch_rows or (RECORDS_MAX if self.flow.aggregates is None else ROWS_MAX)
         self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
@@ -383,11 +387,11 @@ class FlowLoop:
         """LogMissing if the home is not where it was: an open file can be read long after it was deleted."""
         if not self._log.in_place:
             why = "it was removed or replaced while open. Nothing is made in its place: put it back, and start again"
-            raise LogMissing(path=str(self._log.home / "log.db"), why=why)
+            raise LogMissing(path=self._log.address, why=why)
 
     def refuse_lost(self) -> None:
         """SparkLost or Closed if the session is: nothing comes of trying again, and no record is to blame."""
-        session.refuse_lost(self._query.spark, f"flow {self.flow.name!r}", self._log.home)
+        session.refuse_lost(self._query.spark, f"flow {self.flow.name!r}", self._scratch)
 
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)

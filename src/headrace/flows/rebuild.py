@@ -39,6 +39,7 @@ from headrace.views.reading import Diff
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
     from headrace.log.contract import Log
+    from headrace.places import Home
     from headrace.views.contract import ViewStore
 
 __all__ = ["Rebuild", "refuse_other", "refuse_topics", "roll_back"]
@@ -60,13 +61,14 @@ class Rebuild:
         query: FlowQuery,
         *,
         log: Log,
+        home: Home,
         store: ViewStore,
         loop_settings: Mapping[str, Any],
         let_go: Callable[[], None],
     ) -> None:
         self.version = query.compiled.flow.name
         self.view, _, _ = self.version.partition("/")
-        self._query, self._log, self._store = query, log, store
+        self._query, self._log, self._home, self._store = query, log, home, store
         self._settings, self._let_go = loop_settings, let_go
         self._loop: _Beside | None = None
         self.gone: list[Gone] = []
@@ -117,13 +119,13 @@ class Rebuild:
     def _comparable_us(self, served: FlowState) -> int | None:
         """How far the served version was called final, if that is of the same topics and the same time: then what was
         final there stays so."""
-        flow, spec = self._query.compiled.flow, open_views(self._log.home).flow(self.view)
+        flow, spec = self._query.compiled.flow, open_views(self._home.views).flow(self.view)
         same = _of_these_topics(flow, served).places.keys() == {topic.name for topic in flow.topics}
         return served.frontier_us if same and spec.time == flow.time else None
 
     def _begun(self) -> _Beside:
         if self._loop is None:
-            buried = open_views(self._log.home).buried(self.view)
+            buried = open_views(self._home.views).buried(self.view)
             given_up = {(topic, *place) for topic, places in buried.items() for place in places}
             loop = _Beside(given_up, self._query, log=self._log, store=self._store, **self._settings)
             loop.begin()
@@ -160,7 +162,7 @@ class Rebuild:
 
     def compare(self, limit: int | None = None) -> Diff:
         """The two versions: how many rows are different, and at most `limit` of them."""
-        return open_views(self._log.home).diff(self.view, limit)
+        return open_views(self._home.views).diff(self.view, limit)
 
     def diff(self) -> pa.Table:
         """The rows that are different: `op` '-' as the old version has it, '+' as the new one, then the row."""
@@ -183,7 +185,7 @@ class Rebuild:
 
     def rollback(self) -> None:
         """After a switch: what was served before is the view again."""
-        roll_back(self._log, self._store, self.view)
+        roll_back(self._log, self._home, self._store, self.view)
         self._end()
 
     def discard(self) -> None:
@@ -207,7 +209,7 @@ def refuse_topics(flow: Flow) -> None:
         )
 
 
-def roll_back(log: Log, store: ViewStore, view: str) -> None:
+def roll_back(log: Log, home: Home, store: ViewStore, view: str) -> None:
     """What was served before the last switch is the view again, as it was; what took its place is kept beside it."""
     previous = version_name(view, "previous")
     if store.beside(view) != previous:
@@ -216,7 +218,7 @@ def roll_back(log: Log, store: ViewStore, view: str) -> None:
             why="has no previous version to go back to: one is kept from a switch until it is discarded, or until the "
             "next rebuild",
         )
-    lock = FlowLock(log.home, version_name(view, "next"))  # a runner waits for who has it
+    lock = FlowLock(home.directory, version_name(view, "next"))  # a runner waits for who has it
     lock.take()
     try:
         with _fenced(log, store, view) as fenced:

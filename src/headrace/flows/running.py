@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.supervise import Supervisor
     from headrace.log.contract import Log, Start, Topic
+    from headrace.places import Home
     from headrace.views.contract import FlowState, ViewSpec, ViewStore
 
 logger = logging.getLogger("headrace.flows")
@@ -95,6 +96,7 @@ class Running:
         app: str,
         flows: Mapping[str, Flow],
         log: Log,
+        home: Home,
         spark: Any,
         batch_rows: int | None,
         checked: dict[str, FlowQuery],
@@ -109,6 +111,7 @@ class Running:
         self._throwaway = throwaway
         """The home goes with the app: a view whose flow was described anew is made anew."""
         self._app, self._flows, self._log, self._given, self._batch_rows = app, flows, log, spark, batch_rows
+        self._home = home
         self._checked, self._clock_us, self._driver_rows = checked, clock_us, driver_rows
         self._session: SparkSession | None = None
         self._owned = self._starting = self._closed = False
@@ -158,7 +161,7 @@ class Running:
                 self._starting = True
                 try:
                     self._session, self._owned = session.make(
-                        self._app, self._given, self._log.home, outlives_home=self._throwaway
+                        self._app, self._given, self._home.directory, outlives_home=self._throwaway
                     )
                 finally:
                     self._starting = False
@@ -171,19 +174,19 @@ class Running:
     def store(self) -> ViewStore:
         with self._lock:
             if self._store is None:
-                self._store = open_store(self._log.home)
+                self._store = open_store(self._home.views)
             return self._store
 
     def refuse_lost(self) -> None:
         """SparkLost or Closed if there was a session, and is none any more."""
         if self._session is not None:
-            session.refuse_lost(self._session, f"app {self._app!r}", self._log.home)
+            session.refuse_lost(self._session, f"app {self._app!r}", self._home.directory)
 
     # -- flows -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Whether all flows can be run; the error says which cannot, and why. Makes nothing."""
-        made = store_exists(self._log.home)
+        made = store_exists(self._home.views)
         for flow in self.settle():
             spec = self.query(flow).compiled.spec
             if made and not self._throwaway:
@@ -224,7 +227,7 @@ class Running:
         """Says that this process runs the flow, unless it does already."""
         with self._lock:
             if flow.name not in self._locks:
-                lock = FlowLock(self._log.home, flow.name)
+                lock = FlowLock(self._home.directory, flow.name)
                 lock.take(wait=wait, take_over=take_over)
                 self._locks[flow.name] = lock
 
@@ -241,6 +244,7 @@ class Running:
             batch_rows=self._batch_rows,
             at_once=at_once,
             clock_us=self._clock_us,
+            scratch=self._home.directory,
         )
         try:
             loop.begin()
@@ -257,7 +261,8 @@ class Running:
         its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
         from headrace.flows.rebuild import refuse_other
 
-        lock, supervisor = FlowLock(self._log.home, version_name(flow.name, "next")), self._supervisors.get(flow.name)
+        lock = FlowLock(self._home.directory, version_name(flow.name, "next"))
+        supervisor = self._supervisors.get(flow.name)
         while self.store.is_fenced(flow.name) and lock.is_held():
             if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
                 return None
@@ -309,7 +314,7 @@ class Running:
     def drop(self, view: str) -> None:
         """Forgets what the view's flow has made; ViewInUse while it runs, here or elsewhere."""
         with self._lock:
-            views = open_views(self._log.home)
+            views = open_views(self._home.views)
             status = views.status(view)
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
@@ -344,8 +349,8 @@ class Running:
                 if (lock := self._locks.pop(version.name, None)) is not None:
                     lock.release()
 
-        settings = {"batch_rows": self._batch_rows, "clock_us": self._clock_us}
-        made = Rebuild(query, log=self._log, store=self.store, loop_settings=settings, let_go=let_go)
+        settings = {"batch_rows": self._batch_rows, "clock_us": self._clock_us, "scratch": self._home.directory}
+        made = Rebuild(query, log=self._log, home=self._home, store=self.store, loop_settings=settings, let_go=let_go)
         made.make()
         return made
 
@@ -353,7 +358,7 @@ class Running:
         """What was served before the last switch is the view again."""
         from headrace.flows.rebuild import roll_back
 
-        roll_back(self._log, self.store, view)
+        roll_back(self._log, self._home, self.store, view)
         self._loops.pop(view, None)
 
     def discard(self, view: str) -> list[str]:
@@ -408,7 +413,7 @@ class Running:
 
     def _has_begun(self, flow: Flow) -> bool:
         with contextlib.suppress(UnknownView):
-            open_views(self._log.home).state(flow.name, topics=True)
+            open_views(self._home.views).state(flow.name, topics=True)
             return True
         return False
 
@@ -532,13 +537,13 @@ class Running:
             next(each for each in supervisors if not each.join(0)).join(left)
 
     def status(self) -> AppStatus:
-        readers = open_views(self._log.home).readers()
+        readers = open_views(self._home.views).readers()
         return AppStatus(self._status(flow, flow.name, readers) for flow in self.flows)
 
     def making(self, view: str) -> list[FlowStatus]:
         """How far the version is that is made beside the view."""
         flow, name = self._flows.get(view), version_name(view, "next")
-        readers = open_views(self._log.home).readers(name)
+        readers = open_views(self._home.views).readers(name)
         return [] if flow is None else [self._status(flow, name, readers)]
 
     def _status(self, flow: Flow, name: str, readers: Mapping[str, Reader]) -> FlowStatus:
@@ -550,7 +555,7 @@ class Running:
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
         with contextlib.suppress(UnknownView, KeyError):  # not run yet
-            state = open_views(self._log.home).state(name, topics=True)  # the store may be busy
+            state = open_views(self._home.views).state(name, topics=True)  # the store may be busy
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
             sources = sources_of(self._log, branches(name, readers), state)
             lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -55,14 +54,16 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored batch, for planning what to read: offsets [start, stop), as many records, their bytes before
-    compression, and their latest event time (None: they have none)."""
+    """A stored batch, for planning what to read: offsets [start, stop), about so many records, their bytes before
+    compression, and their latest event time (None: they have none). `whole`: none of its records was taken out since
+    they were appended. The spans of a partition touch."""
 
     start: int
     stop: int
     records: int
     bytes: int
     event_max_us: int | None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in one partition. `time`: how long the oldest unread record has waited."""
+    """How far a group is behind in one partition. `records` is an estimate: the offsets that it has not read, which may
+    hold fewer records. `time`: how long the oldest unread record has waited."""
 
     committed: int | None
     next: int
@@ -564,9 +566,11 @@ class Transaction(Protocol):
     def position(self) -> Position: ...
 
 
+@runtime_checkable
 class Log(Closing, Protocol):
     @property
-    def home(self) -> Path: ...
+    def address(self) -> str:
+        """Where the log is: what it is opened by."""
 
     @property
     def log_id(self) -> str:

@@ -58,6 +58,7 @@ class Range:
 
     @property
     def rows(self) -> int:
+        """At most so many records: offsets need not be dense."""
         return self.stop - self.start
 
     def holds(self, part: Range) -> bool:

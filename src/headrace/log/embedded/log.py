@@ -49,6 +49,11 @@ class EmbeddedLog:
         return self._engine.home
 
     @property
+    def address(self) -> str:
+        """The directory, as text: what the log is opened by."""
+        return str(self.home)
+
+    @property
     def log_id(self) -> str:
         """Names this log for ever, wherever it is copied."""
         return self._engine.index.log_id

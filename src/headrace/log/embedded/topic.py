@@ -409,7 +409,14 @@ class EmbeddedTopic:
                 limit,
             )
         return [
-            Span(max(row.base, start), row.next, row.records, HEADER_BYTES + row.plain_bytes, row.event_max)
+            Span(
+                max(row.base, start),
+                row.next,
+                row.records,
+                HEADER_BYTES + row.plain_bytes,
+                row.event_max,
+                whole=row.records == row.next - row.base,
+            )
             for row in rows
         ]
 
