@@ -35,19 +35,21 @@ app.stream("somebody_elses").union(app.stream("clicks")).agg(n=hr.count()).to_vi
 app.topic("adopted", create=False)
 app.view("per_hour"), repr(app), repr(clicks), app._repr_html_()
 
-assert "pyspark" not in sys.modules and "headrace.log.embedded.engine" not in opened(), sys.modules.keys()
+assert "pyspark" not in sys.modules and not done, done
 print(*app.flows)
 """
-OPENED = """
-def opened():
-    from headrace.log.embedded import engine
-    return ["headrace.log.embedded.engine"] if engine._engines else []
+WATCH = """
+import sys
+
+done = []
+WATCHED = {"sqlite3.connect", "subprocess.Popen", "os.fork", "os.posix_spawn", "os.mkdir", "socket.connect"}
+sys.addaudithook(lambda event, args: done.append((event, args)) if event in WATCHED else None)
 """
 
 
 def test_defining_a_program_creates_nothing_and_starts_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    command = [sys.executable, "-c", OPENED + PROGRAM, str(home)]
+    command = [sys.executable, "-c", WATCH + PROGRAM, str(home)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     names = "views_per_minute per_hour totals pages users.dedup users about.dedup about both"
@@ -108,6 +110,15 @@ def test_two_declarations_that_cannot_both_be_are_refused_at_once(home: Path) ->
             with pytest.raises(hr.InvalidArgument, match="topic 'clicks'"):
                 app.topic("clicks", schema, create=False, **settings)
     assert not home.exists()
+
+
+def test_a_declaration_is_compared_with_a_topic_that_is_in_use_at_once(home: Path) -> None:
+    with hr.App("shop", home=home) as app:
+        clicks = app.topic("clicks", "user string")
+        app.topic("clicks", "user string, page string")  # which may be there
+        clicks.append({"user": "ann"})
+        with pytest.raises(hr.InvalidArgument, match="no such column"):
+            app.topic("clicks", "user string, page string")
 
 
 def test_a_topic_that_is_another_is_refused_at_its_first_use_and_before_spark_starts(home: Path) -> None:

@@ -57,6 +57,10 @@ class DeclaredTopic(_Topic):
         return self._opened
 
     @property
+    def is_open(self) -> bool:
+        return self._opened is not None
+
+    @property
     def known_columns(self) -> pa.Schema | None:
         return self.columns if self._opened is None else self._opened.schema
 
@@ -83,16 +87,19 @@ def check_declaration(schema: Any, settings: Mapping[str, Any]) -> tuple[pa.Sche
 
 
 def check_agrees(earlier: DeclaredTopic, schema: Any, asked: Mapping[str, Any]) -> None:
-    """InvalidArgument if no topic can be what `earlier` is and what is asked for. A column that `earlier` does not
-    declare may be there."""
+    """InvalidArgument if no topic can be what `earlier` is and what is asked for. Before that one is used, a column
+    that it does not declare may be there."""
     import pyarrow as pa
 
     from headrace.schema import schema_from
 
     columns, settings = earlier.known_columns, earlier.known_settings
-    if columns is not None and settings is not None:
-        both = None if schema is None else [each for each in schema_from(schema) if each.name in columns.names]
-        check_fits(earlier.name, both and pa.schema(both), asked, columns, settings)
+    if columns is None or settings is None:
+        return
+    wanted = pa.schema([]) if schema is None else schema_from(schema)
+    if not earlier.is_open:
+        wanted = pa.schema([field for field in wanted if field.name in columns.names])
+    check_fits(earlier.name, wanted if len(wanted) else None, asked, columns, settings)
 
 
 def check_fits(name: str, schema: Any, asked: Mapping[str, Any], known: pa.Schema, settings: TopicSettings) -> None:
