@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 _SUITES = {
+    "KeyedTablesContract": "headrace.testing.keyed_contract",
     "LogContract": "headrace.testing.log_contract",
     "QueueContract": "headrace.testing.queue_contract",
     "ViewStoreContract": "headrace.testing.view_contract",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.testing.invariance import CRASH_POINTS as CRASH_POINTS
     from headrace.testing.invariance import assert_cut_invariant as assert_cut_invariant
     from headrace.testing.invariance import crash_points as crash_points
+    from headrace.testing.keyed_contract import KeyedTablesContract as KeyedTablesContract
     from headrace.testing.log_contract import LogContract as LogContract
     from headrace.testing.memory_tables import MemoryTables as MemoryTables
     from headrace.testing.queue_contract import QueueContract as QueueContract
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CRASH_POINTS",
+    "KeyedTablesContract",
     "LogContract",
     "MemoryTables",
     "QueueContract",

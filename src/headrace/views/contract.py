@@ -22,6 +22,10 @@ from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
 from headrace.position import Position
+from headrace.views.keyed import Column as Column
+from headrace.views.keyed import State as State
+from headrace.views.keyed import TableSpec as TableSpec
+from headrace.views.keyed import Writes as Writes
 from headrace.windows import Ending, Kind, ending
 
 if TYPE_CHECKING:
@@ -69,13 +73,6 @@ def check_emit(emit: Emit) -> Emit:
     if emit not in ("updates", "final"):
         raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
     return emit
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    type: str
-    """As in a schema's DDL text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +253,8 @@ class FlowSpec:
     absent_us: int = 3_600_000_000
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
     dropped_to: str | None = None
+    tables: tuple[TableSpec, ...] = ()
+    """What its operator keeps: see `views.keyed`."""
 
     @property
     def horizon(self) -> Horizon:
@@ -290,8 +289,8 @@ class FlowSpec:
                     "fill": None if fill is None else Fill(**{**fill, "zeros": tuple(fill["zeros"])}),
                 }
             )
-        feeds = tuple(tree.get("feeds", ()))
-        return cls(**{**tree, "view": view, "sources": tuple(tree["sources"]), "feeds": feeds})
+        made = {"view": view, "sources": tuple(tree["sources"]), "feeds": tuple(tree.get("feeds", ()))}
+        return cls(**{**tree, **made, "tables": tuple(map(TableSpec.from_json, tree.get("tables", ())))})
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
@@ -467,6 +466,8 @@ class Commit:
     """Windows that end by then are final."""
     reachable_us: int | None = None
     partials: pa.Table | None = None
+    writes: Writes = field(default_factory=Writes)
+    """To the flow's tables: made of `ViewStore.read_state` of the same sequence."""
     filters: Sequence[Filtered] = ()
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
@@ -511,6 +512,10 @@ class ViewStore(Protocol):
     def beside(self, view: str) -> str | None: ...
 
     def discard(self, view: str) -> list[str]: ...
+
+    def read_state(self, flow: FlowState) -> State:
+        """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
+        and the commit of anybody else is refused."""
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 

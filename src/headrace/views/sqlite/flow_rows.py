@@ -21,6 +21,7 @@ from headrace.position import Position
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.sqlite import staged
+from headrace.views.sqlite.keyed import NULLS
 from headrace.views.sqlite.values import text_of_us, us_of
 
 BEGINS = (
@@ -50,7 +51,7 @@ LEDGER = (
 )
 """'' as start and end: what belongs to no window."""
 
-LATER = (BEGINS, BURIED, FILTERS)
+LATER = (BEGINS, BURIED, FILTERS, NULLS)
 """Tables that files made before do not have."""
 
 SCHEMA = (

@@ -31,13 +31,14 @@ from headrace.views.contract import (
     FlowState,
     Mark,
     Outgoing,
+    State,
     ViewStore,
     Waiting,
     feed_topic,
     version_name,
     widened,
 )
-from headrace.views.sqlite import feeding, merging, staged, versions, watchers
+from headrace.views.sqlite import feeding, keyed, merging, staged, versions, watchers
 from headrace.views.sqlite.file import TIME_SHARE, ViewsFile
 from headrace.views.sqlite.flow_rows import (
     names,
@@ -85,6 +86,9 @@ class SqliteViews(ViewsFile, ViewStore):
             statements = () if tables is None else tables.create() if known is None or replace else tables.show()
             for statement in statements:
                 db.execute(statement)
+            if known is None or replace:
+                for table in keyed.tables_of(spec).values():
+                    db.execute(table.create())
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
             put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
@@ -160,6 +164,8 @@ class SqliteViews(ViewsFile, ViewStore):
         gone = staged.names(db, "flow = ?", spec.name)
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
+        for keyed_table in keyed.tables_of(spec).values():
+            db.execute(f"DROP TABLE IF EXISTS {keyed_table.name}")
         for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
@@ -396,6 +402,11 @@ class SqliteViews(ViewsFile, ViewStore):
                     out[topic] = Mark(min(mark.us, least.us), mark.sent and least.sent) if mark and least else None
         return out
 
+    def read_state(self, flow: FlowState) -> State:
+        with self._reading_beside() as db:
+            spec = self._known(db, flow.name)
+            return keyed.SqliteState(keyed.tables_of(spec), keyed.nulls_in(db, flow.name), self._reading_beside)
+
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
@@ -436,6 +447,7 @@ class SqliteViews(ViewsFile, ViewStore):
             gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, commit.relayed)
             settle(db, spec, commit.relayed, commit.written)
             outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
+            keyed.apply(db, keyed.tables_of(spec), commit.writes)
             spec = self._widen(db, spec)
             if watched is not None:
                 watched.merged()
