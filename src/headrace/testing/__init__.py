@@ -19,6 +19,7 @@ _SUITES = {
 _HOMES = {
     **_SUITES,
     **dict.fromkeys(("add", "advance", "expect", "restart"), "headrace.testing.steps"),
+    "MemoryTables": "headrace.testing.memory_tables",
     "run_steps": "headrace.testing.trial",
     **dict.fromkeys(("CRASH_POINTS", "assert_cut_invariant", "crash_points"), "headrace.testing.invariance"),
 }
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.testing.invariance import assert_cut_invariant as assert_cut_invariant
     from headrace.testing.invariance import crash_points as crash_points
     from headrace.testing.log_contract import LogContract as LogContract
+    from headrace.testing.memory_tables import MemoryTables as MemoryTables
     from headrace.testing.queue_contract import QueueContract as QueueContract
     from headrace.testing.steps import add as add
     from headrace.testing.steps import advance as advance
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CRASH_POINTS",
     "LogContract",
+    "MemoryTables",
     "QueueContract",
     "ViewStoreContract",
     "add",
