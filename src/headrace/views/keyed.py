@@ -66,8 +66,8 @@ class State(Protocol):
         prefix, in microseconds, between which the key's next column lies, both included. `floor`: also the last row
         below `low`. `limit`: so many rows of each prefix, from the end if `descending`."""
 
-    def due(self, table: str, upto_us: int, limit: int | None = None) -> pa.Table:
-        """The rows whose time is at most that, ordered by time."""
+    def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
+        """The rows whose time is at most that, ordered by time; `after_us`: and later than that."""
 
     def last_us(self, table: str) -> int | None:
         """The largest time of the table's rows; None if it has none."""
