@@ -193,7 +193,7 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
                 for _ in range(dice.choice([0, 1, 3, 10]))
             ]
             closed = dice.choice([None, now - 2, now - 8, now - 4])
-            reach = dice.choice([None, now - 12, now - 20])
+            reach = dice.choice([None, now - 14, now - 20])  # what comes may join what ended 13 seconds before
             late = {
                 "frontier_us": None if closed is None else T0 + (closed + 2) * SECOND,
                 "closed_us": None if closed is None else T0 + closed * SECOND,
@@ -211,7 +211,7 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
             was, told = (told_by(each.outbox("v"), states[0].sequence) for each in (store, memory))
             assert in_any_order(told) == in_any_order(was)
             # SQLite's store has nulls first or last, by how many rows there are, and what is final no more last.
-            assert seed % 2 or (out, kind) == ("final", "session") or told == was
+            assert seed % 2 or (out in ("final", "fed") and kind == "session") or told == was
     del MemoryStore.homes[home]
 
 
@@ -221,7 +221,8 @@ def told_by(outbox: list[Any], sequence: int) -> dict[str, Any]:
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [
-        {name: repr(int(value) if name == "whole" and value else value) for name, value in row.items()} for row in rows
+        {name: repr(int(value) if name == "whole" and value is not None else value) for name, value in row.items()}
+        for row in rows
     ]
 
 
