@@ -54,6 +54,9 @@ class InputTimes:
 
     frontier_us: int | None
     reach_us: int | None
+    frontier_before_us: int | None = None
+    reach_before_us: int | None = None
+    """The same at the sequence of the state: so a step knows what it is the first to call final."""
 
 
 @dataclass(frozen=True, slots=True)
