@@ -13,6 +13,7 @@ from headrace.testing import KeyedTablesContract, MemoryTables
 from headrace.testing.keyed_contract import KeyedTables
 from headrace.views.contract import Commit, FlowSpec, Place
 from headrace.views.keyed import Column, State, TableSpec, Writes
+from headrace.views.sqlite.keyed import KeyedTable
 from headrace.views.sqlite.store import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -104,7 +105,8 @@ def test_readers_see_times_as_text_and_find_rows_by_them(tmp_path: Path) -> None
     rows = pa.table({"window_start": at, "user": ["a"] * 3, "window_end": at, "n": [1, 2, 3]})
     tables.apply(Writes(puts={"rows": rows}))
     with tables.store._reading_beside() as db:
-        found = db.execute('SELECT window_start, "window_end/at" FROM "f/rows"').fetchall()
+        seen = ", ".join(map(KeyedTable("f", COUNTS).seen, ("window_start", "window_end")))
+        found = db.execute(f'SELECT {seen} FROM "f/rows" s').fetchall()
         sql = "SELECT n FROM \"f/rows\" WHERE window_start = '2026-01-01 00:00:00'"
         assert db.execute(sql).fetchall() == [(2,)] and _plan(db, sql)[0].startswith("SEARCH")
     tables.store.close()

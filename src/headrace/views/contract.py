@@ -406,19 +406,6 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What a flow has seen of a partition, to know it again: pages of filters, each of a stretch of time, that have
-    changed; those of stretches before `lowest` go. `reached_us`: how far the partition has come, as the filters see."""
-
-    topic: str
-    partition: int
-    reached_us: int
-    lowest: int
-    pages: Sequence[tuple[int, int, bytes]]
-    """(stretch, number, bits)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Outgoing:
     """Rows on their way to a topic, with the progress each carries in a column `_progress`. With a column `_partition`
     they go to that one, all of them."""
@@ -468,7 +455,6 @@ class Commit:
     partials: pa.Table | None = None
     writes: Writes = field(default_factory=Writes)
     """To the flow's tables: made of `ViewStore.read_state` of the same sequence."""
-    filters: Sequence[Filtered] = ()
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
@@ -524,8 +510,6 @@ class ViewStore(Protocol):
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
     def goes_back(self, topics: Sequence[str]) -> bool: ...
-
-    def filters(self, flow: str) -> list[Filtered]: ...
 
     def last_window_end(self, flow: str) -> int | None: ...
 

@@ -74,9 +74,9 @@ class State(Protocol):
         descending: bool = False,
     ) -> pa.Table:
         """The rows whose key begins with one of the prefixes, the first columns of the key. `low`, `high`: for each
-        prefix, in microseconds, between which the key's next column lies, both included. `floor`: also the last row
-        below `low`. `limit`: so many rows of each prefix, from the end if `descending`; not together with `floor`. A
-        prefix may have no column: then it is every row's."""
+        prefix, between which the key's next column lies, both included: a time in microseconds, or a whole number.
+        `floor`: also the last row below `low`. `limit`: so many rows of each prefix, from the end if `descending`; not
+        together with `floor`. A prefix may have no column: then it is every row's."""
 
     def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
         """The rows whose time is at most that, and later than `after_us`, ordered by time, then by key."""

@@ -35,7 +35,7 @@ from headrace.views.sqlite import exact, filling, flow_rows, watchers
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
-FORMAT = "2"
+FORMAT = "3"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 BESIDE_CACHE_KIB = 32 << 10
@@ -145,7 +145,6 @@ class ViewsFile:
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
         refuse_other_format(db, self.path)
-        flow_rows.upgrade(db)
         db.execute("COMMIT")
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
@@ -352,7 +351,9 @@ def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
     (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
     if found != FORMAT:
         older = found.isdecimal() and int(found) < int(FORMAT)
-        do = "delete it, and run the apps: they make their views again from the log" if older else "upgrade headrace"
+        remove = f"rm {path} (and {path.name}-wal, {path.name}-shm, if there)"
+        again = f"delete it, and run the apps: they make their views again from the log. {remove}, then headrace run"
+        do = again if older else "upgrade headrace"
         raise UnsupportedFormat(path=str(path), why=f"written in format {found}, this headrace reads {FORMAT}: {do}")
 
 

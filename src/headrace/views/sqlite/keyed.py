@@ -3,7 +3,7 @@ transactions they are part of.
 
 A table is one B-tree, clustered by its key: WITHOUT ROWID, and no second index but for a `time` that is not the key's
 first column. Keys have times as text, since readers look for rows by them (`WHERE window_start = '…'`); other times are
-whole numbers of microseconds, and a generated column beside each is the text that readers see. A null in a key is
+whole numbers of microseconds, of which `seen` makes the text that readers see. A null in a key is
 an empty blob, which no other value is (of a binary column: the number 0). Keys come and go as bound values, some
 hundred to a statement: that is quicker than JSON, and exact for every type."""
 
@@ -36,7 +36,7 @@ from headrace.views.values import arrow_type, key_order, sort_by_key
 __all__ = ["NULLS", "KeyedTable", "SqliteState", "apply", "nulls_in", "tables_of"]
 
 NULLS = (
-    "CREATE TABLE IF NOT EXISTS _nulls (flow TEXT NOT NULL, name TEXT NOT NULL, column TEXT NOT NULL, "
+    "CREATE TABLE _nulls (flow TEXT NOT NULL, name TEXT NOT NULL, column TEXT NOT NULL, "
     "PRIMARY KEY (flow, name, column)) WITHOUT ROWID"
 )
 """Key columns of tables that have had a null: there the order is not that of the file, in which nulls come last."""
@@ -66,8 +66,7 @@ class KeyedTable:
         key = [
             f"{quoted(each.name)} {declared(self._arrow[each.name], column=each.name)} NOT NULL" for each in spec.key
         ]
-        values = [part for column in spec.columns for part in self._declared(column)]
-        columns = [*key, *values]
+        columns = [*key, *map(self._declared, spec.columns)]
         if not key:  # one row at most
             return f'CREATE TABLE {self.name} ("/one" INTEGER PRIMARY KEY CHECK ("/one" = 0), {", ".join(columns)})'
         by_time = [] if self._time is None or self._time == self.key[0] else [self._time, *self._behind_time]
@@ -75,19 +74,17 @@ class KeyedTable:
         primary = f"PRIMARY KEY ({', '.join(self.key)})"
         return f"CREATE TABLE {self.name} ({', '.join(columns)}, {primary}{unique}) WITHOUT ROWID"
 
-    def _declared(self, column: Column) -> list[str]:
+    def _declared(self, column: Column) -> str:
         name, arrow = quoted(column.name), self._arrow[column.name]
         if column.name in self._whole:
-            return [f"{name} {WHOLE} COLLATE {BY_VALUE}"]
-        if not pa.types.is_timestamp(arrow):
-            return [f"{name} {declared(arrow, column=column.name)}"]
-        seen = f"{quoted(f'{column.name}/at')} {declared(arrow)} GENERATED ALWAYS AS ({_text_of(name)}) VIRTUAL"
-        return [f"{name} INTEGER", seen]
+            return f"{name} {WHOLE} COLLATE {BY_VALUE}"
+        return f"{name} {'INTEGER' if pa.types.is_timestamp(arrow) else declared(arrow, column=column.name)}"
 
     def seen(self, column: str) -> str:
-        """The column that has what readers see."""
-        own = any(each.name == column for each in self.spec.columns) and pa.types.is_timestamp(self._arrow[column])
-        return quoted(f"{column}/at") if own else quoted(column)
+        """SQL, of the table as `s`: what readers see of the column."""
+        name = f"s.{quoted(column)}"
+        timed = column not in self.spec.key_names and pa.types.is_timestamp(self._arrow[column])
+        return _text_of(name) if timed else name
 
     @property
     def _time(self) -> str | None:
@@ -357,7 +354,8 @@ class SqliteState(State):
             return []
         width, key = len(asked[0]), one.spec.key_names
         bounds = [(sign, given) for sign, given in ((">=", low), ("<=", high)) if given is not None]
-        cells = [[text_of_us(us) for us in given] for _, given in bounds]
+        timed = bool(bounds) and pa.types.is_timestamp(arrow_type(one.spec.key[width].type))
+        cells = [[text_of_us(us) if timed else us for us in given] for _, given in bounds]
         rows = [(*row, *more) for row, *more in zip(asked, *cells, strict=True)]
         terms = [f"{quoted(name)} = j.c{number}" for number, name in enumerate(key[:width])]
         terms += [f"{quoted(key[width])} {sign} j.c{width + number}" for number, (sign, _) in enumerate(bounds)]

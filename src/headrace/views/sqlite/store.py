@@ -8,7 +8,6 @@ twice and nothing is skipped, whoever restarts whom."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import socket
@@ -26,7 +25,6 @@ from headrace.position import Position
 from headrace.views.contract import (
     Commit,
     Emit,
-    Filtered,
     FlowSpec,
     FlowState,
     Mark,
@@ -315,17 +313,6 @@ class SqliteViews(ViewsFile, ViewStore):
             gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, relayed)
             settle(db, self._known(db, flow.name), relayed, written)
         staged.remove(self.path.parent, gone)
-
-    def filters(self, flow: str) -> list[Filtered]:
-        """What the flow has seen."""
-        with self._reading() as db:
-            sql = "SELECT topic, partition, stretch, page, bits FROM _filters WHERE flow = ? ORDER BY 1, 2, 4"
-            rows = db.execute(sql, (flow,)).fetchall()
-        out: list[Filtered] = []
-        for place, some in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
-            (*_, reached), *pages = some
-            out.append(Filtered(*place, int.from_bytes(reached, "big", signed=True), 0, [row[2:] for row in pages]))
-        return out
 
     def goes_back(self, topics: Sequence[str]) -> bool:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
