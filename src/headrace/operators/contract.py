@@ -39,9 +39,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The rows that readers see: of `table`, whose columns they are, or are made of."""
+    """The rows that readers see: of `table`, whose columns they are, or are made of. None: rows are passed on, not
+    kept."""
 
-    table: str
+    table: str | None
     time: str | None
     """The column with a row's event time."""
     final_at: str | None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 _SUITES = {
     "LogContract": "headrace.testing.log_contract",
+    "OperatorContract": "headrace.testing.operator_contract",
     "QueueContract": "headrace.testing.queue_contract",
     "ViewStoreContract": "headrace.testing.view_contract",
 }
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.testing.invariance import crash_points as crash_points
     from headrace.testing.log_contract import LogContract as LogContract
     from headrace.testing.memory_tables import MemoryTables as MemoryTables
+    from headrace.testing.operator_contract import OperatorContract as OperatorContract
     from headrace.testing.queue_contract import QueueContract as QueueContract
     from headrace.testing.steps import add as add
     from headrace.testing.steps import advance as advance
@@ -44,6 +46,7 @@ __all__ = [
     "CRASH_POINTS",
     "LogContract",
     "MemoryTables",
+    "OperatorContract",
     "QueueContract",
     "ViewStoreContract",
     "add",

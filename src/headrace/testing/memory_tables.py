@@ -46,6 +46,7 @@ class MemoryTables:
         self._rows: dict[str, dict[Row, Row]] = {spec.name: {} for spec in specs}
 
     def state(self) -> MemoryState:
+        """The rows as they are now, for a step to read."""
         return MemoryState(self._specs, {name: dict(rows) for name, rows in self._rows.items()})
 
     def apply(self, writes: Writes) -> None:
