@@ -86,12 +86,12 @@ class Dedup:
     def pages_of(self, hashes: I64) -> I64:
         """The page that each key's bits are in."""
         page = ((hashes.view(np.uint64) >> np.uint64(32)) * np.uint64(self.pages)) >> np.uint64(32)
-        numbers: I64 = page.astype(np.int64)
-        return numbers
+        return page.astype(np.int64)
 
     def stretches_of(self, times_us: I64) -> I64:
         """Which stretch each time is in, and those beside it: a row of three."""
-        return (times_us // self.within_us)[:, None] + np.array(_BESIDE)
+        stretches: I64 = (times_us // self.within_us)[:, None] + np.array(_BESIDE)
+        return stretches
 
     def lowest(self, reached_us: int) -> int:
         """The first stretch that a record can still be compared with, when the partition has come so far."""

@@ -122,6 +122,8 @@ class MemoryStore:
             if spec.view.shaped is not None:
                 rows = feed_of(spec.view)(rows)
             marks = None if moved is None else (moved, commit.reachable_us)
+            if spec.view.records and commit.frontier_us is not None:
+                marks = commit.frontier_us, commit.reachable_us
             if (told := marked(spec.view, rows, marks)).num_rows:
                 out.append(Outgoing(feed_topic(spec.name, emit), told))
         if spec.emit is not None:

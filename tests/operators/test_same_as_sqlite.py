@@ -19,6 +19,7 @@ from headrace.testing.view_contract import INSTANT, SECOND, T0, moment, partial
 from headrace.views.contract import (
     COUNTS_FROM,
     ON_TIME_FROM,
+    RECORD,
     ROWS,
     Column,
     Commit,
@@ -275,6 +276,46 @@ def test_the_same_where_records_go_again(kind: str, seed: int) -> None:
             for at, each in enumerate((store, memory)):
                 facts = Commit(states[at].sequence, {}, {}, partials=partials, aggregates=SHRINKING)
                 states[at] = each.commit(states[at], facts)
+            was, told = (told_by(each.outbox("v"), states[0].sequence) for each in (store, memory))
+            assert told == was
+    del MemoryStore.homes[home]
+
+
+RECORD_TYPE = "struct<id:string,x:int,_progress:timestamp,_arrived_at:timestamp>"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_first_records(seed: int) -> None:
+    """Exact dedup: a session's first record is its result, and goes when an earlier one comes. Two have one place."""
+    slots = (SlotColumn(RECORD, RECORD_TYPE, "earliest", RECORD),)
+    slots += tuple(SlotColumn(f"{RECORD}__{part}", kind, "earliest", RECORD) for part, kind in ORDER)
+    plain_spec = spec_of("session", False, feeds=("updates",))
+    assert plain_spec.view is not None
+    results = (Result(RECORD, RECORD_TYPE, (RECORD,)),)
+    view = replace(plain_spec.view, slots=slots, results=results, records=True, public=False)
+    spec, dice = replace(plain_spec, view=view), random.Random(seed)
+    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    memory = MemoryStore(home)
+    with SqliteViews(home) as store:
+        states = [store.begin(spec), memory.begin(spec)]
+        for number in range(12):
+            records = [(dice.choice("ab"), dice.randrange(9), 3 * number - dice.randrange(9), 0) for _ in range(4)]
+            at = [moment(T0 + second * SECOND) for _, _, second, _ in records]
+            columns: dict[str, Any] = {"page": pa.array([each[0] for each in records])}
+            made = [
+                {"id": key, "x": value, "_progress": us, "_arrived_at": us}
+                for (key, value, *_), us in zip(records, at, strict=True)
+            ]
+            columns[RECORD] = pa.array(made, arrow_type(RECORD_TYPE))
+            places = (at, [0] * 4, [dice.randrange(2) for _ in range(4)])
+            for (part, kind), values in zip(ORDER, places, strict=True):
+                columns[f"{RECORD}__{part}"] = pa.array(values, arrow_type(kind))
+            columns |= {name: pa.array(at, INSTANT) for name in ("window_start", "window_end", "_updated_at")}
+            columns["_corrections"] = pa.array([0] * 4, pa.int64())
+            for which, each in enumerate((store, memory)):
+                late = {"frontier_us": T0 + 3 * number * SECOND, "closed_us": T0 + (3 * number - 9) * SECOND}
+                facts = Commit(states[which].sequence, {}, {}, partials=pa.table(columns), **late)
+                states[which] = each.commit(states[which], facts)
             was, told = (told_by(each.outbox("v"), states[0].sequence) for each in (store, memory))
             assert told == was
     del MemoryStore.homes[home]

@@ -29,7 +29,8 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Counts:
-    """Values with how often each is there: `of` is the number of its result. By result, and each value once."""
+    """Values with how often each is there: `of` is the number of its result. By result, and each value once; none is
+    null."""
 
     of: I64
     values: pa.Array
@@ -37,14 +38,13 @@ class Counts:
 
     @classmethod
     def summed(cls, of: I64, values: pa.Array, count: I64) -> Counts:
-        """Of values that may come several times."""
-        of, count = of.astype(np.int64), count.astype(np.int64)
-        code, few = codes(values)
-        width = max(1, len(few))
-        pairs, at = np.unique(of * width + code, return_inverse=True)
+        """Of values that may come several times; in the order of values, whatever order they come in."""
+        rank = ranks(values)
+        width = int(rank.max(initial=0)) + 1
+        pairs, one_of, at = np.unique(of * width + rank, return_index=True, return_inverse=True)
         sums = np.zeros(len(pairs), np.int64)
         np.add.at(sums, at.reshape(-1), count)
-        return cls(pairs // width, few.take(pa.array(pairs % width)), sums)
+        return cls(pairs // width, values.take(pa.array(one_of)), sums)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Counts:
         return Counts(self.of[chosen], self.values.filter(pa.array(chosen)), self.count[chosen])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 _SUITES = {
     "KeyedTablesContract": "headrace.testing.keyed_contract",
     "LogContract": "headrace.testing.log_contract",
+    "OperatorContract": "headrace.testing.operator_contract",
     "QueueContract": "headrace.testing.queue_contract",
     "ViewStoreContract": "headrace.testing.view_contract",
 }
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.testing.keyed_contract import KeyedTablesContract as KeyedTablesContract
     from headrace.testing.log_contract import LogContract as LogContract
     from headrace.testing.memory_tables import MemoryTables as MemoryTables
+    from headrace.testing.operator_contract import OperatorContract as OperatorContract
     from headrace.testing.queue_contract import QueueContract as QueueContract
     from headrace.testing.steps import add as add
     from headrace.testing.steps import advance as advance
@@ -47,6 +49,7 @@ __all__ = [
     "KeyedTablesContract",
     "LogContract",
     "MemoryTables",
+    "OperatorContract",
     "QueueContract",
     "ViewStoreContract",
     "add",
