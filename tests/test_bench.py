@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 LOG = ("append", "singles", "producer", "scan", "size", "wake", "queue", "upkeep", "disk")
-FLOWS = ("windows", "kinds", "growth", "merge", "nexmark", "peers", "memory", "poison")
+FLOWS = ("windows", "kinds", "growth", "keyed", "merge", "nexmark", "peers", "memory", "poison")
 
 
 def bench(*arguments: str, timeout: float = 110) -> str:
