@@ -83,6 +83,16 @@ class Dedup:
         """What a partition's filters take; as much as one of them more for each `within` that records are ahead."""
         return (len(_BESIDE) + math.ceil(self.grace_us / self.within_us)) * self.pages * PAGE_BYTES
 
+    def pages_of(self, hashes: I64) -> I64:
+        """The page that each key's bits are in."""
+        page = ((hashes.view(np.uint64) >> np.uint64(32)) * np.uint64(self.pages)) >> np.uint64(32)
+        return page.astype(np.int64)
+
+    def stretches_of(self, times_us: I64) -> I64:
+        """Which stretch each time is in, and those beside it: a row of three."""
+        stretches: I64 = (times_us // self.within_us)[:, None] + np.array(_BESIDE)
+        return stretches
+
     def lowest(self, reached_us: int) -> int:
         """The first stretch that a record can still be compared with, when the partition has come so far."""
         return (reached_us + 1 - self.within_us - self.grace_us) // self.within_us + _BESIDE[0]
@@ -191,8 +201,7 @@ class Filters:
 
     def _places(self, hashes: I64) -> I64:
         """The bits of each key: a row of their numbers in a filter, all of one page."""
-        plain = hashes.view(np.uint64)
-        page = ((plain >> np.uint64(32)) * np.uint64(self._dedup.pages)) >> np.uint64(32)
+        plain, page = hashes.view(np.uint64), self._dedup.pages_of(hashes).view(np.uint64)
         out = np.empty((len(plain), self._dedup.bits), np.int64)
         for number in range(self._dedup.bits):
             bit = _mixed(plain + np.uint64((number + 1) * 0x9E3779B97F4A7C15 % 2**64)) >> np.uint64(64 - 13)

@@ -21,13 +21,12 @@ import pytest
 from headrace.errors import HeadraceError, InvalidArgument, InvalidQuery, UnknownView, WaitTimeout
 from headrace.position import Position
 from headrace.testing.view_contract import NAMES, T0, all_rules, commit, counted, counting, moment, partial_rows
-from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, ViewSpec
+from headrace.views.contract import Column, FlowSpec, Place, ViewSpec
 from headrace.views.open import open_views
 from headrace.views.reading import Bounds, Views
 from headrace.views.sqlite.file import FILE, translate
 from headrace.views.sqlite.store import SqliteViews
 from tests.faults.children import Children, ack
-from tests.views.committing import MINUTE_US, VIEW, Committing
 
 
 @pytest.fixture
@@ -448,30 +447,3 @@ def test_a_long_query_holds_no_commit_up(store: SqliteViews, home: Path) -> None
     for _ in range(3):
         state = store.commit(state, commit(state))
     assert sum(len(chunk) for chunk in chunks) > 200_000
-
-
-def test_a_ledger_from_before_windows_could_begin_together(tmp_path: Path) -> None:
-    """A file of then told the ledger's rows apart by their window's start; it is read as it is, and goes on."""
-    was = [LedgerRow(None, None, untimed=4), LedgerRow(0, MINUTE_US, 1, 2, 3)]
-    with Committing(tmp_path) as committing:
-        committing.commit(ledger=was)
-        db = committing.store._db
-        counts = (
-            "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL"
-        )
-        db.execute("ALTER TABLE _ledger RENAME TO now")
-        db.execute(
-            "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP, "
-            f"{counts}, PRIMARY KEY (flow, window_start)) WITHOUT ROWID"
-        )
-        columns = "flow, window_start, nullif(window_end, ''), on_time, corrected, dropped, untimed"
-        db.execute(f"INSERT INTO _ledger SELECT {columns} FROM now")
-        db.execute("DROP TABLE now")
-        before = committing.views.ledger(VIEW).to_pylist()
-    assert [row["window_end"] for row in before] == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
-    with Committing(tmp_path) as committing:
-        assert committing.views.ledger(VIEW).to_pylist() == before
-        committing.commit(ledger=[LedgerRow(0, 2 * MINUTE_US, on_time=5), *was])
-        found = [tuple(row.values())[1:] for row in committing.views.ledger(VIEW).to_pylist()]
-    minutes = [datetime(1970, 1, 1, 0, minute, tzinfo=UTC) for minute in (1, 2)]
-    assert found == [(None, 0, 0, 0, 8), (minutes[0], 2, 4, 6, 0), (minutes[1], 5, 0, 0, 0)]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from headrace.aggregates.algebra import Aggregate, Algebra, Columns, Records, Slot, ddl, given, same_in_arrow
 from headrace.aggregates.grouping import Grouping
-from headrace.aggregates.kept import Kept
+from headrace.aggregates.kept import Kept, Quick
 
 
 def count_distinct(column: Any, *, where: Any = None) -> Aggregate:
@@ -43,6 +43,7 @@ class CountDistinctOfChanges(Kept):
     zero: ClassVar[bool] = True
     instead: ClassVar[str] = CountDistinct.instead
     by_sql: ClassVar[str] = "count(*) FROM {values} WHERE row = {row}"
+    quick: ClassVar[Quick] = "number"
 
     def result(self) -> str:
         return "bigint"

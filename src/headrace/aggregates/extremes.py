@@ -18,7 +18,7 @@ from headrace.aggregates.algebra import (
     written,
 )
 from headrace.aggregates.grouping import Grouping
-from headrace.aggregates.kept import Kept
+from headrace.aggregates.kept import Kept, Quick
 
 
 def min(column: Any, *, where: Any = None) -> Aggregate:
@@ -84,8 +84,10 @@ class Max(_Greatest, _Extreme):
 @dataclass(frozen=True)
 class MinOfChanges(_Least, Kept):
     by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value LIMIT 1"
+    quick: ClassVar[Quick] = "least"
 
 
 @dataclass(frozen=True)
 class MaxOfChanges(_Greatest, Kept):
     by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value DESC LIMIT 1"
+    quick: ClassVar[Quick] = "greatest"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.types as types
@@ -14,6 +14,7 @@ import pyarrow.types as types
 from headrace.aggregates.algebra import Algebra, Columns, Found, Records, RowsOf, Slot, ddl, plain_in_arrow
 from headrace.aggregates.packing import counted, unpacked, with_column
 
+Quick = Literal["", "least", "greatest", "number"]
 Held = Sequence[tuple[Any, int]]
 """Values as Python has them, and how often each is there."""
 
@@ -23,6 +24,8 @@ class Kept(Algebra):
     packs: ClassVar[bool] = True
     by_sql: ClassVar[str] = ""
     """Where SQL can make the result: what follows SELECT, of the table `{values}` with the columns value and count."""
+    quick: ClassVar[Quick] = ""
+    """Where the result follows from the one before and from the values that changed: what it is of the values."""
 
     def held(self) -> pa.DataType:
         """The type of what is kept of a record."""

@@ -27,7 +27,7 @@ from headrace.failpoints import reach
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
-from headrace.flows.repeats import Repeats
+from headrace.flows.repeats import Repeats, TakenOut
 from headrace.flows.shaping import Shaping
 from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
@@ -42,7 +42,6 @@ from headrace.views.contract import (
     MARK,
     OP,
     Commit,
-    Filtered,
     FlowState,
     LedgerRow,
     Mark,
@@ -100,7 +99,8 @@ class Batch:
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
-    filters: list[Filtered] = field(default_factory=list)
+    records: pa.Table | None = None
+    """Of a flow that takes out repetitions, which depends on what the flow has seen: with the commit."""
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
@@ -135,7 +135,9 @@ class FlowLoop:
         self._relay = Relay(log, store, self.flow.name)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
-        self._repeats = Repeats(self.flow, store) if self.flow.dedup else None
+        self._repeats = Repeats(self.flow) if self.flow.dedup else None
+        if self._repeats is not None:
+            self.spec = replace(self.spec, tables=self._repeats.tables)
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -405,8 +407,7 @@ class FlowLoop:
         if flow.aggregates is None:
             assert flow.target is not None
             if self._repeats is not None:
-                found = self._repeats.taken_out(table, self._places, batch.places)
-                return replace(batch, outgoing=found.outgoing, ledger=found.ledger, filters=found.filters)
+                return replace(batch, records=table)
             table = table.drop_columns(wholes_in(table.column_names)) if flow.retracts else table
             out = self._that_fit(_in_order(table), flow.target)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
@@ -467,6 +468,10 @@ class FlowLoop:
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         state, relayed = self.position, self._relay.done
+        folded = TakenOut(batch.outgoing, tuple(batch.ledger))
+        if self._repeats is not None and batch.records is not None:
+            found = self._repeats.taken_out(batch.records, self._store.read_state(state))
+            folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
         frontier = self.frontier(batch.places, batch.look)
@@ -488,10 +493,10 @@ class FlowLoop:
                 closed_us=closed,
                 reachable_us=unchanged,
                 partials=batch.partials,
-                ledger=batch.ledger,
-                outgoing=batch.outgoing if self._until is None else (),
+                ledger=folded.ledger,
+                outgoing=folded.outgoing if self._until is None else (),
+                writes=folded.writes,
                 buried=batch.buried,
-                filters=batch.filters,
                 relayed=relayed,
                 written=self._relay.written,
                 shape=self._shape,

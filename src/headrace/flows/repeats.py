@@ -1,8 +1,5 @@
-"""Repetitions on their way out of a flow: records in order, by partition, through that partition's filters. Owns what
-the flow has seen, between batches; `bloom` says what that means, the store keeps it with each commit. Knows no Spark.
-
-What was seen belongs to a place of the flow. If a batch was given up, the place is another, and what the store has kept
-counts: so a batch that is computed again finds what the first one found."""
+"""Repetitions on their way out of a flow: what the operator `ApproximateDedup` says of a batch, as what goes to topics.
+Knows no Spark, and keeps nothing: what was seen is in the flow's tables, with its commits."""
 
 from __future__ import annotations
 
@@ -11,30 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.bloom import Filters
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
-from headrace.time import UNSET
+from headrace.operators.dedup import HASH, INPUT, TOPIC, ApproximateDedup
 from headrace.views.contract import (
     WINDOW,
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
-    Filtered,
+    Column,
     LedgerRow,
     Outgoing,
-    Places,
-    ViewStore,
+    State,
+    TableSpec,
+    Writes,
 )
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from headrace.flows.flow import Flow
 
-HASH = "/hash"
-"""Of a record's key."""
+__all__ = ["HASH", "Repeats", "TakenOut"]
 
 
 @dataclass(slots=True)
@@ -42,47 +35,35 @@ class TakenOut:
     """A batch without repetitions: what goes on, what became of all, and what is known now."""
 
     outgoing: list[Outgoing] = field(default_factory=list)
-    ledger: list[LedgerRow] = field(default_factory=list)
-    filters: list[Filtered] = field(default_factory=list)
+    ledger: tuple[LedgerRow, ...] = ()
+    writes: Writes = field(default_factory=Writes)
 
 
 class Repeats:
-    def __init__(self, flow: Flow, store: ViewStore) -> None:
+    def __init__(self, flow: Flow) -> None:
         assert flow.dedup is not None and flow.target is not None
-        self._flow, self._store, self._dedup, self._target = flow, store, flow.dedup, flow.target
-        self._time = flow.inputs[0].topic.settings.event_time
-        names = [topic.name for topic in flow.topics]
-        self._names = names
-        self._places = [sorted(names).index(name) for name in names]  # the program may name them in another order
-        self._seen: dict[tuple[str, int], Filters] = {}
-        self._at: Places | None = None
-        """Where the flow is when it has seen that."""
+        self._flow, self._target = flow, flow.target
+        event_time = flow.inputs[0].topic.settings.event_time
+        assert event_time is not None, "dedup has asked for one"
+        self._time = event_time
+        self._names = [topic.name for topic in flow.topics]
+        self._places = [sorted(self._names).index(name) for name in self._names]  # the program may name them otherwise
+        self._operator = ApproximateDedup(flow.dedup, (Column(event_time, "timestamp"),), event_time)
 
-    def taken_out(self, records: pa.Table, before: Places, after: Places) -> TakenOut:
-        """Of the records between two places those that go on. To be called in the order of batches; the store is asked
-        only when the last one has been committed, or given up."""
-        if self._at is not before:
-            self._load()
-        self._at = None  # until it is done
-        records = records.sort_by([(name, "ascending") for name in (SOURCE, "_partition", "_offset")])
-        out, ledger = TakenOut(), LedgerRow(None, None)
-        for source, partition, some in _runs(records):
-            timed = some.filter(pc.is_valid(some[self._time]))
-            filters = self._seen.setdefault((self._names[source], partition), Filters(self._dedup))
-            first, late = filters.step(timed[HASH].to_numpy(), _us(timed[self._time]), _us(timed["_progress"]))
-            ledger = LedgerRow(
-                None,
-                None,
-                on_time=ledger.on_time + int((~late).sum()),
-                dropped=ledger.dropped + int(late.sum()),
-                untimed=ledger.untimed + some.num_rows - timed.num_rows,
-            )
-            self._send(out, timed.filter(pa.array(first)), partition * len(self._places) + self._places[source])
-            self._send_dropped(out, timed.filter(pa.array(late)))
-            pages = list(filters.changed())
-            out.filters.append(Filtered(self._names[source], partition, filters.reached_us, filters.lowest, pages))
-        out.ledger += [ledger] if records.num_rows else []
-        self._at = after
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return self._operator.tables
+
+    def taken_out(self, records: pa.Table, state: State) -> TakenOut:
+        """Of the records behind that state those that go on."""
+        names = pa.array(self._names, pa.string()).take(records[SOURCE].combine_chunks())
+        step = self._operator.step({INPUT: records.append_column(TOPIC, names)}, state, {}, changes=True)
+        out = TakenOut(ledger=step.ledger, writes=step.writes)
+        if step.changes is not None:
+            for source, partition, some in _runs(step.changes.drop_columns(["op"])):
+                self._send(out, some, partition * len(self._places) + self._places[source])
+        if step.dropped is not None:
+            self._send_dropped(out, step.dropped)
         return out
 
     def _send(self, out: TakenOut, rows: pa.Table, partition: int) -> None:
@@ -100,14 +81,6 @@ class Repeats:
             for name, count in (WINDOWS_MISSED, 1), (WINDOWS_COUNTED, 0):
                 rows = rows.append_column(name, pa.array(np.full(rows.num_rows, count)))
             out.outgoing.append(Outgoing(target, _plain(rows)))
-
-    def _load(self) -> None:
-        self._seen = {}
-        for kept in self._store.filters(self._flow.name):
-            filters = self._seen[kept.topic, kept.partition] = Filters(self._dedup)
-            filters.reached_us = kept.reached_us
-            for page in kept.pages:
-                filters.put(*page)
 
 
 def _runs(records: pa.Table) -> list[tuple[int, int, pa.Table]]:
@@ -127,10 +100,5 @@ def _runs(records: pa.Table) -> list[tuple[int, int, pa.Table]]:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    ours = {*META, SOURCE, HASH} - {"_progress"}
+    ours = {*META, SOURCE, HASH, TOPIC} - {"_progress"}
     return rows.drop_columns([name for name in rows.column_names if name in ours])
-
-
-def _us(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    numbers: npt.NDArray[np.int64] = times.cast(pa.int64()).fill_null(UNSET).to_numpy()
-    return numbers

@@ -39,9 +39,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The rows that readers see: of `table`, whose columns they are, or are made of."""
+    """The rows that readers see: of `table`, whose columns they are, or are made of. None: rows are passed on, not
+    kept."""
 
-    table: str
+    table: str | None
     time: str | None
     """The column with a row's event time."""
     final_at: str | None
@@ -54,6 +55,9 @@ class InputTimes:
 
     frontier_us: int | None
     reach_us: int | None
+    frontier_before_us: int | None = None
+    reach_before_us: int | None = None
+    """The same at the sequence of the state: so a step knows what it is the first to call final."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 _SUITES = {
+    "KeyedTablesContract": "headrace.testing.keyed_contract",
     "LogContract": "headrace.testing.log_contract",
+    "OperatorContract": "headrace.testing.operator_contract",
     "QueueContract": "headrace.testing.queue_contract",
     "ViewStoreContract": "headrace.testing.view_contract",
 }
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
     from headrace.testing.invariance import CRASH_POINTS as CRASH_POINTS
     from headrace.testing.invariance import assert_cut_invariant as assert_cut_invariant
     from headrace.testing.invariance import crash_points as crash_points
+    from headrace.testing.keyed_contract import KeyedTablesContract as KeyedTablesContract
     from headrace.testing.log_contract import LogContract as LogContract
     from headrace.testing.memory_tables import MemoryTables as MemoryTables
+    from headrace.testing.operator_contract import OperatorContract as OperatorContract
     from headrace.testing.queue_contract import QueueContract as QueueContract
     from headrace.testing.steps import add as add
     from headrace.testing.steps import advance as advance
@@ -42,8 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CRASH_POINTS",
+    "KeyedTablesContract",
     "LogContract",
     "MemoryTables",
+    "OperatorContract",
     "QueueContract",
     "ViewStoreContract",
     "add",

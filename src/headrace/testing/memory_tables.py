@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import DoesNotFit
+from headrace.jsonrows import encoder
 from headrace.rows import python_values
 from headrace.views.contract import Column
 from headrace.views.keyed import AddRule, TableSpec, Writes
@@ -23,6 +25,16 @@ from headrace.views.values import arrow_type, as_column
 __all__ = ["MemoryTables"]
 
 Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """A list, or what has fields: known by its text, so that it can be part of a key."""
+
+    text: str
+    value: Any = field(compare=False)
+
+
 _WIDE = Context(prec=80)
 
 
@@ -85,6 +97,7 @@ class MemoryState:
         limit: int | None = None,
         descending: bool = False,
     ) -> pa.Table:
+        assert limit is None or not floor, "what is the limit of rows below?"
         spec, width = self._specs[table], prefixes.num_columns
         found: dict[Row, Row] = {}
         for number, prefix in enumerate(_rows(prefixes, spec.key[:width])):
@@ -100,11 +113,10 @@ class MemoryState:
             found |= {row[: len(spec.key)]: row for row in rows}
         return self._table(table, found.values())
 
-    def due(self, table: str, upto_us: int, limit: int | None = None) -> pa.Table:
+    def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
         time = _time_at(self._specs[table])
-        rows = self._ordered(
-            row for row in self._rows[table].values() if row[time] is not None and row[time] <= upto_us
-        )
+        timed = (row for row in self._rows[table].values() if row[time] is not None and row[time] <= upto_us)
+        rows = self._ordered(row for row in timed if after_us is None or row[time] > after_us)
         rows.sort(key=lambda row: row[time])
         return self._as_arrow(table, rows[:limit])
 
@@ -144,6 +156,9 @@ def _rows(table: pa.Table, columns: Sequence[Column]) -> list[Row]:
 def _values(column: pa.ChunkedArray, arrow: pa.DataType) -> list[Any]:
     whole = column.cast(arrow).combine_chunks()
     values = python_values(whole.cast(pa.int64()) if pa.types.is_timestamp(arrow) else whole)
+    if pa.types.is_nested(arrow):
+        write = encoder(arrow)
+        return [None if value is None else _Nested(write(value), value) for value in values]
     return [_one(value) for value in values] if pa.types.is_floating(arrow) else values
 
 
@@ -154,6 +169,7 @@ def _one(value: float | None) -> float | None:
 
 def _array(values: list[Any], column: Column) -> pa.Array:
     arrow = arrow_type(column.type)
+    values = [each.value if isinstance(each, _Nested) else each for each in values]
     return pa.array(values, pa.int64()).cast(arrow) if pa.types.is_timestamp(arrow) else as_column(values, arrow)
 
 
@@ -162,7 +178,7 @@ def _rank(value: Any) -> tuple[int, Any]:
         return 0, 0
     if isinstance(value, float) and math.isnan(value):
         return 2, 0
-    return 1, value if not isinstance(value, list | dict) else 0
+    return 1, value.text if isinstance(value, _Nested) else value
 
 
 def _merged(spec: TableSpec, old: Row, new: Row) -> Row:

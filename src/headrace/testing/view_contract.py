@@ -49,7 +49,6 @@ from headrace.views.contract import (
     ROWS,
     Column,
     Commit,
-    Filtered,
     FlowSpec,
     FlowState,
     LedgerRow,
@@ -58,7 +57,9 @@ from headrace.views.contract import (
     Place,
     Result,
     SlotColumn,
+    TableSpec,
     ViewSpec,
+    Writes,
 )
 from headrace.views.values import arrow_type
 
@@ -464,19 +465,32 @@ class FlowContract(Setting):
         store.unfence(fenced)
         assert store.state("clicks").epoch > fenced.epoch, "there is nothing to let go of"
 
-    def test_filters_are_kept_page_by_page_until_their_time_is_over(self, store: Any) -> None:
-        state = store.begin(counting())
-        told = [Filtered("t", 0, T0, 7, [(7, 0, b"a"), (8, 1, b"b")]), Filtered("t", 3, -(2**63), -9, [(-9, 0, b"c")])]
-        state = store.commit(state, commit(state, filters=told))
-        assert [replace(each, lowest=0) for each in told] == store.filters("clicks")
-        stale = state
-        state = store.commit(state, commit(state, filters=[Filtered("t", 0, T0 + 1, 8, [(8, 1, b"d"), (8, 2, b"e")])]))
+    def test_tables_of_a_flow_are_written_with_its_commit_and_go_with_it(self, store: Any) -> None:
+        pages = TableSpec("pages", (Column("stretch", "bigint"), Column("page", "bigint")), (Column("bits", "binary"),))
+        spec = replace(counting(), tables=(pages,))
+
+        def written(state: FlowState, *rows: tuple[int, int, bytes], gone: Sequence[int] = ()) -> FlowState:
+            columns = dict(zip(("stretch", "page", "bits"), map(list, zip(*rows, strict=True)), strict=True))
+            deletes = {"pages": pa.table({"stretch": list(gone)})} if gone else {}
+            writes = Writes(puts={"pages": pa.table(columns)}, deletes=deletes)
+            made: FlowState = store.commit(state, commit(state, writes=writes))
+            return made
+
+        def kept(state: FlowState) -> list[tuple[Any, ...]]:
+            found = store.read_state(state).scan("pages", pa.table({"x": [1]}).select([]))
+            return [tuple(row.values()) for row in found.to_pylist()]
+
+        state = written(store.begin(spec), (7, 0, b"a"), (8, 1, b"b"), (-9, 0, b"c"))
+        assert kept(state) == [(-9, 0, b"c"), (7, 0, b"a"), (8, 1, b"b")]
+        stale, state = state, written(state, (8, 1, b"d"), (8, 2, b"e"), gone=[7])
         with pytest.raises(CommitConflict):
-            store.commit(stale, commit(stale, filters=[Filtered("t", 0, T0, 9, [(9, 0, b"f")])]))
-        kept = [Filtered("t", 0, T0 + 1, 0, [(8, 1, b"d"), (8, 2, b"e")]), replace(told[1], lowest=0)]
-        assert store.filters("clicks") == kept
+            written(stale, (9, 0, b"f"))
+        fenced, state = state, store.begin(spec)
+        with pytest.raises(FlowFenced):
+            written(fenced, (9, 0, b"f"))
+        assert kept(state) == [(-9, 0, b"c"), (8, 1, b"d"), (8, 2, b"e")]
         store.drop("clicks")
-        assert store.filters("clicks") == []
+        assert kept(store.begin(spec)) == []
 
     def test_neither_frontier_nor_what_is_closed_goes_back(self, store: Any, views: Any) -> None:
         spec = counting()

@@ -22,6 +22,10 @@ from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
 from headrace.position import Position
+from headrace.views.keyed import Column as Column
+from headrace.views.keyed import State as State
+from headrace.views.keyed import TableSpec as TableSpec
+from headrace.views.keyed import Writes as Writes
 from headrace.windows import Ending, Kind, ending
 
 if TYPE_CHECKING:
@@ -69,13 +73,6 @@ def check_emit(emit: Emit) -> Emit:
     if emit not in ("updates", "final"):
         raise InvalidArgument("emit", emit, "must be 'updates' or 'final'")
     return emit
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    type: str
-    """As in a schema's DDL text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +255,8 @@ class FlowSpec:
     dropped_to: str | None = None
     parent: str | None = None
     """Of a helper: the flow that reads what it writes. No user has named it."""
+    tables: tuple[TableSpec, ...] = ()
+    """What its operator keeps: see `views.keyed`."""
 
     @property
     def horizon(self) -> Horizon:
@@ -292,8 +291,8 @@ class FlowSpec:
                     "fill": None if fill is None else Fill(**{**fill, "zeros": tuple(fill["zeros"])}),
                 }
             )
-        feeds = tuple(tree.get("feeds", ()))
-        return cls(**{**tree, "view": view, "sources": tuple(tree["sources"]), "feeds": feeds})
+        made = {"view": view, "sources": tuple(tree["sources"]), "feeds": tuple(tree.get("feeds", ()))}
+        return cls(**{**tree, **made, "tables": tuple(map(TableSpec.from_json, tree.get("tables", ())))})
 
     def changes(self, new: FlowSpec) -> list[str]:
         """What is different in `new`, each in a few words. The order of sources and of results, and how long rows are
@@ -409,19 +408,6 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What a flow has seen of a partition, to know it again: pages of filters, each of a stretch of time, that have
-    changed; those of stretches before `lowest` go. `reached_us`: how far the partition has come, as the filters see."""
-
-    topic: str
-    partition: int
-    reached_us: int
-    lowest: int
-    pages: Sequence[tuple[int, int, bytes]]
-    """(stretch, number, bits)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Outgoing:
     """Rows on their way to a topic, with the progress each carries in a column `_progress`. With a column `_partition`
     they go to that one, all of them."""
@@ -469,7 +455,8 @@ class Commit:
     """Windows that end by then are final."""
     reachable_us: int | None = None
     partials: pa.Table | None = None
-    filters: Sequence[Filtered] = ()
+    writes: Writes = field(default_factory=Writes)
+    """To the flow's tables: made of `ViewStore.read_state` of the same sequence."""
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
@@ -514,6 +501,10 @@ class ViewStore(Protocol):
 
     def discard(self, view: str) -> list[str]: ...
 
+    def read_state(self, flow: FlowState) -> State:
+        """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
+        and the commit of anybody else is refused."""
+
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 
     def outbox(self, flow: str) -> list[Waiting]: ...
@@ -521,8 +512,6 @@ class ViewStore(Protocol):
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
     def goes_back(self, topics: Sequence[str]) -> bool: ...
-
-    def filters(self, flow: str) -> list[Filtered]: ...
 
     def last_window_end(self, flow: str) -> int | None: ...
 

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
-
-from headrace.views.contract import Column
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AddRule", "State", "TableSpec", "Writes"]
+__all__ = ["AddRule", "Column", "State", "TableSpec", "Writes"]
 
 AddRule = Literal["add", "least", "greatest"]
 """How `Writes.adds` merges a column with the stored value. Null is the neutral value of each. `add` of whole numbers
-never wraps: a column of type decimal(38,0) takes the sum."""
+never wraps: a column of type decimal(38,0) takes the sum. One that does not fit a decimal's type is DoesNotFit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    """As in a schema's DDL text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,11 @@ class TableSpec:
     rules: Mapping[str, AddRule] = field(default_factory=dict)
     """Of the columns, those that `adds` can merge. A table is added to only if all its columns have a rule."""
 
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> TableSpec:
+        key, columns = (tuple(Column(**each) for each in tree[of]) for of in ("key", "columns"))
+        return cls(**{**tree, "key": key, "columns": columns})
+
     @property
     def key_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.key)
@@ -46,7 +56,8 @@ class TableSpec:
 
 class State(Protocol):
     """The rows of a flow's tables at one sequence. Set-based: one call answers for any number of keys, and costs what
-    these cost. All answers are ordered by key, nulls first, and each row comes once."""
+    these cost. All answers are ordered by key, and each row comes once. Null is the least, NaN the greatest; lists and
+    structs are in some order. Tables of keys may have columns in any order."""
 
     def get(self, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys, as far as there are any."""
@@ -63,11 +74,12 @@ class State(Protocol):
         descending: bool = False,
     ) -> pa.Table:
         """The rows whose key begins with one of the prefixes, the first columns of the key. `low`, `high`: for each
-        prefix, in microseconds, between which the key's next column lies, both included. `floor`: also the last row
-        below `low`. `limit`: so many rows of each prefix, from the end if `descending`."""
+        prefix, between which the key's next column lies, both included: a time in microseconds, or a whole number.
+        `floor`: also the last row below `low`. `limit`: so many rows of each prefix, from the end if `descending`; not
+        together with `floor`. A prefix may have no column: then it is every row's."""
 
-    def due(self, table: str, upto_us: int, limit: int | None = None) -> pa.Table:
-        """The rows whose time is at most that, ordered by time."""
+    def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
+        """The rows whose time is at most that, and later than `after_us`, ordered by time, then by key."""
 
     def last_us(self, table: str) -> int | None:
         """The largest time of the table's rows; None if it has none."""

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InvalidArgument
-from headrace.rows import to_batch
+from headrace.jsonrows import encoder
+from headrace.rows import python_values, to_batch
 from headrace.schema import parse_ddl, type_ddl
 
-__all__ = ["I64", "INSTANT", "arrow_type", "as_column", "check_column", "numbered", "time_column", "us_column"]
+__all__ = [
+    "I64",
+    "INSTANT",
+    "arrow_type",
+    "as_column",
+    "check_column",
+    "key_order",
+    "numbered",
+    "sort_by_key",
+    "time_column",
+    "us_column",
+]
 
 I64 = npt.NDArray[np.int64]
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -61,6 +74,34 @@ def as_column(values: list[Any], arrow: pa.DataType) -> pa.Array:
 @cache
 def _column_of(arrow: pa.DataType) -> pa.Schema:
     return pa.schema([("x", arrow)])
+
+
+def sort_by_key(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows, sorted by these columns: null is the least, NaN the greatest. Numbers are sorted, not values: many rows
+    have few different windows and groups."""
+    return rows if not names or rows.num_rows < 2 else rows.take(pa.array(key_order(rows, names)))
+
+
+def key_order(rows: pa.Table, names: Sequence[str]) -> I64:
+    """The numbers of the rows, in that order."""
+    order: I64 = np.lexsort([_ranks(rows[name]) for name in reversed(names)])
+    return order
+
+
+def _ranks(column: pa.ChunkedArray) -> I64:
+    """A number for each value, in the order of the values; -1 for null."""
+    whole = column.combine_chunks()
+    if pa.types.is_floating(whole.type):
+        whole = pc.add(whole, pa.scalar(0, whole.type))  # there is one zero
+    if pa.types.is_nested(whole.type):  # in some order
+        write = encoder(whole.type)
+        whole = pa.array([None if value is None else write(value) for value in python_values(whole)], pa.string())
+    few = whole.dictionary_encode()
+    rank = np.empty(len(few.dictionary) + 1, np.int64)
+    rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
+    rank[-1] = -1
+    ranks: I64 = rank[few.indices.fill_null(-1).to_numpy()]
+    return ranks
 
 
 def numbered(rows: pa.Table, names: Iterable[str]) -> I64:

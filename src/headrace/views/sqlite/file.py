@@ -35,9 +35,10 @@ from headrace.views.sqlite import exact, filling, flow_rows, watchers
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
-FORMAT = "2"
+FORMAT = "3"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
+BESIDE_CACHE_KIB = 32 << 10
 FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
 """An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""
 PAGES_PER_STEP = 256
@@ -71,7 +72,8 @@ def _forget_in_child() -> None:
     _gates_lock = threading.Lock()
     for store in _stores:
         if not store._closed:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(store._db))
+            for db in (store._db, *store._opened):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             _inherited.add(store.path)
 
 
@@ -96,6 +98,7 @@ class ViewsFile:
         self._pid = os.getpid()
         self._closed = False
         self._problems: list[DoesNotFit] = []
+        self._beside, self._opened = threading.local(), list[sqlite3.Connection]()
         with _gates_lock:
             gate = _gates.get((self.path, self._pid))
             if gate is None or not gate.turnstile.in_place():
@@ -142,7 +145,6 @@ class ViewsFile:
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
         refuse_other_format(db, self.path)
-        flow_rows.upgrade(db)
         db.execute("COMMIT")
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
@@ -161,6 +163,19 @@ class ViewsFile:
             finally:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _reading_beside(self) -> Iterator[sqlite3.Connection]:
+        """A connection of this thread, for reading while others of this process write. What two calls read may be of
+        two commits."""
+        self._usable()
+        with self._typed():
+            db = getattr(self._beside, "db", None)
+            if db is None:
+                db = self._beside.db = connected(self.path)
+                db.execute(f"PRAGMA cache_size=-{BESIDE_CACHE_KIB}")
+                self._opened.append(db)
+            yield db
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -288,7 +303,8 @@ class ViewsFile:
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
                 self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._db.close()
+            for db in (*self._opened, self._db):
+                db.close()
         self._leave_gate()
 
     def _leave_gate(self) -> None:
@@ -335,7 +351,9 @@ def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
     (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
     if found != FORMAT:
         older = found.isdecimal() and int(found) < int(FORMAT)
-        do = "delete it, and run the apps: they make their views again from the log" if older else "upgrade headrace"
+        remove = f"rm {path} (and {path.name}-wal, {path.name}-shm, if there)"
+        again = f"delete it, and run the apps: they make their views again from the log. {remove}, then headrace run"
+        do = again if older else "upgrade headrace"
         raise UnsupportedFormat(path=str(path), why=f"written in format {found}, this headrace reads {FORMAT}: {do}")
 
 

@@ -21,25 +21,19 @@ from headrace.position import Position
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.sqlite import staged
+from headrace.views.sqlite.keyed import NULLS
 from headrace.views.sqlite.values import text_of_us, us_of
 
 BEGINS = (
-    "CREATE TABLE IF NOT EXISTS _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "CREATE TABLE _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
     "offset_first INTEGER NOT NULL, progress UTC_TIMESTAMP, PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID"
 )
 """Where flows began: apart from where they are, which is written with every commit."""
 BURIED = (
-    "CREATE TABLE IF NOT EXISTS _buried (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "CREATE TABLE _buried (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
     "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
 )
 """Records that flows gave up."""
-FILTERS = (
-    "CREATE TABLE IF NOT EXISTS _filters (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
-    "stretch INTEGER NOT NULL, page INTEGER NOT NULL, bits BLOB NOT NULL, "
-    "PRIMARY KEY (flow, topic, partition, stretch, page))"
-)
-"""What flows have seen. Page -1, of no stretch, is how far the partition has come, a number."""
-
 MANY = 1_000
 """Rows on their way out that are worth compressing."""
 
@@ -49,9 +43,6 @@ LEDGER = (
     "PRIMARY KEY (flow, window_start, window_end)) WITHOUT ROWID"
 )
 """'' as start and end: what belongs to no window."""
-
-LATER = (BEGINS, BURIED, FILTERS)
-"""Tables that files made before do not have."""
 
 SCHEMA = (
     "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -63,6 +54,9 @@ SCHEMA = (
     "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, "
     "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
     LEDGER,
+    BEGINS,
+    BURIED,
+    NULLS,
     # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
     "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "
     "target TEXT NOT NULL, base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, number)) "
@@ -88,20 +82,6 @@ _POSITION = (
     "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress, "
     "arrived = excluded.arrived"
 )
-
-
-def upgrade(db: sqlite3.Connection) -> None:
-    """Makes of a file from before what it would be today."""
-    for statement in LATER:
-        db.execute(statement)
-    keys = [name for _, name, *_, key in db.execute("PRAGMA table_info(_ledger)") if key]
-    if "window_end" not in keys:  # there were no windows that begin together
-        db.execute("ALTER TABLE _ledger RENAME TO _ledger_before")
-        db.execute(LEDGER)
-        counts = "on_time, corrected, dropped, untimed"
-        columns = f"flow, window_start, coalesce(window_end, ''), {counts}"
-        db.execute(f"INSERT INTO _ledger SELECT {columns} FROM _ledger_before")
-        db.execute("DROP TABLE _ledger_before")
 
 
 @contextlib.contextmanager
@@ -183,12 +163,6 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
         ],
     )
     db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
-    for each in commit.filters:
-        place = (flow, each.topic, each.partition)
-        gone = "DELETE FROM _filters WHERE flow = ? AND topic = ? AND partition = ? AND stretch < ? AND page >= 0"
-        db.execute(gone, (*place, each.lowest))
-        kept = [(0, -1, each.reached_us.to_bytes(8, "big", signed=True)), *each.pages]
-        db.executemany("INSERT OR REPLACE INTO _filters VALUES (?, ?, ?, ?, ?, ?)", [(*place, *row) for row in kept])
     db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
     fewer = [(flow, *_ledger_values(row)[:2]) for row in commit.ledger if row.on_time <= 0]
     db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone

@@ -14,7 +14,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +26,7 @@ from headrace.views.contract import WINDOW, Column, Emit, SlotColumn, ViewSpec, 
 from headrace.views.reading import quoted
 from headrace.views.sqlite.tables import NUMBER, ViewTables, value_type
 from headrace.views.sqlite.values import NAN, decode, encode, encode_whole, text_of_us, us_of
-from headrace.views.values import arrow_type, as_column, us_column
+from headrace.views.values import arrow_type, as_column, sort_by_key, us_column
 
 __all__ = [
     "Changes",
@@ -55,29 +54,13 @@ __all__ = [
 Row = tuple[Any, ...]
 Shape = Callable[[pa.Table], pa.Table]
 ROWS_PER_STATEMENT = 100
-FEW = 1_000
 TOGETHER = 2_000
 """Rows whose functions are asked at once: what is kept of each may be large."""
 
 
 def in_order(spec: ViewSpec, partials: pa.Table) -> pa.Table:
-    """The rows, sorted by key. Numbers are sorted, not values: many rows have few different windows and groups."""
-    if not spec.key or partials.num_rows < 2:
-        return partials
-    if partials.num_rows < FEW:
-        return partials.sort_by([(name, "ascending") for name in spec.order])
-    ranks = [_ranks(partials[name]) for name in spec.order]
-    return partials.take(pa.array(np.lexsort(ranks[::-1])))
-
-
-def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """A number for each value, in the order of the values; -1 for null."""
-    few = column.combine_chunks().dictionary_encode()
-    rank = np.empty(len(few.dictionary) + 1, np.int64)
-    rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
-    rank[-1] = -1
-    ranks: npt.NDArray[np.int64] = rank[few.indices.fill_null(-1).to_numpy()]
-    return ranks
+    """The rows, sorted by key."""
+    return sort_by_key(partials, spec.order)
 
 
 def with_whole(spec: ViewSpec, partials: pa.Table) -> pa.Table:

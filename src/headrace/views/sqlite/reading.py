@@ -303,10 +303,9 @@ class SqliteReading(SqlViews):
     def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
         out: dict[str, set[tuple[int, int]]] = {}
         with self._reading() as db:
-            if db.execute(_HAS_BURIED).fetchone():
-                found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
-                for topic, partition, offset in found:
-                    out.setdefault(topic, set()).add((partition, offset))
+            found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
+            for topic, partition, offset in found:
+                out.setdefault(topic, set()).add((partition, offset))
         return out
 
     def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
@@ -362,9 +361,7 @@ class SqliteReading(SqlViews):
             first = f"SELECT min({by}) FROM {tables_of(view).state} WHERE {by} > ?"
             found = us_of(db.execute(first, (after,)).fetchone()[0])
             ends_us = None if found is None else found + more_us
-        buried = 0
-        if db.execute(_HAS_BURIED).fetchone():
-            (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
+        (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
         moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
         return FlowGlance(known, state_of(db, flow), ends_us, buried, pid, host, *moments)
 
@@ -607,7 +604,6 @@ def _typed(array: pa.Array, values: Sequence[Any], kind: str) -> pa.Array:
     return array if arrow is None or not pa.types.is_null(array.type) else array.cast(arrow)
 
 
-_HAS_BURIED = "SELECT 1 FROM sqlite_schema WHERE name = '_buried'"
 _OF_THE_DISK = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 
 

@@ -8,7 +8,6 @@ twice and nothing is skipped, whoever restarts whom."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import socket
@@ -26,18 +25,18 @@ from headrace.position import Position
 from headrace.views.contract import (
     Commit,
     Emit,
-    Filtered,
     FlowSpec,
     FlowState,
     Mark,
     Outgoing,
+    State,
     ViewStore,
     Waiting,
     feed_topic,
     version_name,
     widened,
 )
-from headrace.views.sqlite import feeding, merging, staged, versions, watchers
+from headrace.views.sqlite import feeding, keyed, merging, staged, versions, watchers
 from headrace.views.sqlite.file import TIME_SHARE, ViewsFile
 from headrace.views.sqlite.flow_rows import (
     names,
@@ -85,6 +84,9 @@ class SqliteViews(ViewsFile, ViewStore):
             statements = () if tables is None else tables.create() if known is None or replace else tables.show()
             for statement in statements:
                 db.execute(statement)
+            if known is None or replace:
+                for table in keyed.tables_of(spec).values():
+                    db.execute(table.create())
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
             put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
@@ -157,6 +159,8 @@ class SqliteViews(ViewsFile, ViewStore):
         gone = staged.names(db, "flow = ?", spec.name)
         for statement in tables_of(spec.view).drop() if spec.view else ():
             db.execute(statement)
+        for keyed_table in keyed.tables_of(spec).values():
+            db.execute(f"DROP TABLE IF EXISTS {keyed_table.name}")
         for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
@@ -307,17 +311,6 @@ class SqliteViews(ViewsFile, ViewStore):
             settle(db, self._known(db, flow.name), relayed, written)
         staged.remove(self.path.parent, gone)
 
-    def filters(self, flow: str) -> list[Filtered]:
-        """What the flow has seen."""
-        with self._reading() as db:
-            sql = "SELECT topic, partition, stretch, page, bits FROM _filters WHERE flow = ? ORDER BY 1, 2, 4"
-            rows = db.execute(sql, (flow,)).fetchall()
-        out: list[Filtered] = []
-        for place, some in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
-            (*_, reached), *pages = some
-            out.append(Filtered(*place, int.from_bytes(reached, "big", signed=True), 0, [row[2:] for row in pages]))
-        return out
-
     def goes_back(self, topics: Sequence[str]) -> bool:
         """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
         any order; records that can go again, with the progress they came with; records of several partitions, which
@@ -393,6 +386,11 @@ class SqliteViews(ViewsFile, ViewStore):
                     out[topic] = Mark(min(mark.us, least.us), mark.sent and least.sent) if mark and least else None
         return out
 
+    def read_state(self, flow: FlowState) -> State:
+        with self._reading_beside() as db:
+            spec = self._known(db, flow.name)
+            return keyed.SqliteState(keyed.tables_of(spec), keyed.nulls_in(db, flow.name), self._reading_beside)
+
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
@@ -433,6 +431,7 @@ class SqliteViews(ViewsFile, ViewStore):
             gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, commit.relayed)
             settle(db, spec, commit.relayed, commit.written)
             outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
+            keyed.apply(db, keyed.tables_of(spec), commit.writes)
             spec = self._widen(db, spec)
             if watched is not None:
                 watched.merged()

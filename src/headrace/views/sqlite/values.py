@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.aggregates import WIDE
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, ViewsDamaged
 from headrace.jsonrows import decoder, encoder
@@ -32,6 +33,7 @@ __all__ = [
     "declared",
     "declared_type",
     "decode",
+    "decode_whole",
     "encode",
     "encode_whole",
     "nested",
@@ -125,6 +127,17 @@ def encode_whole(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     except pa.ArrowInvalid:
         values = column.to_pylist()
     return [None if value is None else as_whole(int(value)) for value in values]
+
+
+def decode_whole(values: list[Any]) -> pa.Array:
+    """A column of what `encode_whole` made."""
+    wide = arrow_type(WIDE)
+    try:
+        if str not in set(map(type, values)):
+            return pa.array(values, pa.int64()).cast(wide)
+        return pa.array([None if value is None else Decimal(value) for value in values], wide)
+    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+        raise ViewsDamaged(path="views.db", why=f"there is no whole number in a column: {error}") from error
 
 
 def as_whole(value: int) -> int | str:

@@ -1,0 +1,80 @@
+"""What keyed tables cost: rows added in recent windows, and at random keys of a large table, in small commits and large
+ones; and reading rows by their keys. The store alone, without Spark."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from bench.flow_growth import KEYS, rows
+from bench.settings import Run
+from bench.table import Measured, Row
+from headrace.views.contract import Commit, FlowSpec, Place
+from headrace.views.keyed import Column, TableSpec, Writes
+from headrace.views.open import open_store
+
+TABLE = TableSpec(
+    "rows",
+    (Column("window_start", "timestamp"), Column("user", "string")),
+    (
+        *(Column("window_end", "timestamp"), Column("n", "bigint"), Column("m", "int")),
+        *(Column("_corrections", "bigint"), Column("_updated_at", "timestamp")),
+    ),
+    "window_start",
+    {"window_end": "greatest", "n": "add", "m": "greatest", "_corrections": "add", "_updated_at": "greatest"},
+)
+
+
+def keyed(run: Run) -> Iterator[Row]:
+    large = run.size(5_000_000, 40_000)
+    random = np.random.default_rng(7)
+    names = np.array([f"user-{number:05}" for number in range(KEYS)])
+    with open_store(run.fresh("home")) as store:
+        state = store.begin(FlowSpec("v", "bench", ("t",), None, tables=(TABLE,)))
+
+        def commit(windows: np.ndarray, users: np.ndarray) -> float:
+            nonlocal state
+            began = time.perf_counter()
+            places = {"t": {0: Place(state.sequence + 1, None)}}
+            writes = Writes(adds={"rows": rows(windows, users)})
+            state = store.commit(state, Commit(state.sequence, places, {"t": "id"}, writes=writes))
+            return len(users) / (time.perf_counter() - began)
+
+        commit(np.zeros(KEYS, np.int64), names)
+        recent, window = [], 1
+        for _ in range(9):
+            recent.append(commit(np.repeat([window, window + 1], KEYS // 2), names))
+            window += 1
+        yield Row("keyed", "rows added, recent windows, 10 k a commit", "rows/s", _measured(recent))
+        together = 20
+        while window * KEYS < large:
+            commit(np.repeat(np.arange(window, window + together), KEYS), np.tile(names, together))
+            window += together
+        at = f"{large / 1e6:g} M"
+        for count in (KEYS, 20 * KEYS):
+            rates = []
+            for _ in range(run.size(5, 1)):
+                picked = np.unique(random.integers(0, window * KEYS, count))
+                rates.append(commit(picked // KEYS, names[picked % KEYS]))
+            yield Row(
+                "keyed", f"rows added at random keys of {at}, {count // 1000} k a commit", "rows/s", _measured(rates)
+            )
+        for count in (KEYS, 10 * KEYS):
+            rates = []
+            for _ in range(run.size(5, 1)):
+                picked = np.unique(random.integers(0, window * KEYS, min(count, window * KEYS)))
+                keys: pa.Table = rows(picked // KEYS, names[picked % KEYS]).select(["window_start", "user"])
+                began = time.perf_counter()
+                found = store.read_state(state).get("rows", keys).num_rows
+                rates.append(found / (time.perf_counter() - began))
+            yield Row(
+                "keyed", f"rows read at random keys of {at}, {count // 1000} k at once", "rows/s", _measured(rates)
+            )
+
+
+def _measured(rates: list[float]) -> Measured:
+    return Measured(statistics.median(rates), max(rates))

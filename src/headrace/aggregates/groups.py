@@ -1,0 +1,177 @@
+"""Rows that become one: which they are, and what numpy makes of their values. Owns how values become numbers that are
+ordered as the values are, and back. Knows no aggregate, no operator and no store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from headrace.jsonrows import encoder
+from headrace.rows import python_values
+
+__all__ = ["Groups", "codes", "json_texts", "one_zero", "ordered", "ranks", "row_numbers"]
+
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+_LARGEST = 2**63 - 1
+
+
+class Groups:
+    """`number`: of which group each row is, from 0 on; every group has a row."""
+
+    def __init__(self, number: I64) -> None:
+        self.number = number
+
+    @cached_property
+    def order(self) -> I64 | None:
+        """The rows, group by group; rows of one group as they come. None: they lie so already."""
+        if len(self.number) < 2 or bool((self.number[1:] >= self.number[:-1]).all()):
+            return None
+        return np.argsort(self.number, kind="stable")
+
+    @cached_property
+    def starts(self) -> I64:
+        """Where each group begins in that order."""
+        number = self.number if self.order is None else self.number[self.order]
+        return np.flatnonzero(np.diff(number, prepend=-1))
+
+    @cached_property
+    def first(self) -> I64:
+        """The first row of each group."""
+        return self.starts if self.order is None else self.order[self.starts]
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def sizes(self) -> I64:
+        return np.diff(self.starts, append=len(self.number))
+
+    @property
+    def alone(self) -> bool:
+        """True when no two rows meet."""
+        return self.count == len(self.number)
+
+    def sums(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        made: npt.NDArray[np.generic] = np.add.reduceat(self._sorted(values), self.starts)
+        return made
+
+    def least(self, values: I64) -> I64:
+        made: I64 = np.minimum.reduceat(self._sorted(values), self.starts)
+        return made
+
+    def greatest(self, values: I64) -> I64:
+        made: I64 = np.maximum.reduceat(self._sorted(values), self.starts)
+        return made
+
+    def any(self, flags: Flags) -> Flags:
+        made: Flags = np.logical_or.reduceat(self._sorted(flags), self.starts)
+        return made
+
+    def rows(self) -> Iterable[I64]:
+        """The rows of each group."""
+        order = np.arange(len(self.number)) if self.order is None else self.order
+        return np.split(order, self.starts[1:])
+
+    def _sorted(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return values if self.order is None else values[self.order]
+
+
+# -- values as numbers -----------------------------------------------------------------------------------
+
+
+def ordered(column: pa.Array) -> tuple[I64, Callable[[I64, Flags], pa.Array]]:
+    """Numbers that are ordered as the values other than null; and what makes values of such numbers again, with null
+    where the flag says so. Of doubles both zeros are one, and NaN is the greatest."""
+    arrow = column.type
+    if types.is_floating(arrow):
+        return _of_doubles(column), lambda numbers, none: _as_doubles(numbers, none).cast(arrow)
+    if types.is_integer(arrow) or types.is_timestamp(arrow):
+        numbers: I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
+        return numbers, lambda numbers, none: _array(numbers, none).cast(arrow)
+    number, known = codes(column)
+    place = np.argsort(pc.sort_indices(known).to_numpy()) if len(known) else np.zeros(1, np.int64)
+    order = np.argsort(place)
+
+    def back(numbers: I64, none: Flags) -> pa.Array:
+        if not len(known):
+            return pa.nulls(len(numbers), arrow)
+        return known.take(pa.array(order[np.where(none, 0, numbers)], mask=none))
+
+    return place[number], back
+
+
+def ranks(column: pa.Array) -> I64:
+    """A number for each value, in the order of values; -1 for null."""
+    if types.is_nested(column.type):
+        column = json_texts(column)
+    few = one_zero(column).dictionary_encode()
+    rank = np.empty(len(few.dictionary) + 1, np.int64)
+    rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
+    rank[-1] = -1
+    made: I64 = rank[few.indices.fill_null(-1).to_numpy()]
+    return made
+
+
+def codes(column: pa.Array) -> tuple[I64, pa.Array]:
+    """A number for each value, the same for the same, 0 for null; and the values, by their numbers."""
+    if types.is_nested(column.type):
+        few = json_texts(column).dictionary_encode()
+        number = few.indices.fill_null(0).to_numpy()
+        valid = np.flatnonzero(np.asarray(column.is_valid()))
+        one_of = np.empty(len(few.dictionary), np.int64)
+        one_of[number[valid][::-1]] = valid[::-1]
+        return number.astype(np.int64), column.take(pa.array(one_of))
+    few = one_zero(column).dictionary_encode()
+    return few.indices.fill_null(0).to_numpy().astype(np.int64), few.dictionary
+
+
+def row_numbers(columns: Iterable[pa.Array], rows: int) -> I64:
+    """A number for each row: the same for those with the same values, and ordered as these, nulls first."""
+    number = np.zeros(rows, np.int64)
+    most = 1
+    for column in columns:
+        rank = ranks(column) + 1
+        width = int(rank.max(initial=0)) + 1
+        if most * width > _LARGEST:
+            found, number = np.unique(number, return_inverse=True)
+            most, number = len(found), number.reshape(-1)
+        number, most = number * width + rank, most * width
+    return number
+
+
+def one_zero(column: pa.Array) -> pa.Array:
+    """Doubles with one zero and one NaN; all else as it is."""
+    if not types.is_floating(column.type):
+        return column
+    values = column.fill_null(0.0).to_numpy() + column.type.to_pandas_dtype()(0)
+    none = np.asarray(column.is_null())
+    return pa.array(np.where(np.isnan(values), np.nan, values), column.type, mask=none if none.any() else None)
+
+
+def json_texts(column: pa.Array) -> pa.Array:
+    """Lists, and what has fields, as texts: by these they are compared."""
+    write = encoder(column.type)
+    return pa.array([None if value is None else write(value) for value in python_values(column)], pa.string())
+
+
+def _of_doubles(column: pa.Array) -> I64:
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    return bits ^ ((bits >> 63) & _LARGEST)
+
+
+def _as_doubles(numbers: I64, none: Flags) -> pa.Array:
+    bits = numbers ^ ((numbers >> 63) & _LARGEST)
+    return _array(bits.view(np.float64), none)
+
+
+def _array(values: npt.NDArray[np.generic], none: Flags) -> pa.Array:
+    return pa.array(values, mask=none if none.any() else None)

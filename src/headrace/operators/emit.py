@@ -1,0 +1,131 @@
+"""What others are told of an aggregation's changes: on their way to a topic, and for flows over the view. Owns which of
+them each is told, and in which order. Pure: a step says what changed, the state before it what is there.
+
+"updates": every result that changed. "final": those of windows that were final before, and all results of the windows
+that this step is the first to call final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.operators.aggregate import OP, Aggregation, Bounds
+from headrace.operators.contract import Step
+from headrace.operators.result_rows import aligned, differ, in_order
+from headrace.views.contract import CORRECTIONS, RECORD, UPDATED_AT, WINDOW, Emit, ViewSpec, feed_columns, whole_of
+from headrace.views.contract import OP as FEED_OP
+from headrace.views.keyed import State
+from headrace.views.results import results_of, whole_sum
+from headrace.views.values import us_column
+
+__all__ = ["closing", "emitted", "feed_of", "final_before", "results", "shown"]
+
+Tell = Callable[[pa.Table], pa.Table]
+
+
+def emitted(
+    operator: Aggregation, step: Step, state: State, emit: Emit, now: Bounds, before: Bounds, tell: Tell
+) -> pa.Table:
+    """The step's changes, as `tell` tells of rows."""
+    assert step.changes is not None, "who tells of changes asks for them"
+    changes = step.changes
+    if emit == "updates":
+        return without_same(tell(changes))
+    told = [without_same(tell(final_before(changes, before))), tell(closing(operator, step, state, now, before))]
+    return pa.concat_tables(told)
+
+
+def final_before(changes: pa.Table, before: Bounds) -> pa.Table:
+    """Changes of windows that were final before this step."""
+    if before.final_us is None:
+        return changes.slice(0, 0)
+    return changes.filter(pa.array(us_column(changes[WINDOW[1]]) <= before.final_us))
+
+
+def closing(operator: Aggregation, step: Step, state: State, now: Bounds, before: Bounds) -> pa.Table:
+    """All rows of the windows that are final now, and were not before, as if they came."""
+    assert step.changes is not None
+    if now.final_us is None or (before.final_us is not None and now.final_us <= before.final_us):
+        return step.changes.slice(0, 0)
+    table, names = operator.rows.table, operator.rows.key_names
+    after_us = None if before.final_us is None else operator.row_time(before.final_us)
+    there = state.due(table, operator.row_time(now.final_us), after_us=after_us).select(operator.told)
+    changes = step.changes.drop_columns([OP])
+    there = there.filter(pa.array(aligned(there, changes, names) < 0))
+    come = changes.filter(pa.array(_comes(step.changes) & _between(changes, before.final_us, now.final_us)))
+    rows = pa.concat_tables([there, come])
+    rows = in_order(rows, operator.view.key)
+    return rows.add_column(0, OP, pa.repeat("+", rows.num_rows))
+
+
+def _comes(changes: pa.Table) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.equal(changes[OP], "+").combine_chunks())
+
+
+def _between(rows: pa.Table, after_us: int | None, upto_us: int) -> npt.NDArray[np.bool_]:
+    ends = us_column(rows[WINDOW[1]])
+    return (ends <= upto_us) & (True if after_us is None else ends > after_us)
+
+
+def without_same(changes: pa.Table) -> pa.Table:
+    """Without rows that went and came the same: what changed of them is not told."""
+    if changes.num_rows < 2:
+        return changes
+    comes = _comes(changes.rename_columns([OP, *changes.column_names[1:]]))
+    rows = changes.drop_columns(changes.column_names[:1])
+    pair = ~comes[:-1] & comes[1:]
+    first = np.flatnonzero(pair)
+    same = first[~differ(rows.take(pa.array(first)), rows.take(pa.array(first + 1)))]
+    kept = np.ones(changes.num_rows, np.bool_)
+    kept[same] = kept[same + 1] = False
+    return changes.filter(pa.array(kept))
+
+
+# -- what is told of a row ---------------------------------------------------------------------------------
+
+
+def results(view: ViewSpec) -> Tell:
+    """Window, groups and results: what goes to a topic, and what a transform is given."""
+
+    def tell(changes: pa.Table) -> pa.Table:
+        places = {column.name: changes[column.name] for column in view.places}
+        return pa.table({OP: changes[OP], **places, **results_of(view, changes)})
+
+    return tell
+
+
+def feed_of(view: ViewSpec) -> Tell:
+    """For flows over the view: results, and what other views can merge. Of records: the record."""
+
+    def tell(changes: pa.Table) -> pa.Table:
+        if view.records:
+            return pa.table({FEED_OP: changes[OP], RECORD: changes[RECORD]})
+        made = {column.name: changes[column.name] for column in view.places}
+        if view.shaped is None:
+            made |= results_of(view, changes)
+            made |= {whole_of(result.name): whole_sum(result, changes) for result in view.whole_sums}
+        columns = {column.name: made.get(column.name, None) for column in feed_columns(view)}
+        columns = {name: changes[name] if values is None else values for name, values in columns.items()}
+        tail = {CORRECTIONS: changes["_corrections"], UPDATED_AT: changes["_updated_at"]}
+        return pa.table({FEED_OP: changes[OP], **columns, **tail})
+
+    return tell
+
+
+def shown(view: ViewSpec) -> Tell:
+    """What readers see, without the status, which follows from the frontier."""
+
+    def tell(changes: pa.Table) -> pa.Table:
+        made = results(view)(changes).drop_columns([OP])
+        columns = {name: made[name] for name in made.column_names}
+        for result in view.results:
+            if result.widened:
+                columns[result.name] = whole_sum(result, changes)
+        tail = {"_corrections": changes["_corrections"], "_updated_at": changes["_updated_at"]}
+        return pa.table({OP: changes[OP], **columns, **tail})
+
+    return tell
