@@ -17,6 +17,7 @@ import pyarrow.types as types
 from headrace.aggregates import Aggregate, Slot
 from headrace.aggregates.algebra import ddl
 from headrace.aggregates.groups import Groups, json_texts, ordered, row_numbers
+from headrace.aggregates.kept import Quick
 from headrace.aggregates.rules import AddRule, Functions, Merger, added, extreme, mergers
 from headrace.aggregates.value_rules import Changed, Counts, Values, value_rules
 from headrace.views.contract import Column, SlotColumn
@@ -234,11 +235,13 @@ class ResultRows:
         was = np.where(at < 0, 0, _counts(rule, found)[at]) if found.num_rows else np.zeros(len(at), np.int64)
         now = replace(given, count=was + given.count) if rule.counts else given
 
-        def others(results: I64) -> Counts:
+        def others(results: I64, end: Quick = "") -> Counts:
             known = results[mine[results] >= 0]
             keys = keys_of(rows, names, known)
-            all_of_them = state.scan(table, keys) if len(known) else found.slice(0, 0)
-            untouched = all_of_them.filter(pa.array(aligned(all_of_them, touched, [*names, VALUE]) < 0))
+            limit = 1 + int(np.bincount(given.of).max(initial=0)) if end else None  # one is left that is not touched
+            descending = end == "greatest"
+            scanned = state.scan(table, keys, limit=limit, descending=descending) if len(known) else found.slice(0, 0)
+            untouched = scanned.filter(pa.array(aligned(scanned, touched, [*names, VALUE]) < 0))
             return self._held(rule, untouched, keys, known)
 
         before = column(old, rule.slot.name).take(pa.array(np.maximum(mine, 0), mask=mine < 0))
