@@ -60,11 +60,12 @@ class Counts:
 @dataclass(frozen=True)
 class Changed:
     """What changes a slot's values: `now`, the touched ones with their counts after it, `was`, these counts before.
-    `others(results)`: all values of these results that were not touched."""
+    `others(results)`: all values of these results that were not touched; `others(results, "least")` or "greatest": as
+    many of them, from that end on, as there have to be to have the first."""
 
     now: Counts
     was: I64
-    others: Callable[[I64], Counts]
+    others: Callable[..., Counts]
 
     def came(self, results: int) -> I64:
         """How many values more each result has."""
@@ -206,7 +207,7 @@ class KeptValues(Values):
         lost = np.isin(was.of * width + code[:at], gone.of * width + code[at:])
         candidates = [(was.of[~lost], was.values.filter(pa.array(~lost))), (there.of, there.values)]
         if lost.any():
-            others = changed.others(was.of[lost])
+            others = changed.others(was.of[lost], "greatest" if greatest else "least")
             candidates.append((others.of, others.values))
         of = np.concatenate([each for each, _ in candidates])
         values = pa.concat_arrays([each for _, each in candidates])

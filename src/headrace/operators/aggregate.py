@@ -24,10 +24,12 @@ from headrace.operators.result_rows import (
     Pieces,
     ResultRows,
     aligned,
+    chosen,
     column,
     differ,
     joined_writes,
     keys_of,
+    stacked,
 )
 from headrace.views.contract import ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
 from headrace.views.keyed import State, TableSpec, Writes
@@ -171,6 +173,11 @@ class Aggregation:
         """True when a row is known by its key alone, and never goes."""
         return not self.view.retracts
 
+    @property
+    def _moves(self) -> bool:
+        """True when a row can become another key's."""
+        return False
+
     def _prepared(self, partials: pa.Table, before: Bounds) -> pa.Table:
         """The columns that matter, each in one piece, groups with one zero. What can be taken back and has gone for
         good is left out: it would begin anew, with nothing but itself in it."""
@@ -210,8 +217,9 @@ class Aggregation:
             gone = keys_of(rows, names, np.flatnonzero(~stays))
             self.rows.forget(gone, pieces)
             pieces.delete(TABLE, gone)
-        moved = np.flatnonzero(aligned(merged.old, rows, names) < 0) if names else np.zeros(0, np.int64)
-        pieces.delete(TABLE, keys_of(merged.old, names, moved))
+        if self._moves:
+            moved = np.flatnonzero(aligned(merged.old, rows, names) < 0)
+            pieces.delete(TABLE, keys_of(merged.old, names, moved))
         pieces.put(TABLE, self._lasting(rows.filter(pa.array(stays)), now, before))
         return self._changes(rows, np.flatnonzero(stays), merged.number, merged.old) if changes else None
 
@@ -231,7 +239,7 @@ class Aggregation:
         changed = np.ones(rows.num_rows, np.bool_)
         one_of = np.flatnonzero(alone[number])  # old rows that are all that their result was
         result = number[one_of]
-        changed[result] = differ(old.take(pa.array(one_of)), rows.take(pa.array(result)))
+        changed[result] = differ(chosen(old, one_of), chosen(rows, result))
         there = np.zeros(rows.num_rows, np.bool_)
         there[stays] = True
         changed[~there] = True
@@ -239,9 +247,9 @@ class Aggregation:
         result = np.concatenate((number[goes], comes))
         sign = np.concatenate((np.zeros(len(goes), np.int64), np.ones(len(comes), np.int64)))
         order = np.lexsort((sign, result, ~there[result]))
-        both = pa.concat_tables([old.take(pa.array(goes)), rows.take(pa.array(comes))]).take(pa.array(order))
-        ops = pa.array(np.array(["-", "+"], object)[sign[order]], pa.string())
-        return both.add_column(0, OP, ops)
+        both = stacked(old, rows, self.told)
+        both = both.take(pa.array(np.concatenate((goes, comes + old.num_rows))[order]))
+        return both.add_column(0, OP, pa.array(["-", "+"]).take(pa.array(sign[order])))
 
     # -- what goes -------------------------------------------------------------------------------------
 

@@ -17,13 +17,25 @@ import pyarrow.types as types
 from headrace.aggregates import Aggregate, Slot
 from headrace.aggregates.algebra import ddl
 from headrace.aggregates.groups import Groups, json_texts, ordered, row_numbers
+from headrace.aggregates.kept import Quick
 from headrace.aggregates.rules import AddRule, Functions, Merger, added, extreme, mergers
 from headrace.aggregates.value_rules import Changed, Counts, Values, value_rules
 from headrace.views.contract import Column, SlotColumn
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import INSTANT, arrow_type
 
-__all__ = ["Merged", "Pieces", "ResultRows", "aligned", "differ", "in_order", "joined_writes", "keys_of", "stacked"]
+__all__ = [
+    "Merged",
+    "Pieces",
+    "ResultRows",
+    "aligned",
+    "chosen",
+    "differ",
+    "in_order",
+    "joined_writes",
+    "keys_of",
+    "stacked",
+]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -223,11 +235,13 @@ class ResultRows:
         was = np.where(at < 0, 0, _counts(rule, found)[at]) if found.num_rows else np.zeros(len(at), np.int64)
         now = replace(given, count=was + given.count) if rule.counts else given
 
-        def others(results: I64) -> Counts:
+        def others(results: I64, end: Quick = "") -> Counts:
             known = results[mine[results] >= 0]
             keys = keys_of(rows, names, known)
-            all_of_them = state.scan(table, keys) if len(known) else found.slice(0, 0)
-            untouched = all_of_them.filter(pa.array(aligned(all_of_them, touched, [*names, VALUE]) < 0))
+            limit = 1 + int(np.bincount(given.of).max(initial=0)) if end else None  # one is left that is not touched
+            descending = end == "greatest"
+            scanned = state.scan(table, keys, limit=limit, descending=descending) if len(known) else found.slice(0, 0)
+            untouched = scanned.filter(pa.array(aligned(scanned, touched, [*names, VALUE]) < 0))
             return self._held(rule, untouched, keys, known)
 
         before = column(old, rule.slot.name).take(pa.array(np.maximum(mine, 0), mask=mine < 0))
@@ -310,10 +324,19 @@ def keys_of(rows: pa.Table, names: Sequence[str], numbers: I64) -> pa.Table:
     return rows.select(names).take(pa.array(numbers))
 
 
+def chosen(rows: pa.Table, numbers: I64) -> pa.Table:
+    """The rows of these numbers; all of them, in order, need no copy."""
+    if len(numbers) == rows.num_rows and bool((numbers == np.arange(rows.num_rows)).all()):
+        return rows
+    return rows.take(pa.array(numbers))
+
+
 def stacked(old: pa.Table, partials: pa.Table, names: Sequence[str]) -> pa.Table:
     """Old rows, then partial ones."""
     if not old.num_rows:
         return partials.select(names)
+    if not partials.num_rows:
+        return old.select(names)
     return pa.table({name: _both(column(old, name), column(partials, name)) for name in names})
 
 
@@ -329,9 +352,9 @@ def aligned(wanted: pa.Table, found: pa.Table, names: Sequence[str]) -> I64:
     columns = [_both(column(wanted, name), column(found, name)) for name in names]
     number = row_numbers(columns, wanted.num_rows + found.num_rows)
     mine, theirs = number[: wanted.num_rows], number[wanted.num_rows :]
-    order = np.argsort(theirs, kind="stable")
-    at = np.minimum(np.searchsorted(theirs[order], mine), len(theirs) - 1)
-    at = order[at]
+    in_order = bool((theirs[1:] >= theirs[:-1]).all())  # as a state answers
+    order = np.arange(len(theirs)) if in_order else np.argsort(theirs, kind="stable")
+    at = order[np.minimum(np.searchsorted(theirs, mine, sorter=None if in_order else order), len(theirs) - 1)]
     return np.where(theirs[at] == mine, at, -1)
 
 

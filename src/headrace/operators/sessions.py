@@ -38,6 +38,10 @@ class SessionAggregation(Aggregation):
     def _adds(self) -> bool:
         return False
 
+    @property
+    def _moves(self) -> bool:
+        return True
+
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
         assert self.view.window_us is not None
         return merge_sessions(self.rows, list(self.by), given, self.view.window_us[0], state, pieces, now.unchanged_us)
