@@ -396,7 +396,7 @@ def test_a_damaged_file_has_a_name_and_is_left_alone(tmp_path: Path, what: str) 
     }[what]
     path.write_bytes(bad)
     for use in (lambda: once_begun(SqliteViews(tmp_path)), lambda: open_views(tmp_path).to_arrow("clicks")):
-        with pytest.raises(ViewsDamaged, match="made again from the log"):
+        with pytest.raises(ViewsDamaged, match="computes the views again from the log"):
             use()
     assert path.read_bytes()[:100] == bad[:100]
     path.unlink()
