@@ -118,9 +118,9 @@ def test_what_cannot_be(spark: Any, tmp_path: Path) -> None:
             with pytest.raises(InvalidArgument, match=what):
                 stream.dedup("id", **{"within": "1 hour", **settings})
         clean = stream.dedup("id", within="1 hour", approx=0.1)
-        with pytest.raises(InvalidArgument, match="own time"):
+        with pytest.raises(InvalidArgument, match="own event time"):
             clean.window(hr.session("1 minute"), time="_arrived_at")
-        with pytest.raises(InvalidArgument, match="and once"):
+        with pytest.raises(InvalidArgument, match="call it once"):
             clean.dedup("id", within="1 hour", approx=0.1)
         with pytest.raises(UnknownColumn, match=r"idd.*id, at"):
             stream.dedup("idd", within="1 hour", approx=0.1).to_topic("clean").opened()

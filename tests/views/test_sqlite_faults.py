@@ -396,7 +396,7 @@ def test_a_damaged_file_has_a_name_and_is_left_alone(tmp_path: Path, what: str) 
     }[what]
     path.write_bytes(bad)
     for use in (lambda: once_begun(SqliteViews(tmp_path)), lambda: open_views(tmp_path).to_arrow("clicks")):
-        with pytest.raises(ViewsDamaged, match="again from the log"):
+        with pytest.raises(ViewsDamaged, match="computes the views again from the log"):
             use()
     assert path.read_bytes()[:100] == bad[:100]
     path.unlink()
@@ -461,9 +461,7 @@ def test_a_file_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize(
-    ("written", "do"), [("99", "upgrade headrace"), ("2", "delete it, and run the apps.* rm .*views.db .*headrace run")]
-)
+@pytest.mark.parametrize(("written", "do"), [("99", "upgrade headrace"), ("1", "delete it, and run the apps")])
 def test_another_format_is_refused(tmp_path: Path, written: str, do: str) -> None:
     path = made(tmp_path)
     db = sqlite3.connect(path)
