@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.flows import graph
+from headrace.flows.flow import Flow
+from headrace.flows.plan import plan
 from headrace.sketches import HASHES_MAX
 from tests.cli.conftest import Shell
 
@@ -122,9 +125,15 @@ def test_lists_are_read_by_sql_by_the_command_line_and_by_watchers(app: Any) -> 
         assert "0, 1, 2" in shown["table"]
 
 
+def planned(app: Any, name: str, **aggregates: Any) -> Flow:
+    """A flow that the app does not get."""
+    (flow,) = plan(graph.Sink(name, app.stream("requests").agg(**aggregates).node), app._written)
+    return flow
+
+
 def test_what_changed_is_told_in_the_words_it_was_written_in(app: Any) -> None:
     changed = {**aggregates(), "top": hr.top_k("page", 3), "half": hr.approx_quantile("ms", 0.9)}
-    flow = app.stream("requests").agg(**changed)._flow("changed")
+    flow = planned(app, "changed", **changed)
     assert app.views.flow("by_arrow").changes(app.running.query(flow).compiled.spec) == [
         "aggregate 'half': approx_quantile(ms, 0.5) became approx_quantile(ms, 0.9)",
         "aggregate 'top': top_k(page, 2) became top_k(page, 3)",
@@ -159,7 +168,7 @@ def test_what_changed_is_told_in_the_words_it_was_written_in(app: Any) -> None:
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_before_it_runs(app: Any, aggregate: Any, error: Any, said: str) -> None:
-    flow = app.stream("requests").agg(x=aggregate)._flow("refused")
+    flow = planned(app, "refused", x=aggregate)
     with pytest.raises(error, match=said):
         app.running.query(flow)
 

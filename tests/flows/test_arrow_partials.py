@@ -71,7 +71,8 @@ def aggregates() -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, (make, _) in TABLE.items():
         given = inspect.signature(make).parameters
-        more = {each: EXAMPLES[each] for each, one in given.items() if each != "column" and one.default is one.empty}
+        needed = [each for each, one in given.items() if one.default is one.empty and one.kind != one.VAR_POSITIONAL]
+        more = {each: EXAMPLES[each] for each in needed if each != "column"}
         for column in ODD if "column" in given else ["all"]:
             columns = {"column": column} if "column" in given else {}
             made: Any = make(**columns, **more)
