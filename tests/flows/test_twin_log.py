@@ -13,13 +13,13 @@ from tests.log.twin import TwinLog
 TIMES = ["09:00:05", "09:00:40", "09:01:30", "09:00:59", "09:00:20", "09:05:00", "09:01:31", "09:06:00"]
 
 
-def fill(app: hr.App, first: int, stop: int) -> None:
+def fill(clicks: Any, first: int, stop: int) -> None:
     for n in range(first, stop):
         rows = [{"user": f"u{i % 5}", "n": n * 10 + i, "at": f"2026-01-01T{TIMES[n]}Z"} for i in range(7)]
-        app.topic("clicks", create=False).append(rows)
+        clicks.append(rows)
 
 
-def program(app: hr.App) -> None:
+def program(app: hr.App) -> Any:
     clicks = app.topic("clicks", "user string, n int, at timestamp", key="user", event_time="at", partitions=2)
     window = (
         app.stream(clicks)
@@ -29,6 +29,7 @@ def program(app: hr.App) -> None:
     per_minute = window.group_by("user").agg(n=hr.count(), most=hr.max("n"), last=hr.last("n")).to_view("per_minute")
     app.stream(per_minute).group_by("user").agg(n=hr.sum("n")).to_view("per_user")
     app.stream(clicks).dedup("user", within="1 hour").to_topic("firsts")
+    return clicks
 
 
 def rows(app: hr.App, view: str) -> list[Any]:
@@ -46,15 +47,13 @@ def outcome(app: hr.App) -> dict[str, Any]:
 @pytest.mark.parametrize("stride", [1, 3])
 def test_a_program_makes_the_same_of_any_log(spark: Any, tmp_path: Path, stride: int, driver_rows: int) -> None:
     with hr.App("real", home=tmp_path / "real", spark=spark) as app:
-        program(app)
-        fill(app, 0, len(TIMES))
+        fill(program(app), 0, len(TIMES))
         app.drain()
         expected = outcome(app)
     log = TwinLog(stride=stride)
     for first, stop in (0, 3), (3, len(TIMES)):  # in two runs: the second goes on where the first was
         with hr.App("twin", home=tmp_path / "twin", log=log, spark=spark, driver_rows=driver_rows) as app:
-            program(app)
-            fill(app, first, stop)
+            fill(program(app), first, stop)
             app.drain()
             found = outcome(app)
     assert found == expected
