@@ -43,20 +43,21 @@ def events(count: int, keys: int, first: int = 0, seed: int = 7) -> pa.Table:
 
 def windows(run: Run) -> Iterator[Row]:
     cases = {100: [(10, None), (1, None)], 10_000: [(10, None), (1, None), (10, FILTER), (10, COMPUTED)]}
-    yield from _beside_spark(run, "windows", run.size(5_000_000, 40_000), cases, "")
+    yield from _beside_spark(run, "windows", run.size(5_000_000, 40_000), cases)
 
 
 def catching_up(run: Run) -> Iterator[Row]:
     """Four times as many events: what a flow comes to that has much to read."""
     cases = {100: [(10, None)], 10_000: [(10, None), (10, COMPUTED)]}
-    yield from _beside_spark(run, "catching_up", run.size(20_000_000, 60_000), cases, ", 20 M events")
+    total = run.size(20_000_000, 60_000)
+    yield from _beside_spark(run, "catching_up", total, cases, f", {total / 1e6:g} M events")
 
 
 SAID = {FILTER: "a filter", COMPUTED: "a computed filter"}
 
 
 def _beside_spark(
-    run: Run, section: str, total: int, cases: Mapping[int, Sequence[tuple[int, str | None]]], more: str
+    run: Run, section: str, total: int, cases: Mapping[int, Sequence[tuple[int, str | None]]], more: str = ""
 ) -> Iterator[Row]:
     """`cases`: by number of keys, seconds of a window and the condition on records."""
     batch = run.size(1_000_000, 20_000)
