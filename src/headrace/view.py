@@ -112,8 +112,8 @@ class View:
         """The view's changes as they are committed, each a dict: `op` ('+' for a new row, '-' for the row it replaces
         or removes), the row, and `_position`, the number of the commit. `start`: "earliest" begins with the rows as
         they are, "latest" with the next change. `emit="final"` gives each result once, when its window is final,
-        and then only corrections. Ends when there was no change for `timeout`; without it, never. Before the app's first run it
-        waits for that run."""
+        and then only corrections. Ends when there was no change for `timeout`; without it, never. Before the app's
+        first run it waits for that run."""
         if start not in ("earliest", "latest"):
             raise InvalidArgument(
                 "start",
