@@ -77,6 +77,7 @@ def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, m
         exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
         return
     environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START, "PYSPARK_SUBMIT_ARGS": submitted()}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # a clone
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
     )
