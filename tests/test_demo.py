@@ -203,7 +203,7 @@ def test_the_demo(tmp_path: Path) -> None:
     went_on = re.search(r"worker (\d+) has read the rest", shown)
     assert killed and went_on and killed[2] != went_on[1]
     assert 0 < int(killed[3].replace(",", "")) < int(killed[1].replace(",", ""))
-    worked = re.search(r"(\d+) batches, (\d+) Spark jobs, (\d+) tasks, [\d.]+ s in Spark", shown)
+    worked = re.search(r"(\d+) batch(?:es)?, (\d+) Spark jobs, (\d+) tasks, [\d.]+ s in Spark", shown)
     assert worked, "the story says what Spark did"
     batches, jobs, tasks = map(int, worked.groups())
     assert 0 < batches <= jobs <= tasks, "a computed batch is a job"

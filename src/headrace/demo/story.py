@@ -283,10 +283,11 @@ class Story:
             self._until_read(position, worker)
         seconds, spent = time.monotonic() - began, worker.status()[REQUESTS]
         jobs, tasks = spent["spark_jobs"], spent["spark_tasks"]
+        batches = "1 batch" if spent["batches"] == 1 else f"{spent['batches']} batches"
         _expect(jobs > 0 and tasks >= jobs, f"Spark ran them: {jobs} jobs, {tasks} tasks")
         self._teller.show(
-            f"read and in the view after {seconds:.1f} s: {spent['batches']} batches, {jobs} Spark jobs, {tasks} "
-            f"tasks, {spent['spark_seconds']:.1f} s in Spark"
+            f"read and in the view after {seconds:.1f} s: {batches}, {jobs} Spark jobs, {tasks} tasks, "
+            f"{spent['spark_seconds']:.1f} s in Spark"
         )
         counted, found = backlog.by_hand(self._requests.batches()), backlog.in_view(all_rows(self._views, REQUESTS))
         _expect(counted == found, f"the {len(found)} rows are what the log says")
