@@ -123,7 +123,7 @@ class Aggregation:
 
     @property
     def told(self) -> list[str]:
-        """The columns of changes: those of the table, but for what is kept to merge by."""
+        """The columns of changes: those of the table, but for slots that only merging needs."""
         seen = {name for result in self.view.results for name in (*result.slots, result.unless)}
         slots = {slot.name for slot in self.view.slots}
         fed = {slot for slot in slots if self.fed and is_fed(slot)}
@@ -157,7 +157,7 @@ class Aggregation:
         given = None if partials is None or not partials.num_rows else self._prepared(partials, before)
         if given is not None and given.num_rows:
             if not changes and self.rows.spec.rules and self._adds:
-                adds = {TABLE: self._lasting(self.rows.added(given), now, before)}
+                adds = {TABLE: self.lasting(self.rows.added(given), now, before)}
             else:
                 merged = self._merged(given, state, now, pieces)
                 told = self._written(merged, now, before, pieces, changes)
@@ -220,10 +220,10 @@ class Aggregation:
         if self._moves:
             moved = np.flatnonzero(aligned(merged.old, rows, names) < 0)
             pieces.delete(TABLE, keys_of(merged.old, names, moved))
-        pieces.put(TABLE, self._lasting(rows.filter(pa.array(stays)), now, before))
+        pieces.put(TABLE, self.lasting(rows.filter(pa.array(stays)), now, before))
         return self._changes(rows, np.flatnonzero(stays), merged.number, merged.old) if changes else None
 
-    def _lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
+    def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
         """Without rows that this step drops at once."""
         gone_us = self.gone_us(now, before)
         if gone_us is None or self.view.window_us is None:
@@ -267,6 +267,11 @@ class Aggregation:
             _largest(each) for each in zip(*((b.frontier_us, b.final_us, b.unchanged_us) for b in known), strict=True)
         )
         return dropped_us(self.view.keep_us, *most)
+
+    def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:
+        """The stored rows that a step drops because they are older than they are kept; None if it drops none."""
+        gone_us = self.gone_us(now, before)
+        return None if gone_us is None else state.due(TABLE, self.row_time(gone_us))
 
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values of windows that can no longer change go; where results can go again, none is such."""

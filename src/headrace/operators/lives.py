@@ -49,10 +49,6 @@ class GroupsThatGo(Aggregation):
     def _adds(self) -> bool:
         return False
 
-    @property
-    def told(self) -> list[str]:
-        return [name for name in super().told if name != ENDS]
-
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
         """The newest lives of the groups that are touched, in the place of their rows."""
         assert self.view.keep_us is not None
@@ -85,9 +81,13 @@ class GroupsThatGo(Aggregation):
         assert self.view.keep_us is not None
         return over_us(self.view.keep_us, now.unchanged_us)
 
-    def _lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:  # noqa: ARG002
+    def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:  # noqa: ARG002
         over = self._over_us(now)
         return rows if over is None else rows.filter(pa.array(us_column(rows[ENDS]) > over))
+
+    def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:  # noqa: ARG002
+        over = self._over_us(now)
+        return None if over is None else state.due(TABLE, over)
 
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values go with their lives."""
