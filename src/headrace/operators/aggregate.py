@@ -31,6 +31,7 @@ from headrace.operators.result_rows import (
     keys_of,
     stacked,
 )
+from headrace.views.contract import RESULTS as TABLE
 from headrace.views.contract import ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import arrow_type, us_column
@@ -39,7 +40,6 @@ __all__ = ["INPUT", "OP", "Aggregation", "Bounds"]
 
 I64 = npt.NDArray[np.int64]
 INPUT = "partials"
-TABLE = "rows"
 OP = "op"
 START, END = (Column(name, "timestamp") for name in WINDOW)
 

@@ -23,7 +23,7 @@ from headrace.operators.emit import closing, final_before
 from headrace.operators.result_rows import Pieces, aligned, column, joined_writes, keys_of
 from headrace.rows import python_values
 from headrace.views.changes import as_results
-from headrace.views.contract import WINDOW, Column, Emit
+from headrace.views.contract import SHAPED, WINDOW, Column, Emit
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import arrow_type, us_column
 
@@ -31,7 +31,6 @@ __all__ = ["Shape", "ShapedAggregation"]
 
 Shape = Callable[[pa.Table], pa.Table]
 I64 = npt.NDArray[np.int64]
-SHAPED = "shaped"
 NUMBER = "/number"
 """Of a row that a transform made, among those of its result."""
 TAIL = ("_corrections", "_updated_at")

@@ -47,6 +47,8 @@ OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change_
 instant of the row's window: what is made of changes has no other time."""
 MARK = ("change__closed", "change__reachable")
 """Of a record that is no change, `change__op` '.': windows that end by then are final, or can no longer change."""
+RESULTS, SHAPED = "rows", "shaped"
+"""The tables of a view: its results, and the rows that a transform made of them. Others are the operator's own."""
 RECORD = "/record"
 """The one result of a flow whose results are records."""
 ROWS = "/rows"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.views.contract import FlowSpec
+from headrace.views.contract import SHAPED, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
 from headrace.views.reading import quoted
 from headrace.views.sqlite.values import (
@@ -269,7 +269,10 @@ def tables_of(spec: FlowSpec) -> dict[str, KeyedTable]:
     """The tables of a flow. Made once: a small commit is quicker than writing its statements."""
     slots = () if spec.view is None else spec.view.slots
     whole = frozenset(slot.name for slot in slots if slot.rule == "whole")
-    return {table.name: KeyedTable(spec.name, table, whole) for table in spec.tables}
+    return {
+        table.name: KeyedTable(spec.name, table, frozenset() if table.name == SHAPED else whole)
+        for table in spec.tables
+    }
 
 
 def nulls_in(db: sqlite3.Connection, flow: str) -> dict[str, frozenset[str]]:

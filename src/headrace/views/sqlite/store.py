@@ -24,6 +24,7 @@ from headrace.failpoints import reach
 from headrace.position import Position
 from headrace.views.changes import snapshot
 from headrace.views.contract import (
+    RESULTS,
     Commit,
     Emit,
     FlowSpec,
@@ -51,7 +52,7 @@ from headrace.views.sqlite.flow_rows import (
     spec_of,
     state_of,
 )
-from headrace.views.sqlite.tables import RESULTS, check_names, tables_of
+from headrace.views.sqlite.tables import check_names, tables_of
 from headrace.views.sqlite.values import batch_of, us_of
 
 

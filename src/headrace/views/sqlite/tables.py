@@ -20,7 +20,9 @@ from headrace.names import check_name
 from headrace.views.contract import (
     COUNTS_FROM,
     ON_TIME_FROM,
+    RESULTS,
     ROWS,
+    SHAPED,
     TAIL,
     VERSIONS,
     WINDOW,
@@ -34,10 +36,8 @@ from headrace.views.sqlite.keyed import tables_of as keyed_tables
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 
-__all__ = ["NUMBER", "RESULTS", "ViewTables", "check_names", "tables_of"]
+__all__ = ["NUMBER", "ViewTables", "check_names", "tables_of"]
 
-RESULTS, SHAPED = "rows", "shaped"
-"""The tables of results, and of the rows that a transform made of them."""
 NUMBER = "/number"
 """Of a row that a transform made, among those of its result."""
 COLUMNS_MAX = 1_990

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from headrace.views.contract import VERSIONS, Column, FlowSpec
+from headrace.views.contract import RESULTS, VERSIONS, Column, FlowSpec
 from headrace.views.reading import Counts, quoted
 from headrace.views.sqlite import keyed, watchers
-from headrace.views.sqlite.tables import NUMBER, RESULTS, ViewTables, tables_of
+from headrace.views.sqlite.tables import NUMBER, ViewTables, tables_of
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 

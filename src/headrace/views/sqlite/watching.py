@@ -28,14 +28,14 @@ import pyarrow.compute as pc
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgument, UnknownView, WatchLost
 from headrace.rows import to_rows
-from headrace.views.contract import Emit, FlowSpec, ViewSpec, check_emit
+from headrace.views.contract import RESULTS, Emit, FlowSpec, ViewSpec, check_emit
 from headrace.views.reading import POLL_SECONDS, Watch, quoted, schema_of
 from headrace.views.sqlite import watchers
 from headrace.views.sqlite.file import FILE, connected, translate
 from headrace.views.sqlite.flow_rows import spec_of
 from headrace.views.sqlite.keyed import nulls_in
 from headrace.views.sqlite.store import SqliteViews
-from headrace.views.sqlite.tables import RESULTS, tables_of
+from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import batch_of
 
 __all__ = ["SqliteWatch"]
