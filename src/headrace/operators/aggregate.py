@@ -31,8 +31,7 @@ from headrace.operators.result_rows import (
     keys_of,
     stacked,
 )
-from headrace.views.contract import RESULTS as TABLE
-from headrace.views.contract import ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
+from headrace.views.contract import RESULTS, ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import arrow_type, us_column
 
@@ -72,7 +71,7 @@ class Aggregation:
         window = () if view.window_us is None else (START, END) if view.windows == "cumulative" else (START,)
         more = (END,) if view.window_us is not None and view.windows != "cumulative" else ()
         time = None if view.window_us is None else WINDOW[0] if view.windows == "fixed" else WINDOW[1]
-        return self._table(TABLE, (*window, *view.groups), more, view.slots, time)
+        return self._table(RESULTS, (*window, *view.groups), more, view.slots, time)
 
     def _table(
         self,
@@ -102,7 +101,7 @@ class Aggregation:
     @property
     def output(self) -> Output:
         windowed = self.view.window_us is not None
-        return Output(TABLE, WINDOW[0] if windowed else None, WINDOW[1] if windowed else None)
+        return Output(RESULTS, WINDOW[0] if windowed else None, WINDOW[1] if windowed else None)
 
     @property
     def timers(self) -> tuple[Timer, ...]:
@@ -157,7 +156,7 @@ class Aggregation:
         given = None if partials is None or not partials.num_rows else self._prepared(partials, before)
         if given is not None and given.num_rows:
             if not changes and self.rows.spec.rules and self._adds:
-                adds = {TABLE: self.lasting(self.rows.added(given), now, before)}
+                adds = {RESULTS: self.lasting(self.rows.added(given), now, before)}
             else:
                 merged = self._merged(given, state, now, pieces)
                 told = self._written(merged, now, before, pieces, changes)
@@ -189,7 +188,7 @@ class Aggregation:
 
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
         groups, keys = self.rows.grouped(given)
-        old = state.get(TABLE, keys)
+        old = state.get(RESULTS, keys)
         places = given.select([column.name for column in self._places()]).take(pa.array(groups.first))
         if not self._places():
             places = given.select([]).slice(0, 1)
@@ -216,11 +215,11 @@ class Aggregation:
             stays = np.asarray(pc.not_equal(column(rows, ROWS), 0).fill_null(True))
             gone = keys_of(rows, names, np.flatnonzero(~stays))
             self.rows.forget(gone, pieces)
-            pieces.delete(TABLE, gone)
+            pieces.delete(RESULTS, gone)
         if self._moves:
             moved = np.flatnonzero(aligned(merged.old, rows, names) < 0)
-            pieces.delete(TABLE, keys_of(merged.old, names, moved))
-        pieces.put(TABLE, self.lasting(rows.filter(pa.array(stays)), now, before))
+            pieces.delete(RESULTS, keys_of(merged.old, names, moved))
+        pieces.put(RESULTS, self.lasting(rows.filter(pa.array(stays)), now, before))
         return self._changes(rows, np.flatnonzero(stays), merged.number, merged.old) if changes else None
 
     def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
@@ -271,7 +270,7 @@ class Aggregation:
     def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:
         """The stored rows that a step drops because they are older than they are kept; None if it drops none."""
         gone_us = self.gone_us(now, before)
-        return None if gone_us is None else state.due(TABLE, self.row_time(gone_us))
+        return None if gone_us is None else state.due(RESULTS, self.row_time(gone_us))
 
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values of windows that can no longer change go; where results can go again, none is such."""
@@ -281,7 +280,7 @@ class Aggregation:
             for rule in self.rows.values:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(now.unchanged_us)
         elif before.unchanged_us is None or now.unchanged_us > before.unchanged_us:
-            ended = state.due(TABLE, now.unchanged_us, after_us=before.unchanged_us)
+            ended = state.due(RESULTS, now.unchanged_us, after_us=before.unchanged_us)
             self.rows.forget(ended.select(self.rows.key_names), pieces)
 
     def _expire(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
@@ -289,14 +288,14 @@ class Aggregation:
         gone_us = self.gone_us(now, before)
         if gone_us is None:
             return
-        pieces.drops[TABLE] = self.row_time(gone_us)
+        pieces.drops[RESULTS] = self.row_time(gone_us)
         if not self.rows.values or not self.view.retracts:
             return  # values have gone before
         if self.rows.time == WINDOW[0]:
             for rule in self.rows.values:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(gone_us)
         else:
-            self.rows.forget(state.due(TABLE, self.row_time(gone_us)).select(self.rows.key_names), pieces)
+            self.rows.forget(state.due(RESULTS, self.row_time(gone_us)).select(self.rows.key_names), pieces)
 
 
 def _largest(times_us: tuple[int | None, ...]) -> int | None:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.horizon import over_us
-from headrace.operators.aggregate import END, START, TABLE, Aggregation, Bounds
+from headrace.operators.aggregate import END, START, Aggregation, Bounds
 from headrace.operators.result_rows import Merged, Pieces, ResultRows, aligned, in_order, keys_of
 from headrace.operators.sessions import merge_sessions
-from headrace.views.contract import WINDOW, Column
+from headrace.views.contract import RESULTS, WINDOW, Column
 from headrace.views.keyed import State, TableSpec
 from headrace.views.values import us_column
 
@@ -36,7 +36,7 @@ class GroupsThatGo(Aggregation):
         object.__setattr__(self, "lives", lives)
 
     def _result_rows(self) -> ResultRows:
-        return self._table(TABLE, self.view.groups, (Column(ENDS, "timestamp"),), self.view.slots, ENDS)
+        return self._table(RESULTS, self.view.groups, (Column(ENDS, "timestamp"),), self.view.slots, ENDS)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -66,7 +66,7 @@ class GroupsThatGo(Aggregation):
         number, _ = self._groups_of(both)
         last = both.take(pa.array(np.flatnonzero(np.diff(number, append=-1))))  # by group, and then by start
         rows = pa.table({name: last[WINDOW[1] if name == ENDS else name] for name in self.rows.schema.names})
-        old = state.get(TABLE, keys)
+        old = state.get(RESULTS, keys)
         found = aligned(old, rows, groups) if groups else np.zeros(old.num_rows, np.int64)
         return Merged(rows.cast(self.rows.schema), old, found)
 
@@ -87,7 +87,7 @@ class GroupsThatGo(Aggregation):
 
     def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:  # noqa: ARG002
         over = self._over_us(now)
-        return None if over is None else state.due(TABLE, over)
+        return None if over is None else state.due(RESULTS, over)
 
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values go with their lives."""
@@ -99,4 +99,4 @@ class GroupsThatGo(Aggregation):
             return
         if self.lives.values:
             self.lives.forget(state.due(LIVES, over).select(self.lives.key_names), pieces)
-        pieces.drops |= {LIVES: over, TABLE: over}
+        pieces.drops |= {LIVES: over, RESULTS: over}
