@@ -33,7 +33,7 @@ from headrace.operators.result_rows import (
 )
 from headrace.views.contract import RESULTS, ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
 from headrace.views.keyed import State, TableSpec, Writes
-from headrace.views.values import arrow_type, us_column
+from headrace.views.values import arrow_type, cast_to, us_column
 
 __all__ = ["INPUT", "OP", "Aggregation", "Bounds"]
 
@@ -181,7 +181,7 @@ class Aggregation:
         """The columns that matter, each in one piece, groups with one zero. What can be taken back and has gone for
         good is left out: it would begin anew, with nothing but itself in it."""
         columns = self._columns()
-        rows = {each.name: one_zero(column(partials, each.name).cast(arrow_type(each.type))) for each in columns}
+        rows = {each.name: one_zero(cast_to(column(partials, each.name), arrow_type(each.type))) for each in columns}
         given = pa.table(rows)
         gone_us = self.gone_us(before, before) if self.view.retracts else None
         return given if gone_us is None else given.filter(pa.array(us_column(given[WINDOW[1]]) > gone_us))

@@ -39,6 +39,8 @@ NULLS = (
     "PRIMARY KEY (flow, name, column)) WITHOUT ROWID"
 )
 """Key columns of tables that have had a null: there the order is not that of the file, in which nulls come last."""
+ROWS_SORTED = 100
+"""Fewer rows are written in the order they come."""
 ROWS_WRITTEN = 100
 ROWS_READ = (256, 16, 1)
 """So many rows go in one statement; few different numbers, since each is a statement of its own."""
@@ -241,7 +243,8 @@ class KeyedTable:
         db.execute(f"DELETE FROM {self.name} WHERE {self._time} <= ?{self._timed}", (text_of_us(upto_us),))
 
     def put(self, db: sqlite3.Connection, rows: pa.Table, *, add: bool) -> None:
-        rows = sort_by_key(rows, self.spec.key_names)  # neighbours in the file are written together
+        if rows.num_rows >= ROWS_SORTED:
+            rows = sort_by_key(rows, self.spec.key_names)  # neighbours in the file are written together
         for name in self.spec.key_names:
             if rows[name].null_count:
                 db.execute("INSERT OR IGNORE INTO _nulls VALUES (?, ?, ?)", (self.flow, self.spec.name, name))
