@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ KINDS = ["none", "lives", "fixed", "calendar", "cumulative", "session", "sliding
 OLDEST = 9
 """No record is older than that, in seconds, when it comes."""
 UNCHANGED = {"session": OLDEST + GAP + 1, "sliding": OLDEST + 1}
-"""So long ago a result ended that none of them can change; a session ends with the record that they may join."""
+"""So long ago a result ended that they can no longer change it; a session ends with the record that they may join."""
 
 
 @pytest.mark.parametrize("values", [False, True])
@@ -183,13 +184,13 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
     if out == "kept":
         more = {"keep_us": 6 * SECOND}
     spec = spec_of(kind, values, **more)
-    dice, now, so_far = random.Random(f"{kind} {out} {values} {seed}"), 0, list[tuple[Any, ...]]()
+    dice, so_far = random.Random(f"{kind} {out} {values} {seed}"), list[tuple[Any, ...]]()
+    clock = list(accumulate(dice.choice([0, 1, 2, 3, 4, 4, 9]) for _ in range(13)))
     home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = MemoryStore(home)
     with SqliteViews(home) as store:
         states = [store.begin(spec), memory.begin(spec)]
-        for _ in range(12):
-            now += dice.randrange(5)
+        for now, then in pairwise(clock):
             records = [
                 (
                     dice.choice(["a", "b", None] if seed % 2 else ["a", "b"]),
@@ -200,7 +201,7 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
                 for _ in range(dice.choice([0, 1, 3, 10]))
             ]
             closed = dice.choice([None, now - 2, now - 8, now - 4])
-            reach = dice.choice([None, now - UNCHANGED.get(kind, OLDEST), now - 20])
+            reach = dice.choice([None, then - UNCHANGED.get(kind, OLDEST), now - 20])  # of what is still to come
             late = {
                 "frontier_us": None if closed is None else T0 + (closed + 2) * SECOND,
                 "closed_us": None if closed is None else T0 + closed * SECOND,
@@ -222,6 +223,25 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
             # Of final sessions, one that becomes part of one that is not final goes alone: SQLite's store has it last.
             assert (out in ("final", "fed") and kind == "session") or told == was
     del MemoryStore.homes[home]
+
+
+def test_a_session_that_grows_in_the_step_that_moves_reach_behind_its_old_end_keeps_its_values() -> None:
+    spec = spec_of("session", True)
+    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    store = MemoryStore(home)
+    state = store.begin(spec)
+    kinds = []
+    for records, reach in (
+        ([("a", 1, 0, 0)], None),
+        ([("a", 2, 4, 0), ("a", 3, 8, 0)], 3),  # [0, 0] ended before 3; in this step it becomes [0, 8]
+        ([("a", 1, 9, 0)], 3),  # a value that it has
+    ):
+        at = None if reach is None else T0 + reach * SECOND
+        facts = Commit(state.sequence, {}, {}, partials=rows_of(spec, records), aggregates=FUNCTIONS, reachable_us=at)
+        state = store.commit(state, facts)
+        kinds.append([(row["kinds"], row["n"]) for row in MemoryViews(home).to_arrow("v").to_pylist()])
+    del MemoryStore.homes[home]
+    assert kinds == [[(1, 1)], [(3, 3)], [(3, 4)]]
 
 
 def told_by(outbox: list[Any], sequence: int) -> dict[str, Any]:
@@ -300,9 +320,8 @@ SHRINKING = {
 }
 
 
-@pytest.mark.parametrize("kind", ["none", "fixed", "session"])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_same_where_records_go_again(kind: str, seed: int) -> None:
+def shrinking(kind: str, **more: Any) -> FlowSpec:
+    """A flow whose records can go again."""
     types = {"lo": "int", "hi": "int", "kinds": "bigint", "top": "array<struct<value:int,count:bigint>>"}
     slots = (
         SlotColumn(ROWS, "bigint", "add"),
@@ -315,9 +334,41 @@ def test_the_same_where_records_go_again(kind: str, seed: int) -> None:
         Result("x", "double", ("x__sum",), unless="x__count"),
         *(Result(slot, each, (slot,)) for slot, each in types.items()),
     )
-    plain_spec = spec_of(kind, False, emit="updates", target="out")
-    assert plain_spec.view is not None
-    spec = replace(plain_spec, view=replace(plain_spec.view, slots=slots, results=results, retracts=True))
+    spec = spec_of(kind, False, **more)
+    assert spec.view is not None
+    return replace(spec, view=replace(spec.view, slots=slots, results=results, retracts=True))
+
+
+def test_the_same_where_a_session_grows_in_the_step_in_which_its_old_end_is_kept_no_longer() -> None:
+    spec = shrinking("session", keep_us=SECOND)
+    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    memory = MemoryStore(home)
+    one, two, three, again = (("a", value, second, 0) for value, second in ((1, 0), (2, 4), (5, 8), (1, 8)))
+    on = dict.fromkeys(("frontier_us", "closed_us", "reachable_us"), T0 + 3 * SECOND)  # [0, 0] is older than a second
+    commits: list[tuple[Any, dict[str, int]]] = [
+        ([(one, 1)], {}),
+        ([(two, 1), (three, 1)], on),
+        ([(again, 1)], on),
+        ([(again, -1)], on),
+    ]
+    with SqliteViews(home) as store:
+        states = [store.begin(spec), memory.begin(spec)]
+        for weighed, late in commits:
+            for at, each in enumerate((store, memory)):
+                partials = taken_back(spec, weighed)
+                facts = Commit(states[at].sequence, {}, {}, partials=partials, aggregates=SHRINKING, **late)
+                states[at] = each.commit(states[at], facts)
+            rows = [
+                views.to_arrow("v").select(["lo", "hi"]).to_pylist() for views in (open_views(home), MemoryViews(home))
+            ]
+    del MemoryStore.homes[home]
+    assert rows == [[{"lo": 1, "hi": 5}]] * 2
+
+
+@pytest.mark.parametrize("kind", ["none", "fixed", "session"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_where_records_go_again(kind: str, seed: int) -> None:
+    spec = shrinking(kind, emit="updates", target="out")
     dice, there = random.Random(seed), list[tuple[Any, ...]]()
     home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = MemoryStore(home)
