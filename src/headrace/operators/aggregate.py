@@ -35,7 +35,7 @@ from headrace.views.contract import RESULTS, ROWS, WINDOW, Column, SlotColumn, V
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import arrow_type, cast_to, us_column
 
-__all__ = ["INPUT", "OP", "Aggregation", "Bounds"]
+__all__ = ["INPUT", "OP", "Aggregation", "Bounds", "ended_keys"]
 
 I64 = npt.NDArray[np.int64]
 INPUT = "partials"
@@ -281,7 +281,7 @@ class Aggregation:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(now.unchanged_us)
         elif before.unchanged_us is None or now.unchanged_us > before.unchanged_us:
             ended = state.due(RESULTS, now.unchanged_us, after_us=before.unchanged_us)
-            self.rows.forget(ended.select(self.rows.key_names), pieces)
+            self.rows.forget(ended_keys(self.rows, ended, now.unchanged_us, pieces), pieces)
 
     def _expire(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Rows that are older than they are kept go, and what is beside them."""
@@ -295,7 +295,17 @@ class Aggregation:
             for rule in self.rows.values:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(gone_us)
         else:
-            self.rows.forget(state.due(RESULTS, self.row_time(gone_us)).select(self.rows.key_names), pieces)
+            ended = state.due(RESULTS, self.row_time(gone_us))
+            self.rows.forget(ended_keys(self.rows, ended, gone_us, pieces), pieces)
+
+
+def ended_keys(table: ResultRows, ended: pa.Table, upto_us: int, pieces: Pieces) -> pa.Table:
+    """The keys of stored rows that ended by then, without sessions that this step has made longer."""
+    keys = ended.select(table.key_names)
+    for rows in pieces.puts.get(table.table, ()):
+        longer = rows.filter(pa.array(us_column(rows[WINDOW[1]]) > upto_us))
+        keys = keys.filter(pa.array(aligned(keys, longer, table.key_names) < 0))
+    return keys
 
 
 def _largest(times_us: tuple[int | None, ...]) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.horizon import over_us
-from headrace.operators.aggregate import END, START, Aggregation, Bounds
+from headrace.operators.aggregate import END, START, Aggregation, Bounds, ended_keys
 from headrace.operators.result_rows import Merged, Pieces, ResultRows, aligned, in_order, keys_of
 from headrace.operators.sessions import merge_sessions
 from headrace.views.contract import RESULTS, WINDOW, Column
@@ -98,5 +98,5 @@ class GroupsThatGo(Aggregation):
         if over is None:
             return
         if self.lives.values:
-            self.lives.forget(state.due(LIVES, over).select(self.lives.key_names), pieces)
+            self.lives.forget(ended_keys(self.lives, state.due(LIVES, over), over, pieces), pieces)
         pieces.drops |= {LIVES: over, RESULTS: over}
