@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import Aggregate, Kept
-from headrace.aggregates.lists import TopK
+from headrace.aggregates.families.lists import TopK
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.rows import python_values
 from headrace.schema import type_ddl
