@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import NullType, StructField, StructType
 
 import headrace as hr
-from headrace.aggregates.deviation import STATE
+from headrace.aggregates.families.deviation import STATE
 from headrace.flows.compiler.compile import Compiled
 from headrace.flows.compiler.reads import Reads
 from headrace.flows.compiler.records import judge_of

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from headrace.aggregates import Aggregate
+from headrace.aggregates.aggregate import Own
 from headrace.aggregates.merged import RolledUp
-from headrace.aggregates.own import Own
 from headrace.bloom import Dedup
 from headrace.errors import HeadraceError, InvalidArgument, UnknownColumn
 from headrace.flows.compiler.partials import WHERE, arguments, as_if_judged, column_of, partial_rows

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.aggregates.algebra import (
-    Aggregate,
-    Algebra,
-    Columns,
-    Records,
-    Rule,
-    Slot,
-    ddl,
-    given,
-    plain_in_arrow,
-    written,
-)
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Algebra, Columns, Records, Rule, Slot, ddl, plain_in_arrow, written
 from headrace.aggregates.grouping import Grouping
 from headrace.aggregates.kept import Kept, Quick
 
