@@ -360,7 +360,7 @@ class SqliteReading(SqlViews):
             by, more_us = tables_of(known).ending
             after_us = us_of(closed)
             after = "" if after_us is None else text_of_us(after_us - more_us)
-            first = f"SELECT min({by}) FROM {tables_of(known).rows.name} WHERE {by} > ?"
+            first = f"SELECT min({by}) FROM {tables_of(known).rows.select_from()} WHERE {by} > ?"
             found = us_of(db.execute(first, (after,)).fetchone()[0])
             ends_us = None if found is None else found + more_us
         (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()

@@ -80,8 +80,8 @@ class SqliteViews(ViewsFile, ViewStore):
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
                 db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"born/{spec.name}", uuid.uuid4().hex[:12]))
-                for table in keyed.tables_of(spec).values():
-                    db.execute(table.create())
+                for statement in (each for table in keyed.tables_of(spec).values() for each in table.create()):
+                    db.execute(statement)
             show(db, spec)
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
@@ -165,8 +165,8 @@ class SqliteViews(ViewsFile, ViewStore):
         gone = staged.names(db, "flow = ?", spec.name)
         if spec.view is not None and spec.view.public:
             db.execute(f"DROP VIEW IF EXISTS {quoted(spec.name)}")
-        for keyed_table in keyed.tables_of(spec).values():
-            db.execute(f"DROP TABLE IF EXISTS {keyed_table.name}")
+        for statement in (each for table in keyed.tables_of(spec).values() for each in table.drop()):
+            db.execute(statement)
         for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]

@@ -62,11 +62,12 @@ class ViewTables:
         self.key = [quoted(name) for name in self.rows.spec.key_names]
         self.joined = "" if self.shaped is None else f" JOIN {self.shaped.name} f ON {self._together('f')}"
         """Behind the table of results as `s`: the rows that a transform made of each, as `f`."""
-        self.seen_from = f"{self.rows.name} s{self.joined}"
+        self.seen_from = f"{self.rows.select_from()} s{self.joined}"
         """Where `seen` is selected from."""
 
     def _together(self, other: str) -> str:
-        return " AND ".join(f"{other}.{name} = s.{name}" for name in self.key) or "1"
+        names = self.rows.spec.key_names
+        return " AND ".join(f"{other}.{quoted(name)} = s.{self.rows.raw(name)}" for name in names) or "1"
 
     @property
     def counted(self) -> str:
@@ -145,7 +146,7 @@ class ViewTables:
             results = {name: _zero(types[name]) if name in fill.zeros else "NULL" for name in results}
         values = {quoted(name): sql for name, sql in results.items()}
         groups = {quoted(group.name): self.rows.seen(group.name, nulls) for group in self.spec.groups}
-        return made_rows(self.spec.name, fill, self.rows.name, groups, values, self._closed, only)
+        return made_rows(self.spec.name, fill, self.rows.select_from(), groups, values, self._closed, only)
 
     @property
     def ending(self) -> tuple[str, int]:
