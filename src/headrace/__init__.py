@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headrace.log.contract import Record as Record
     from headrace.log.contract import Start as Start
     from headrace.log.open import open_log as open_log
+    from headrace.operators.changed import changed as changed
+    from headrace.operators.records import RecordOperator as RecordOperator
     from headrace.position import Position as Position
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
@@ -80,6 +82,8 @@ _HOMES = {
     "View": "headrace.view",
     "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.open",
+    "changed": "headrace.operators.changed",
+    "RecordOperator": "headrace.operators.records",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(
         ("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"
