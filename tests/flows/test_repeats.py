@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from headrace.flows.repeats import HASH
 
 import headrace as hr
 from headrace import failpoints
@@ -26,6 +25,7 @@ from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery, Planned
 from headrace.log.contract import META
 from headrace.operators.dedup import TakeOut
+from headrace.operators.records import HASH
 from headrace.schema import parse_ddl
 from headrace.views.contract import FlowSpec
 from headrace.views.sqlite.store import SqliteViews
