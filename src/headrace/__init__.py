@@ -94,6 +94,17 @@ _HOMES = {
     **dict.fromkeys(("collect", "merge", "Aggregate"), "headrace.aggregates"),
 }
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("mean", "average"), "hr.avg(column)"),
+    "median": "hr.percentile(column, 0.5)",
+    "quantile": "hr.percentile(column, q)",
+    **dict.fromkeys(("std", "stdev"), "hr.stddev(column)"),
+    "var": "hr.variance(column)",
+    **dict.fromkeys(("nunique", "countDistinct"), "hr.count_distinct(column)"),
+    **dict.fromkeys(("collect_list", "array_agg"), "hr.collect(column, limit)"),
+}
+"""What PySpark, pandas and SQL call it, and what it is here."""
+
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
@@ -103,7 +114,9 @@ def __getattr__(name: str) -> Any:
     errors = import_module("headrace.errors")  # not `from headrace import errors`: that would ask here again
     if name in errors.__all__:
         return getattr(errors, name)
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    instead = _OTHER_NAMES.get(name)
+    hint = f" It is called {instead} here." if instead else errors.nearest(name, __dir__())
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}{'.' if hint else ''}{hint}")
 
 
 def __dir__() -> list[str]:

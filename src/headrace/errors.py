@@ -141,10 +141,19 @@ class HeadraceError(Exception):
 
 def nearest(name: str, known: list[str]) -> str:
     """` Did you mean 'clicks'?` — or nothing, when nothing is near."""
+    close = closest(name, known)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def closest(name: str, known: list[str]) -> list[str]:
+    """The known name that is most like `name`; none if none is like it."""
     from difflib import get_close_matches
 
-    close = get_close_matches(str(name), known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return get_close_matches(str(name), known, n=1)
+
+
+COLUMNS_NAMED_MAX = 30
+"""The most columns that an error lists."""
 
 
 # -- what the caller passed ------------------------------------------------------------------------
@@ -582,7 +591,10 @@ class UnknownColumn(HeadraceError, LookupError):
     instead: str = ""
 
     def __str__(self) -> str:
-        have = f" There are: {', '.join(self.known[:10])}." if self.known else ""
+        near = closest(self.column, self.known)
+        names = [*near, *(name for name in self.known if name not in near)]
+        rest = f", and {len(names) - COLUMNS_NAMED_MAX} more" if len(names) > COLUMNS_NAMED_MAX else ""
+        have = f" There are: {', '.join(names[:COLUMNS_NAMED_MAX])}{rest}." if names else ""
         hint = f" {self.instead}." if self.instead else nearest(self.column, self.known)
         return f"flow {self.flow!r}: there is no column {self.column!r}.{hint}{have}"
 
