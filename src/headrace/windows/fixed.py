@@ -62,6 +62,9 @@ class Fixed(Aligned):
 
         # numpy divides by a constant without dividing, but does not know that of a remainder
         pane = (event - self.offset_us) // self.pane_us * self.pane_us + self.offset_us
+        if len(pane) and int(progress.max()) - grace_us < int(pane.min()) + self.pane_us:  # no window ends before that
+            none = np.zeros_like(pane)
+            return Judged(pane, none, none)
         first, count = self._windows_of(pane)
         end = first + self.size_us
 
