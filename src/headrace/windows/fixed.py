@@ -88,6 +88,9 @@ class Fixed(Sized):
     def panes(self, event: I64) -> tuple[I64, I64, int, I64]:
         # numpy divides by a constant without dividing, but does not know that of a remainder
         pane = (event - self.offset_us) // self.pane_us * self.pane_us + self.offset_us
+        if len(pane) and int(progress.max()) - grace_us < int(pane.min()) + self.pane_us:  # no window ends before that
+            none = np.zeros_like(pane)
+            return Judged(pane, none, none)
         first, count = self._windows_of(pane)
         return pane, first + self.size_us, self.every_us, count
 
