@@ -4,6 +4,7 @@ cut, and for a program that is started again."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.flows import parted
 from headrace.operators.records import PLACE
 from headrace.testing import add, assert_cut_invariant, expect, restart, run_steps
 from headrace.views.keyed import Column, State, TableSpec, Writes
@@ -94,6 +96,34 @@ def test_any_cut_gives_the_same(app: hr.App) -> None:
     stream.through(Counted("sku")).to_topic("numbered")
     stream.through(hr.changed("price", key="sku")).group_by("sku").agg(n=hr.count()).to_view("changes")
     assert_cut_invariant(app, *(add("prices", *ROWS[at : at + 3]) for at in (0, 3, 6)))
+
+
+@dataclass(frozen=True)
+class Where(Counted):
+    """And says in which process."""
+
+    def columns(self, schema: pa.Schema) -> pa.Schema:
+        return super().columns(schema).append(pa.field("pid", pa.int64()))
+
+    def fold(self, records: pa.Table, state: State) -> tuple[pa.Table, Writes]:
+        rows, writes = super().fold(records, state)
+        return rows.append_column("pid", pa.array([os.getpid()] * rows.num_rows, pa.int64())), writes
+
+
+def test_a_large_step_runs_in_parts_in_sparks_workers(app: hr.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the state of the batch before, which the driver has committed."""
+    numbered = app.stream("prices").through(Where("sku")).to_topic("numbered")
+    rows = [price(f"{n % 7}", n, n % 60) for n in range(70)]
+    for large in (False, True):
+        monkeypatch.setattr(parted, "ROWS_MIN", 10 if large else 10**9)
+        app.log.topic("prices").append(rows)
+        app.drain()
+    found = [record.value for record in numbered.records()]
+    of_each = {sku: [row["number"] for row in found if row["sku"] == sku] for sku in {row["sku"] for row in found}}
+    assert of_each == {f"{n}": list(range(1, 21)) for n in range(7)}
+    where = {row["pid"] for row in found if row["number"] > 10}
+    assert os.getpid() not in where and len(where) == 2  # one for each partition
+    assert {row["pid"] for row in found if row["number"] <= 10} == {os.getpid()}
 
 
 def test_records_keep_key_time_and_order(app: hr.App) -> None:

@@ -25,7 +25,8 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows.passing_on import PassedOn, PassingOn
+from headrace.flows import parted
+from headrace.flows.passing_on import InParts, PassedOn, PassingOn
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
@@ -480,7 +481,7 @@ class FlowLoop:
         state, relayed = self.position, self._relay.done
         folded = PassedOn(batch.outgoing, tuple(batch.ledger))
         if self._passing is not None and batch.records is not None:
-            found = self._passing.step(batch.records, self._store.read_state(state))
+            found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
@@ -523,6 +524,13 @@ class FlowLoop:
             ),
         )
         self._noted = relayed
+
+    def _in_parts(self, records: pa.Table) -> InParts | None:
+        """How Spark's workers make the step over these records, if they are many."""
+        if records.num_rows < parted.ROWS_MIN:
+            return None
+        query, opener = self._query, self._store.state_opener(self.position)
+        return lambda operator, rows: parted.step_in_parts(operator, rows, opener, query.spark, query.spark_use)
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""

@@ -3,6 +3,7 @@ Knows no Spark, and keeps nothing: state is in the flow's tables, with its commi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
-from headrace.operators.contract import Step
+from headrace.operators.contract import Operator, Step
 from headrace.operators.records import HASH, INPUT, OP, TOPIC
 from headrace.views.contract import (
     WINDOW,
@@ -26,7 +27,10 @@ from headrace.views.contract import (
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
 
-__all__ = ["PassedOn", "PassingOn"]
+__all__ = ["InParts", "PassedOn", "PassingOn"]
+
+InParts = Callable[[Operator, pa.Table], Step | None]
+"""An operator's step over these records; None where it had better run here."""
 
 
 @dataclass(slots=True)
@@ -46,10 +50,12 @@ class PassingOn:
         self._names = [topic.name for topic in flow.topics]
         self._places = [sorted(self._names).index(name) for name in self._names]  # the program may name them otherwise
 
-    def step(self, records: pa.Table, state: State) -> PassedOn:
-        """Of the records behind that state those that go on."""
+    def step(self, records: pa.Table, state: State, in_parts: InParts | None = None) -> PassedOn:
+        """Of the records behind that state those that go on. `in_parts`: how a large step runs in Spark's workers."""
         names = pa.array(self._names, pa.string()).take(records[SOURCE].combine_chunks())
-        step: Step = self._operator.step({INPUT: records.append_column(TOPIC, names)}, state, {}, changes=True)
+        records = records.append_column(TOPIC, names)
+        step = None if in_parts is None else in_parts(self._operator, records)
+        step = step or self._operator.step({INPUT: records}, state, {}, changes=True)
         out = PassedOn(ledger=step.ledger, writes=step.writes)
         if step.changes is not None:
             for source, partition, some in _runs(step.changes.drop_columns([OP])):

@@ -480,6 +480,9 @@ class ViewStore(Protocol):
         """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
         and the commit of anybody else is refused."""
 
+    def state_opener(self, flow: FlowState) -> Callable[[], State]:
+        """The same for another process of this machine: a function that pickles, and opens the state there."""
+
     def is_watched(self, flow: str) -> bool:
         """Whether somebody watches the view: then a commit had better know what it changes."""
 
