@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
-from headrace.flows import parted
+from headrace.flows.folding import parted
 from headrace.operators.records import PLACE
 from headrace.testing import add, assert_cut_invariant, expect, restart, run_steps
 from headrace.views.keyed import Column, State, TableSpec, Writes

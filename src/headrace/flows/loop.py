@@ -25,12 +25,12 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows import parted
-from headrace.flows.passing_on import InParts, PassedOn, PassingOn
+from headrace.flows.folding import parted
+from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
+from headrace.flows.folding.shaping import Shaping
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
-from headrace.flows.shaping import Shaping
 from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed

@@ -52,43 +52,46 @@ class Through(Protocol):
 
 @dataclass(frozen=True)
 class RecordOperator:
-    """The base of an operator that passes records on. A subclass is a frozen dataclass with its settings, and says
-
-        called            a short name
-        needs             the columns that it reads
-        tables(schema)    what it keeps, keyed by `PLACE` and further columns
-        columns(schema)   what the records have that come out; by default what they had
-        fold(records, state)  the records that come out, and what is written
+    """The base of an operator that passes records on: `class Previous(hr.RecordOperator)`. A subclass is a frozen
+    dataclass with its settings. It says what it keeps (`tables`) and what a batch comes to (`fold`).
 
     `fold` gets the records of a batch in the order of their partitions and offsets, and must not depend on how records
-    are cut into batches; `headrace.testing.OperatorContract` tests that."""
+    are cut into batches: `headrace.testing.OperatorContract` tests that."""
 
     @property
     def called(self) -> str:
+        """A short name: the flow that keeps its state is called so, behind the name of the view or topic."""
         return type(self).__name__.lower()
 
     @property
     def needs(self) -> tuple[str, ...]:
+        """Columns that records must have."""
         return ()
 
     @property
     def timed(self) -> bool:
+        """Whether records must have an event time."""
         return False
 
     @property
     def hashed(self) -> tuple[str, ...]:
+        """Columns whose hash each record brings, as a column `/hash`; none: no hash."""
         return ()
 
     def tables(self, schema: pa.Schema) -> tuple[TableSpec, ...]:  # noqa: ARG002
+        """What it keeps, for records of these columns. The key of a table begins with `PLACE`."""
         return ()
 
     def columns(self, schema: pa.Schema) -> pa.Schema:
+        """What the records have that come out; by default what they had."""
         return schema
 
     def fold(self, records: pa.Table, state: State) -> tuple[pa.Table, Writes]:
+        """The records that come out, with headrace's own columns, and what is written to the tables."""
         raise NotImplementedError("return the records that come out, and what is written")
 
     def over(self, schema: pa.Schema, time: str | None) -> BoundRecords:
+        """The operator over records of these columns."""
         return BoundRecords(self, schema, time)
 
 
