@@ -23,7 +23,7 @@ from headrace.aggregates import (
     histogram,
     top_k,
 )
-from headrace.aggregates.lists import TopK
+from headrace.aggregates.families.lists import TopK
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import counted
 from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec

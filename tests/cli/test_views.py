@@ -122,8 +122,8 @@ def test_what_query_refuses(shell: Shell, committing: Committing) -> None:
     assert "there is no view 'nowhere'" in shell.refused("query", "select * from nowhere")
     assert 'near "selct": syntax error' in shell.refused("query", "selct 1")
     for sql in (
-        f'delete from "{VIEW}/state"',
-        f'update "{VIEW}/state" set clicks = 9',
+        f'delete from "{VIEW}/rows"',
+        f'update "{VIEW}/rows" set clicks = 9',
         "create table t (x)",
         "drop table _flows",
         "attach 'x.db' as x",

@@ -23,7 +23,7 @@ from headrace.flows.compiler.reads import Reads
 from headrace.flows.flow import Flow, Input
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery, Planned
-from headrace.flows.repeats import HASH
+from headrace.flows.repeats import HASH, Repeats
 from headrace.log.contract import META
 from headrace.schema import parse_ddl
 from headrace.views.contract import FlowSpec
@@ -67,7 +67,8 @@ class Cleaning:
         dropped = f"{schema}, {windows}"
         self.log.create_topic("too_late", dropped, exist_ok=True)
         flow = Flow("clean", tuple(map(Input, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
-        spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP))
+        tables = Repeats(flow).tables
+        spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP), tables=tables)
         self._compiled = Compiled(flow, flow, spec, Reads({}), None)
         self.loop = self.started()
 

@@ -9,6 +9,7 @@ computing the next batch may run beside the commit of the last one; nothing else
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +36,8 @@ from headrace.kernels.fold import dropped_records, folded, needed
 from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
+from headrace.operators.aggregate import Bounds
+from headrace.operators.fold import Fold
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
 from headrace.views.contract import (
@@ -131,13 +134,12 @@ class FlowLoop:
         self._query, self._log, self._store = query, log, store
         self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())
         self._shape = Shaping(query) if self.flow.after else None
+        self._fold: Fold | None = None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._repeats = Repeats(self.flow) if self.flow.dedup else None
-        if self._repeats is not None:
-            self.spec = replace(self.spec, tables=self._repeats.tables)
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -155,6 +157,7 @@ class FlowLoop:
     def begin(self, *, replace: bool = False) -> None:
         """Takes the flow from whoever had it, and finishes what that one left in the outbox."""
         state = self._store.begin(self.spec, replace=replace)
+        self._fold = self._folding()
         for topic in self.flow.topics:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
@@ -169,6 +172,13 @@ class FlowLoop:
         self.report(now=True)
         self._relay.run()
         self.note_relayed()
+
+    def _folding(self) -> Fold | None:
+        """What folds batches into the view. The store knows who has read its changes before, in other programs too."""
+        if self.spec.view is None:
+            return None
+        spec = dataclasses.replace(self.spec, feeds=self._store.feeds(self.flow.name))
+        return Fold(spec, self.flow.aggregates or {}, self._shape)
 
     def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
         """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
@@ -482,6 +492,17 @@ class FlowLoop:
         if close:
             last = self._store.last_window_end(self.flow.name)
             closed = last if closed is None else max(closed, last or closed)
+        changes = None
+        if self._fold is not None:
+            made = self._fold(
+                batch.partials,
+                self._store.read_state(state),
+                Bounds(frontier, closed, unchanged),
+                Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
+                watched=self._store.is_watched(self.flow.name),
+            )
+            folded = TakenOut([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
+            changes = made.changes
         self._state = self._store.commit(
             state,
             Commit(
@@ -491,16 +512,14 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=unchanged,
-                partials=batch.partials,
+                unchanged_us=unchanged,
+                changes=changes,
                 ledger=folded.ledger,
                 outgoing=folded.outgoing if self._until is None else (),
                 writes=folded.writes,
                 buried=batch.buried,
                 relayed=relayed,
                 written=self._relay.written,
-                shape=self._shape,
-                aggregates=self.flow.aggregates or {},
             ),
         )
         self._noted = relayed

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from headrace.aggregates import Aggregate
+from headrace.aggregates.aggregate import Own
 from headrace.aggregates.merged import RolledUp
-from headrace.aggregates.own import Own
 from headrace.bloom import Dedup
 from headrace.errors import HeadraceError, InvalidArgument, UnknownColumn
 from headrace.flows.compiler.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
@@ -34,7 +34,9 @@ from headrace.flows.compiler.plan_check import unknown_column
 from headrace.flows.compiler.records import in_arrow, time_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.reading import ranges
+from headrace.flows.repeats import Repeats
 from headrace.kernels.judge import SOURCE
+from headrace.operators.fold import Fold
 from headrace.schema import quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
     CHANGE,
@@ -129,12 +131,14 @@ def flow_spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
     )
     if flow.dedup is not None:
         _check_dedup(flow, flow.dedup, df)
+        return replace(spec, tables=Repeats(flow).tables)
     if flow.aggregates is None:
         return spec
     view = _view(flow, df)
     if flow.after and view.public:
         view = replace(view, shaped=_shaped(flow, view, df.sparkSession))
-    return replace(spec, view=view)
+    spec = replace(spec, view=view)
+    return replace(spec, tables=Fold(spec, flow.aggregates).tables)
 
 
 def _check_dedup(flow: Flow, dedup: Dedup, df: DataFrame) -> None:
