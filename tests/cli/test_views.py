@@ -430,7 +430,7 @@ def test_watch_says_when_the_view_is_dropped(shell: Shell, committing: Committin
     assert watcher.wait(SECONDS_MAX) == 1
     assert watcher.stderr.read().decode() == (
         f"headrace: watching view {VIEW!r} ended: the view was dropped. "
-        "Watch it again, from its rows as they are then.\n"
+        "Watch it again, from its current rows.\n"
     )
     del committing
 
