@@ -344,8 +344,8 @@ class BatchDiffers(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log already, but not with {self.rows} rows. "
-            f"The checkpoint was restored or lost its last files, or the query changed: start with a new "
+            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log already, but not with {self.rows} "
+            f"rows. The checkpoint was restored or lost its last files, or the query changed: start with a new "
             f"checkpoint, from offsets that continue what was written."
         )
 

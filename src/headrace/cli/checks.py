@@ -27,11 +27,11 @@ PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "posit
 @format_option
 @home_option
 def verify(format_: str | None) -> None:
-    """Read and check everything the log holds: every row, every frame, and that they belong together.
+    """Read and check everything the log holds: every row, every frame, and that they match.
 
     Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
-    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem. Partitions
-    that are ahead of the clock are listed as ahead, and end with exit code 3 as well: headrace clock --mend.
+    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are not problems. Partitions
+    that are ahead of the clock are listed as ahead, also with exit code 3: headrace clock --mend repairs them.
 
     \b
     Example:
