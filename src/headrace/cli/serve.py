@@ -48,7 +48,7 @@ def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, 
     from headrace.serve import open_server
 
     if host not in LOOPBACK and not insecure:
-        why = "what is sent there is not encrypted: bring the port to you with ssh -L, or add --insecure"
+        why = "the connection would not be encrypted: use an ssh tunnel (ssh -L), or add --insecure"
         raise InvalidArgument("host", host, why)
     server = open_server(home(), host=host, port=port, token=token(token_file))
     with stoppable() as stopping, server, contextlib.ExitStack() as opening:

@@ -147,7 +147,7 @@ def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: 
     """
     changes = _settings(given)
     if schema is not None and add_column:
-        raise click.UsageError("--schema says it all: leave --add-column out.")
+        raise click.UsageError("--schema is the whole schema: leave --add-column out.")
     if schema is None and not add_column and not changes:
         raise click.UsageError("Nothing to change: say what, as in --retention '7 days'.")
     with opened() as log:

@@ -55,7 +55,7 @@ def maintain(format_: str | None) -> None:
     if done.incomplete:
         say(_unfinished(done.incomplete))
     if done.problems:
-        say("there is damage; what it concerns was left as it is. headrace verify says more.")
+        say("there is damage; the damaged batches were not changed. headrace verify says more.")
         raise click.exceptions.Exit(FOUND)
     if done.incomplete or done.postponed:
         raise click.exceptions.Exit(1)

@@ -219,6 +219,6 @@ def drop(view: str, yes: bool, force: bool) -> None:
             for name in (view, *helpers, version_name(view, "next")):
                 log.forget_flow(name)
     if target is None:
-        note(f"{what} are dropped; the log has what they were made from")
+        note(f"{what} are dropped; the log still has their records")
     else:
-        note(f"{what} is dropped; what it wrote stays. Run again, it writes all once more: delete the topic first")
+        note(f"{what} is dropped; its records stay. Its next run writes all of them again: delete the topic first")
