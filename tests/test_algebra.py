@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.aggregates import Aggregate, Kept
-from headrace.aggregates.deviation import merged
-from headrace.aggregates.largest import LargestOf
+from headrace.aggregates.families.deviation import merged
+from headrace.aggregates.families.largest import LargestOf
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import counted
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from headrace.aggregates.algebra import Aggregate
+from headrace.aggregates.aggregate import Aggregate
 from headrace.operators.aggregate import INPUT
 from headrace.operators.contract import InputTimes, Operator
 from headrace.operators.kinds import aggregation

@@ -1,6 +1,6 @@
 """What an aggregate is, and what every aggregate has to say: of which arguments it is, what it keeps of them, how Spark
 and how Arrow make that of some records, how two of it become one, whether it can be taken back, and what readers see.
-One file per family of aggregates says all of it; nobody else asks which aggregate it is.
+One file per family of aggregates (`families`) says all of it; nobody else asks which aggregate it is.
 
 An aggregate keeps one or more *slots*, columns of the state. A slot's rule says how an old and a new value merge; every
 rule is associative and commutative, and null is its neutral value, so that any cut of the stream gives the same state.
@@ -24,6 +24,7 @@ from headrace.errors import InvalidArgument
 from headrace.schema import quoted_name, type_ddl
 
 if TYPE_CHECKING:
+    from headrace.aggregates.aggregate import Aggregate
     from headrace.aggregates.grouping import Grouping
 
 I64 = npt.NDArray[np.int64]
@@ -272,65 +273,7 @@ class Algebra:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """What `count()`, `sum("ms")` … return; or one's own, of three functions:
-
-    - `partial`: an aggregate expression of PySpark, a `Column` or SQL text, over some of the records;
-    - `merge(a, b)`: two partial values as one; it must not matter in which order and how they are grouped;
-    - `finish(value)`: the result; without it, that is the value itself. `type` is the result's, "double" if not said.
-
-    Values are as Arrow has them in Python: a struct is a dict. Null is never passed: it is what no record makes."""
-
-    partial: Any
-    merge: Callable[[Any, Any], Any] | None = None
-    finish: Callable[[Any], Any] | None = None
-    type: str | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.partial, Algebra):
-            return
-        from headrace.aggregates.own import Own
-
-        column = given(self.partial, "Aggregate", argument="partial", needs="an aggregate: a Column, or SQL text")
-        if not callable(self.merge):
-            raise InvalidArgument("merge", self.merge, "must be a function of two partial values: merge(a, b)")
-        if self.finish is not None and not callable(self.finish):
-            raise InvalidArgument("finish", self.finish, "must be a function of what was merged: finish(value)")
-        if self.finish is None and self.type is not None:
-            raise InvalidArgument("type", self.type, "without finish= the result has the type of the partial")
-        if self.finish is not None:
-            object.__setattr__(self, "type", self.type or "double")
-        object.__setattr__(self, "partial", Own(column, functions=(self.merge, self.finish), result=self.type))
-
-    @property
-    def algebra(self) -> Algebra:
-        found: Algebra = self.partial
-        return found
-
-    @property
-    def kind(self) -> str:
-        return self.algebra.called
-
-    def slots(self, name: str) -> tuple[Slot, ...]:
-        return self.algebra.slots(name)
-
-    def with_algebra(self, algebra: Algebra) -> Aggregate:
-        return replace(self, partial=algebra)
-
-    def __str__(self) -> str:
-        return str(self.algebra)
-
-
 # -- what they share -----------------------------------------------------------------------------------
-
-
-def given(column: Any, function: str, *, argument: str = "column", needs: str = "") -> Any:
-    """A column as it was written; or the error that says what one is."""
-    if column is None or isinstance(column, (bool, int, float, Aggregate)) or (isinstance(column, str) and not column):
-        needs = needs or "a column: its name, an SQL expression, or a Column of PySpark"
-        raise InvalidArgument(argument, column, f"{function}() takes {needs}")
-    return column
 
 
 def positive(number: int, argument: str) -> int:

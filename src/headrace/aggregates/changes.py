@@ -1,17 +1,33 @@
 """Aggregates over records that can be taken back: a view's changes, those in a topic, and what an exact dedup lets
 through. Each aggregate says whether it can be made of those, and how (`of_changes`, `rolled_up`); here it is asked, and
-what cannot be is refused."""
+what cannot be is refused. `merge`, which rolls a view's results up, is the one that is for changes only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from headrace.aggregates.algebra import Aggregate
-from headrace.aggregates.merged import Merge
-from headrace.aggregates.sums import Sum, SumOfChanges
+from headrace.aggregates.aggregate import Aggregate
+from headrace.aggregates.algebra import Algebra
+from headrace.aggregates.families.sums import Sum, SumOfChanges
 from headrace.aggregates.table import SHRINKS
 from headrace.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Merge(Algebra):
+    """As it is written; over a view it becomes what the view's aggregate says."""
+
+    called: ClassVar[str] = "merge"
+
+
+def merge(column: Any, *, where: Any = None) -> Aggregate:
+    """Over a view's changes: what the view's aggregate of that name keeps, merged. Minutes become hours, and hours
+    days, without the events: `merge("p95")` of `p95=approx_quantile("ms", 0.95)`."""
+    if not isinstance(column, str) or not column:
+        raise InvalidArgument("column", column, "merge() takes the name of an aggregate of the view that is streamed")
+    return Aggregate(Merge(column, where))
 
 
 def over_changes(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.aggregates.algebra import Aggregate, Algebra, Found, Records, RowsOf, Slot, ddl, written
+from headrace.aggregates.algebra import Algebra, Found, Records, RowsOf, Slot, ddl, written
 from headrace.aggregates.kept import Held, Kept
 from headrace.aggregates.packing import I64, known
-from headrace.errors import InvalidArgument
+from headrace.schema import parse_ddl
+
+if TYPE_CHECKING:
+    from headrace.aggregates.aggregate import Aggregate
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,6 @@ class Merged(Algebra):
         return name if self.finished(pa.null()) is None else f"{name}__state"
 
     def slots(self, name: str) -> tuple[Slot, ...]:
-        from headrace.schema import parse_ddl
-
         state = Slot(self.state(name), "merged", self.kept())
         if state.name == name:
             return (state,)
@@ -85,18 +86,3 @@ class RolledUp(Kept):
     def rolled_up(self, column: str, aggregate: Aggregate) -> Aggregate:
         assert self.rolls is not None
         return self.rolls.algebra.rolled_up(column, self.rolls) or aggregate
-
-
-@dataclass(frozen=True)
-class Merge(Algebra):
-    """As it is written; over a view it becomes what the view's aggregate says."""
-
-    called: ClassVar[str] = "merge"
-
-
-def merge(column: Any, *, where: Any = None) -> Aggregate:
-    """Over a view's changes: what the view's aggregate of that name keeps, merged. Minutes become hours, and hours
-    days, without the events: `merge("p95")` of `p95=approx_quantile("ms", 0.95)`."""
-    if not isinstance(column, str) or not column:
-        raise InvalidArgument("column", column, "merge() takes the name of an aggregate of the view that is streamed")
-    return Aggregate(Merge(column, where))

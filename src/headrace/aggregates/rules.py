@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as types
 
-from headrace.aggregates.algebra import ORDER, ORDER_BY, Aggregate, Slot, ddl
+from headrace.aggregates.aggregate import Aggregate
+from headrace.aggregates.algebra import ORDER, ORDER_BY, Slot, ddl
 from headrace.aggregates.exact import add, rounded
 from headrace.aggregates.groups import Groups, json_texts, one_zero, ordered
 from headrace.aggregates.kept import Held, Kept

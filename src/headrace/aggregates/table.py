@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.aggregates.algebra import Aggregate, Algebra
-from headrace.aggregates.approximate import (
+from headrace.aggregates.aggregate import Aggregate
+from headrace.aggregates.algebra import Algebra
+from headrace.aggregates.families.approximate import (
     ApproxCountDistinct,
     ApproxQuantile,
     approx_count_distinct,
     approx_quantile,
 )
-from headrace.aggregates.by import MaxBy, MinBy, max_by, min_by
-from headrace.aggregates.counts import Count, count
-from headrace.aggregates.deviation import Stddev, Variance, stddev, variance
-from headrace.aggregates.distinct import CountDistinct, count_distinct
-from headrace.aggregates.distinct_sums import SumDistinct, sum_distinct
-from headrace.aggregates.extremes import Max, Min, max, min
-from headrace.aggregates.lists import Collect, Histogram, TopK, collect, histogram, top_k
-from headrace.aggregates.ordered import First, Last, first, last
-from headrace.aggregates.percentiles import Percentile, percentile
-from headrace.aggregates.sums import Avg, Sum, avg, sum
+from headrace.aggregates.families.counts import Count, count
+from headrace.aggregates.families.deviation import Stddev, Variance, stddev, variance
+from headrace.aggregates.families.distinct import CountDistinct, SumDistinct, count_distinct, sum_distinct
+from headrace.aggregates.families.extremes import Max, Min, max, min
+from headrace.aggregates.families.lists import Collect, Histogram, TopK, collect, histogram, top_k
+from headrace.aggregates.families.ordered import First, Last, MaxBy, MinBy, first, last, max_by, min_by
+from headrace.aggregates.families.percentiles import Percentile, percentile
+from headrace.aggregates.families.sums import Avg, Sum, avg, sum
 
 TABLE: dict[str, tuple[Callable[..., Aggregate], type[Algebra]]] = {
     "count": (count, Count),

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates.algebra import Slot
+from headrace.aggregates.families.lists import TopK
 from headrace.aggregates.groups import codes, one_zero, ranks
 from headrace.aggregates.kept import Kept
-from headrace.aggregates.lists import TopK
 from headrace.aggregates.packing import as_lists, known, unpacked
 from headrace.aggregates.rules import Functions, arrow_of
 from headrace.rows import python_values

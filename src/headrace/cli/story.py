@@ -22,7 +22,7 @@ def demo(live: bool) -> None:
       headrace demo
       headrace demo --live
     """
-    from headrace.demo import run
+    from headrace.demo.run import run
 
     code = run(live=live)
     if code:

@@ -33,10 +33,10 @@ from headrace.flows.flow import Flow, Input, through
 from headrace.flows.reading import ranges
 from headrace.flows.reading.numbers import gathered
 from headrace.flows.reading.poison import Failing, Failure, culprits
-from headrace.flows.repeats import HASH
 from headrace.flows.spark import session
 from headrace.flows.spark.spark_use import SparkUse
 from headrace.kernels.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
+from headrace.operators.records import HASH
 from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ class FlowQuery:
         if self.compiled.arrow is not None:
             return _together([read(self.compiled.columns[name]) for name, read in readers.items()])
         df = self._transformed(readers, together=count == 1)
-        if self._flow.dedup is not None:
-            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
+        if self._flow.through is not None and self._flow.through.hashed:
+            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.through.hashed]))
         if self.compiled.passed is not None:
             return df.select([quoted_name(name) for name in self.compiled.passed.computed])
         if self._flow.aggregates is None:

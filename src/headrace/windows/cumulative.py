@@ -11,32 +11,19 @@ from typing import TYPE_CHECKING
 
 from headrace.durations import Duration, duration_us, format_duration
 from headrace.errors import InvalidArgument
-from headrace.windows.fixed import WINDOWS_MAX
-from headrace.windows.judging import Held, Judged
-from headrace.windows.window import Aligned, Ending
+from headrace.windows.fixed import WINDOWS_MAX, Sized
+from headrace.windows.judging import Held
 
 if TYPE_CHECKING:
     from headrace.windows.judging import I64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Cumulative(Aligned):
+class Cumulative(Sized):
     size_us: int
     step_us: int
 
     kind = "cumulative"
-
-    @staticmethod
-    def ending(size_us: int) -> Ending:
-        return Ending(length_us=size_us)
-
-    @property
-    def reach_us(self) -> int:
-        return self.size_us
-
-    @property
-    def longest_us(self) -> int:
-        return self.size_us
 
     @property
     def kept_us(self) -> tuple[int, int]:
@@ -46,18 +33,9 @@ class Cumulative(Aligned):
     def windows_max(self) -> int:
         return self.size_us // self.step_us
 
-    def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
-        import numpy as np
-
+    def panes(self, event: I64) -> tuple[I64, I64, int, I64]:
         pane = event - event % self.step_us
-        count = self._count(pane)
-
-        def ended(bound: I64) -> I64:
-            passed: I64 = np.clip((bound - pane) // self.step_us, 0, count)
-            return passed
-
-        late = ended(progress - grace_us)
-        return Judged(pane, late if within_us == 0 else ended(progress - grace_us - within_us), late)
+        return pane, pane + self.step_us, self.step_us, self._count(pane)
 
     def windows(self, pane: I64) -> Iterator[Held]:
         start, count = pane - pane % self.size_us, self._count(pane)

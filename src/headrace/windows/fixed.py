@@ -6,6 +6,7 @@ pane's windows are counted from the one that ends first."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
 WINDOWS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Fixed(Aligned):
-    """`tumbling` or `hopping`."""
+class Sized(Aligned):
+    """Windows none of which is longer than a size. The windows of a pane end one after the other, equally far apart."""
+
+    __slots__ = ()
 
     size_us: int
-    every_us: int
-    offset_us: int = 0
-
-    kind = "fixed"
 
     @staticmethod
     def ending(size_us: int) -> Ending:
@@ -45,6 +43,36 @@ class Fixed(Aligned):
     def longest_us(self) -> int:
         return self.size_us
 
+    @abstractmethod
+    def panes(self, event: I64) -> tuple[I64, I64, int, I64]:
+        """The records' panes; where the first window of each ends, how far apart they end, and how many they are."""
+
+    def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
+        import numpy as np
+
+        pane, end, apart_us, count = self.panes(event)
+        if len(pane) and int(progress.max()) - grace_us < int(end.min()):  # as a rule nothing is late
+            none = np.zeros_like(pane)
+            return Judged(pane, none, none)
+
+        def ended(bound: I64) -> I64:
+            passed: I64 = np.clip((bound - end) // apart_us + 1, 0, count)
+            return passed
+
+        late = ended(progress - grace_us)
+        return Judged(pane, late if within_us == 0 else ended(progress - grace_us - within_us), late)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fixed(Sized):
+    """`tumbling` or `hopping`."""
+
+    size_us: int
+    every_us: int
+    offset_us: int = 0
+
+    kind = "fixed"
+
     @property
     def kept_us(self) -> tuple[int, int]:
         return self.size_us, self.every_us
@@ -57,26 +85,11 @@ class Fixed(Aligned):
     def windows_max(self) -> int:
         return -(-self.size_us // self.every_us)
 
-    def judged(self, event: I64, progress: I64, grace_us: int, within_us: int) -> Judged:
-        import numpy as np
-
+    def panes(self, event: I64) -> tuple[I64, I64, int, I64]:
         # numpy divides by a constant without dividing, but does not know that of a remainder
         pane = (event - self.offset_us) // self.pane_us * self.pane_us + self.offset_us
-        if len(pane) and int(progress.max()) - grace_us < int(pane.min()) + self.pane_us:  # no window ends before that
-            none = np.zeros_like(pane)
-            return Judged(pane, none, none)
         first, count = self._windows_of(pane)
-        end = first + self.size_us
-
-        def ended(bound: I64) -> I64:
-            over = bound - end
-            if np.max(over, initial=-1) < 0:  # as a rule nothing is late
-                return np.zeros_like(over)
-            passed: I64 = np.clip(over // self.every_us + 1, 0, count)
-            return passed
-
-        late = ended(progress - grace_us)
-        return Judged(pane, late if within_us == 0 else ended(progress - grace_us - within_us), late)
+        return pane, first + self.size_us, self.every_us, count
 
     def end_of(self, at_us: int) -> int:
         return at_us - (at_us - self.offset_us) % self.size_us + self.size_us  # asked a million times

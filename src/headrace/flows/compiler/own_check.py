@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from headrace.aggregates.own import Own
+from headrace.aggregates.aggregate import Own
 from headrace.errors import AggregateFailed, HeadraceError, TransformRefused
 from headrace.flows.compiler.partials import aggregated
 from headrace.flows.compiler.plan_check import sample_rows

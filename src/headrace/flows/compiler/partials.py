@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from headrace.aggregates import Aggregate, Algebra, Columns
-from headrace.aggregates.own import Own
+from headrace.aggregates.aggregate import Own
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import ARRIVED, Flow
 from headrace.flows.reading.numbers import NUMBER

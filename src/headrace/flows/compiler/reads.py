@@ -77,7 +77,7 @@ def reads(flow: Flow, df: DataFrame, sieves: Sieves | None) -> Reads:
 
 def _passed(flow: Flow, df: DataFrame, spark: SparkSession) -> Passed | None:
     """What transforms of the records of one topic only pass on; None if nothing, or the rows are not records."""
-    if flow.aggregates is not None or flow.dedup is not None or flow.retracts or len(flow.inputs) > 1:
+    if flow.aggregates is not None or flow.through is not None or flow.retracts or len(flow.inputs) > 1:
         return None
     (read,) = flow.inputs
     transforms = functools.partial(through, (*read.transforms, *flow.transforms))
@@ -201,7 +201,7 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
         if partials is None:
             return None
         steps = [partials.of]
-    elif flow.dedup is None and all(each == come[0] for each in come):
+    elif flow.through is None and all(each == come[0] for each in come):
         out = come[0]
     else:
         return None

@@ -12,19 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from headrace.aggregates.algebra import (
-    Aggregate,
-    Algebra,
-    Columns,
-    Found,
-    Records,
-    RowsOf,
-    Shown,
-    Slot,
-    ddl,
-    given,
-    written,
-)
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Algebra, Columns, Found, Records, RowsOf, Shown, Slot, ddl, written
 from headrace.aggregates.exact import exact_sum, rounded
 from headrace.aggregates.grouping import Grouping, summable
 from headrace.aggregates.packing import counted, with_column

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Never
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.aggregates import sums
-from headrace.aggregates.algebra import Aggregate, Algebra, Columns, Records, Slot, written
+from headrace.aggregates.aggregate import Aggregate
+from headrace.aggregates.algebra import Algebra, Columns, Records, Slot, written
+from headrace.aggregates.families import sums
 from headrace.aggregates.grouping import Grouping
 from headrace.errors import InvalidArgument
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from headrace.aggregates.algebra import ORDER_BY, Aggregate, Algebra, Columns, Records, ddl, plain_in_arrow
+from headrace.aggregates.aggregate import Aggregate
+from headrace.aggregates.algebra import ORDER_BY, Algebra, Columns, Records, ddl, plain_in_arrow
+from headrace.aggregates.families.ordered import OrderedOfChanges
 from headrace.aggregates.kept import Held, order
 from headrace.aggregates.merged import Merged
-from headrace.aggregates.ordered import OrderedOfChanges
 from headrace.aggregates.packing import I64, as_lists
 
 

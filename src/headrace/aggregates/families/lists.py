@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace import sketches
+from headrace.aggregates.aggregate import Aggregate, given
 from headrace.aggregates.algebra import (
     ORDER,
-    Aggregate,
     Algebra,
     Columns,
     Found,
@@ -24,13 +24,12 @@ from headrace.aggregates.algebra import (
     RowsOf,
     Slot,
     ddl,
-    given,
     plain_in_arrow,
     positive,
     same_in_arrow,
 )
+from headrace.aggregates.families.largest import largest
 from headrace.aggregates.kept import Held, Kept, order
-from headrace.aggregates.largest import largest
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import COUNTED, I64, as_lists, counted, place_in_row, unpacked, with_column
 from headrace.errors import InvalidArgument

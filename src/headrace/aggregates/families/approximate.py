@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from headrace import sketches
-from headrace.aggregates.algebra import Aggregate, Columns, Records, given, share
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Columns, Records, share
 from headrace.aggregates.hashes import can_hash, hashes
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import I64, as_bytes, known, place_in_row, unpacked, with_column

@@ -1,7 +1,8 @@
-"""The first and the last value by event time: first, last. Keep the value and what orders it. Where two records have
-one event time, the lower partition and then the lower offset is first; where these are equal, too, because records come
-from several topics, the lesser value. Of records that can be taken back, time and value decide: where their changes lie
-in a topic depends on how work was cut."""
+"""One of the values, by an order of the records: first and last by event time, min_by and max_by by a measure and then
+by event time. Keep the value and what orders it. Where two records have one event time, the lower partition and then
+the lower offset is first; where these are equal, too, because records come from several topics, the lesser value: so
+there is one answer whatever the cut. Of records that can be taken back, measure, time and value decide: where their
+changes lie in a topic depends on how work was cut."""
 
 from __future__ import annotations
 
@@ -12,20 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.aggregates.algebra import (
-    ORDER,
-    Aggregate,
-    Algebra,
-    Columns,
-    Found,
-    Records,
-    RowsOf,
-    Rule,
-    Slot,
-    ddl,
-    given,
-    plain_in_arrow,
-)
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import ORDER, Algebra, Columns, Found, Records, RowsOf, Rule, Slot, ddl, plain_in_arrow
 from headrace.aggregates.grouping import Grouping
 from headrace.aggregates.kept import Held, Kept, order
 from headrace.aggregates.packing import with_column
@@ -44,6 +33,18 @@ def last(column: Any, *, where: Any = None) -> Aggregate:
     """The value, other than null, with the latest event time; among equals, of the highest partition and offset.
     `last("struct(*)")` is the whole record: its columns are all of one record."""
     return Aggregate(Last(given(column, "last"), where))
+
+
+def min_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
+    """The value of the record in which `by` is least: `min_by("page", "ms")`. Of several, the earliest. Records in
+    which one of both is null are passed over. `min_by("struct(*)", "ms")` is the whole record."""
+    return Aggregate(MinBy(given(column, "min_by"), where, by=given(by, "min_by", argument="by")))
+
+
+def max_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
+    """The value of the record in which `by` is greatest: `max_by("page", "ms")`. Of several, the latest. Records in
+    which one of both is null are passed over. `max_by("struct(*)", "ms")` is the whole record."""
+    return Aggregate(MaxBy(given(column, "max_by"), where, by=given(by, "max_by", argument="by")))
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,52 @@ class FirstOfChanges(OrderedOfChanges):
 class LastOfChanges(OrderedOfChanges):
     called: ClassVar[str] = "last"
     instead: ClassVar[str] = Last.instead
+    pick: ClassVar[int] = -1
+
+
+@dataclass(frozen=True)
+class _By(Algebra):
+    """A measure comes before event time."""
+
+    by: Any = None
+
+    before: ClassVar[tuple[str, ...]] = ("by",)
+
+    def parts(self) -> dict[str, Any]:
+        return {"value": self.argument, "by": self.by}
+
+
+@dataclass(frozen=True)
+class MinBy(_By, Ordered):
+    called: ClassVar[str] = "min_by"
+    rule: ClassVar[Rule] = "least_by"
+    best: ClassVar[str] = "min"
+    instead: ClassVar[str] = "use hr.min_by(…)"
+
+    def of_changes(self) -> Algebra:
+        return MinByOfChanges(self.argument, self.where, by=self.by)
+
+
+@dataclass(frozen=True)
+class MaxBy(_By, Ordered):
+    called: ClassVar[str] = "max_by"
+    rule: ClassVar[Rule] = "greatest_by"
+    best: ClassVar[str] = "max"
+    instead: ClassVar[str] = "use hr.max_by(…)"
+
+    def of_changes(self) -> Algebra:
+        return MaxByOfChanges(self.argument, self.where, by=self.by)
+
+
+@dataclass(frozen=True)
+class MinByOfChanges(_By, OrderedOfChanges):
+    called: ClassVar[str] = "min_by"
+    instead: ClassVar[str] = MinBy.instead
+    pick: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class MaxByOfChanges(_By, OrderedOfChanges):
+    called: ClassVar[str] = "max_by"
+    instead: ClassVar[str] = MaxBy.instead
     pick: ClassVar[int] = -1

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as types
 
-from headrace.aggregates.algebra import Aggregate, Algebra, Columns, given
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Algebra, Columns
 from headrace.aggregates.kept import Held, Kept
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import I64, known, unpacked, with_column

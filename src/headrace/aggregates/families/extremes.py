@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.aggregates.algebra import (
-    Aggregate,
-    Algebra,
-    Columns,
-    Records,
-    Rule,
-    Slot,
-    ddl,
-    given,
-    plain_in_arrow,
-    written,
-)
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Algebra, Columns, Records, Rule, Slot, ddl, plain_in_arrow, written
 from headrace.aggregates.grouping import Grouping
 from headrace.aggregates.kept import Kept, Quick
 
@@ -83,11 +73,9 @@ class Max(_Greatest, _Extreme):
 
 @dataclass(frozen=True)
 class MinOfChanges(_Least, Kept):
-    by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value LIMIT 1"
     quick: ClassVar[Quick] = "least"
 
 
 @dataclass(frozen=True)
 class MaxOfChanges(_Greatest, Kept):
-    by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value DESC LIMIT 1"
     quick: ClassVar[Quick] = "greatest"

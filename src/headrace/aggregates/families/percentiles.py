@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.aggregates.algebra import Aggregate, Algebra, given, share
+from headrace.aggregates.aggregate import Aggregate, given
+from headrace.aggregates.algebra import Algebra, share
 from headrace.aggregates.kept import Held, Kept, order
 
 
