@@ -28,13 +28,15 @@ INFER_ROWS_PIPE = 1_000
     "--format",
     "format_",
     type=click.Choice(["json", "csv", "parquet", "arrow"]),
-    help="What the input is; default: by the file's name, else JSON lines.",
+    help="The format of the input; default: by the file's extension, else JSON lines.",
 )
 @click.option("--dead-letters", is_flag=True, help="Keep bad lines as dead letters instead of failing at the end.")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there; its schema is read off the input.")
+@click.option(
+    "--create", is_flag=True, help="Create the topic if it does not exist, with a schema inferred from the input."
+)
 @click.option("--key", callback=columns_of, metavar="A,B", help="With --create: the columns that choose the partition.")
-@click.option("--event-time", metavar="COLUMN", help="With --create: the column that says when it happened.")
-@click.option("--partitions", type=int, metavar="N", help="With --create: how many partitions.")
+@click.option("--event-time", metavar="COLUMN", help="With --create: the column with the time of the event.")
+@click.option("--partitions", type=int, metavar="N", help="With --create: the number of partitions.")
 @click.option(
     "--batch-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Rows appended together."
 )
@@ -104,7 +106,7 @@ def _found(name: str) -> tuple[Log, Topic, None]:
 def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Log, Topic, Head | None]:
     """The topic, created if it is not there from what the input holds; nothing is created from what holds nothing."""
     from headrace.errors import InvalidArgument
-    from headrace.schema import to_ddl
+    from headrace.schema import TIMESTAMP, to_ddl
 
     log = opened_if_any()
     try:
@@ -116,6 +118,9 @@ def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Log, Top
                     raise InvalidArgument(setting, value, f"{why}. Leave the option out, or choose another name")
             return log, found, None
         schema, head = source.infer(INFER_ROWS_FILE, INFER_ROWS_PIPE)
+        time = given.get("event_time", "")
+        if time in schema.names and schema.field(time).type != TIMESTAMP:
+            source.check_times(time, head)
         log = log or opened(create=True)
         made = log.create_topic(name, schema, exist_ok=True, **given)
     except BaseException:

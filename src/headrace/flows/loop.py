@@ -25,11 +25,12 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
+from headrace.flows.folding import parted
+from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
+from headrace.flows.folding.shaping import Shaping
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
-from headrace.flows.repeats import Repeats, TakenOut
-from headrace.flows.shaping import Shaping
 from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed
@@ -103,7 +104,7 @@ class Batch:
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
     records: pa.Table | None = None
-    """Of a flow that takes out repetitions, which depends on what the flow has seen: with the commit."""
+    """Of a flow with an operator, whose step depends on what the flow has seen: it comes with the commit."""
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
@@ -139,7 +140,7 @@ class FlowLoop:
         self._relay = Relay(log, store, self.flow.name)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
-        self._repeats = Repeats(self.flow) if self.flow.dedup else None
+        self._passing = PassingOn(self.flow) if self.flow.operator is not None else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -277,7 +278,7 @@ class FlowLoop:
             return False
         grows = flow.window is not None and not flow.window.aligned
         goes_on = bool(aggregates) and (flow.after or flow.feeds or flow.target is not None)
-        return not (grows or goes_on or flow.retracts or flow.records or flow.dedup)
+        return not (grows or goes_on or flow.retracts or flow.records or flow.operator)
 
     # -- one batch ---------------------------------------------------------------------------------
 
@@ -416,7 +417,7 @@ class FlowLoop:
         table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
-            if self._repeats is not None:
+            if self._passing is not None:
                 return replace(batch, records=table)
             table = table.drop_columns(wholes_in(table.column_names)) if flow.retracts else table
             out = self._that_fit(_in_order(table), flow.target)
@@ -478,9 +479,9 @@ class FlowLoop:
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         state, relayed = self.position, self._relay.done
-        folded = TakenOut(batch.outgoing, tuple(batch.ledger))
-        if self._repeats is not None and batch.records is not None:
-            found = self._repeats.taken_out(batch.records, self._store.read_state(state))
+        folded = PassedOn(batch.outgoing, tuple(batch.ledger))
+        if self._passing is not None and batch.records is not None:
+            found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
@@ -501,7 +502,7 @@ class FlowLoop:
                 Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
                 watched=self._store.is_watched(self.flow.name),
             )
-            folded = TakenOut([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
+            folded = PassedOn([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
             changes = made.changes
         self._state = self._store.commit(
             state,
@@ -523,6 +524,13 @@ class FlowLoop:
             ),
         )
         self._noted = relayed
+
+    def _in_parts(self, records: pa.Table) -> InParts | None:
+        """How Spark's workers make the step over these records, if they are many."""
+        if records.num_rows < parted.ROWS_MIN:
+            return None
+        query, opener = self._query, self._store.state_opener(self.position)
+        return lambda operator, rows: parted.step_in_parts(operator, rows, opener, query.spark, query.spark_use)
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""

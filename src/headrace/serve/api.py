@@ -63,7 +63,7 @@ class Asked(BaseModel):
 
     sql: str = Field(max_length=100_000, examples=["select page, sum(views) from views_per_minute group by page"])
     params: list[Any] | dict[str, Any] = Field(default_factory=list)
-    wait_for: str | None = Field(None, description="First wait until the views have come to this position.")
+    wait_for: str | None = Field(None, description="First wait until the views have read up to this position.")
     timeout: str = Field("5 seconds", description="How long to wait for it.")
 
 

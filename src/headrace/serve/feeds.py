@@ -270,7 +270,7 @@ class _Feed:
         while True:
             news = self._news  # before looking: what comes meanwhile wakes
             if self._behind(place):
-                why = "too slow: changes come faster than they are read here. Go on from the last id."
+                why = "too slow: changes come faster than they are read here. Continue from the last id."
                 yield event("end", {"reason": "slow", "message": why})
                 return
             if (some := self._following(place)) is not None:
@@ -293,9 +293,9 @@ class _Feed:
         if place.born is not None and place.born != self.born:
             return "the view was created again since."
         if place.sequence > self.sequence:
-            return "the view has not come that far: it was created again, or its file is an older one."
+            return "the view has not read that far: it was created again, or its file is an older one."
         if self._behind(place):
-            return "the changes since then are not kept any more."
+            return "the changes since then are no longer kept."
         return None
 
     def _behind(self, place: Place) -> bool:

@@ -112,7 +112,7 @@ class Record(Shape):
 
 class Records(Shape):
     records: list[Record]
-    next: dict[str, int] = Field(description="By partition, where to go on.")
+    next: dict[str, int] = Field(description="By partition, the offset to continue from.")
 
 
 class Appended(Shape):

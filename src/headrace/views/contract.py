@@ -226,7 +226,8 @@ class FlowSpec:
     emit: Emit | None = None
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes flows of this home read: `feed_topic`."""
-    dedup: str = ""
+    operator: str = ""
+    """What records go through, as it is written."""
     idle_us: int = 30_000_000
     absent_us: int = 3_600_000_000
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
@@ -329,7 +330,7 @@ class FlowSpec:
             "transform behind agg": "none" if made is None else f"to {made}" if made else "a filter",
             "written to": f"topic {self.target!r}" if self.target else "a view",
             "emit": self.emit or "none",
-            "dedup": self.dedup or "none",
+            "through": self.operator or "none",
         }
 
     def _types(self, aggregate: str) -> str:
@@ -478,6 +479,9 @@ class ViewStore(Protocol):
     def read_state(self, flow: FlowState) -> State:
         """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
         and the commit of anybody else is refused."""
+
+    def state_opener(self, flow: FlowState) -> Callable[[], State]:
+        """The same for another process of this machine: a function that pickles, and opens the state there."""
 
     def is_watched(self, flow: str) -> bool:
         """Whether somebody watches the view: then a commit had better know what it changes."""

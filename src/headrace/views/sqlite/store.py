@@ -14,8 +14,10 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as replace_spec
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -40,7 +42,7 @@ from headrace.views.contract import (
 )
 from headrace.views.reading import quoted, schema_of
 from headrace.views.sqlite import keyed, staged, versions, watchers
-from headrace.views.sqlite.file import TIME_SHARE, ViewsFile
+from headrace.views.sqlite.file import TIME_SHARE, ViewsFile, connected
 from headrace.views.sqlite.flow_rows import (
     names,
     next_epoch,
@@ -151,7 +153,9 @@ class SqliteViews(ViewsFile, ViewStore):
         """Forgets a flow with all its rows, and its helpers; the log has what they were made from. Returns the topics
         of headrace's own that are nobody's then."""
         with self._writing() as db, self._sparing_space(db):
-            dropped = [self._known(db, flow), *(spec for spec in self._specs(db) if spec.parent == flow)]
+            dropped, known = [self._known(db, flow)], self._specs(db)
+            for each in dropped:  # which grows: helpers have helpers
+                dropped += [spec for spec in known if spec.parent == each.name]
             names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
             gone = [file for name in names for file in self._drop(db, self._known(db, name))]
             for name in names:  # now: a moment later somebody may write for a flow of that name
@@ -402,6 +406,11 @@ class SqliteViews(ViewsFile, ViewStore):
             spec = self._known(db, flow.name)
             return keyed.SqliteState(keyed.tables_of(spec), keyed.nulls_in(db, flow.name), self._reading_beside)
 
+    def state_opener(self, flow: FlowState) -> Callable[[], State]:
+        with self._reading_beside() as db:
+            self._check(db, flow, flow.sequence)
+            return StateOpener(self.path, self._known(db, flow.name), keyed.nulls_in(db, flow.name))
+
     def is_watched(self, flow: str) -> bool:
         with self._reading_beside() as db:
             return watchers.are_there(db, flow)
@@ -477,6 +486,19 @@ class SqliteViews(ViewsFile, ViewStore):
             raise FlowFenced(flow=flow.name, epoch=flow.epoch, current_epoch=found[0] if found else 0, why=why)
         if sequence is not None and found[1] != sequence:
             raise CommitConflict(flow=flow.name, sequence=sequence, current=found[1])
+
+
+@dataclass(frozen=True)
+class StateOpener:
+    """Opens a flow's state in another process."""
+
+    path: Path
+    spec: FlowSpec
+    nulls: Mapping[str, frozenset[str]]
+
+    def __call__(self) -> State:
+        db = connected(self.path)
+        return keyed.SqliteState(keyed.tables_of(self.spec), self.nulls, lambda: contextlib.nullcontext(db))
 
 
 def show(db: sqlite3.Connection, spec: FlowSpec) -> None:

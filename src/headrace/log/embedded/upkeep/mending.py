@@ -96,7 +96,7 @@ def _mend(engine: Engine, catalog: Catalog, topic: TopicState, now_us: int) -> M
         dead = sum(batch.num_rows for batch in copying.ahead)
         return Mended(topic.name, copying.new.uid, copying.restamped - dead, dead)
     catalog.delete_copy()
-    what = f"a moment in which nobody writes to topic {topic.name!r} (stop its producers)"
+    what = f"a moment without appends to topic {topic.name!r} (stop its producers)"
     raise WaitTimeout(what, round(time.monotonic() - begun, 1))
 
 

@@ -99,7 +99,7 @@ export function query(app, _, search) {
         value: sql,
         oninput: (event) => {
           sql = event.target.value;
-          app.draw();
+          app.draw.now(); // what is copied is what was typed
         },
         onkeydown: (event) => {
           if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
