@@ -35,8 +35,9 @@ def made_rows(
     last, or to the newest one that is closed, window after window; each knows the start of the stored row that it is,
     or follows.
 
-    `state`: a table, or a subquery, of rows as readers see them; `groups`: quoted name -> what readers see of it, of a row `s`; `results`: quoted name ->
-    its value in a made row, of the stored row before it as `s`; `closed`: an expression, up to when windows are closed;
+    `state`: a table, or a subquery, of rows as readers see them; `groups`: quoted name -> what readers see of it, of a
+    row `s`; `results`: quoted name -> its value in a made row, of the stored row before it as `s`; `closed`: an
+    expression, up to when windows are closed;
     `only`: conditions on groups."""
     window = "'" + fill.window.replace("'", "''") + "'"
     of_grid = "".join(f" AND s.{name} = g.{name}" for name in groups)

@@ -117,8 +117,8 @@ class KeyedTable:
         return f"{name} {declared(arrow, column=column.name)}"
 
     def select_from(self) -> str:
-        """For a FROM clause, and with an alias behind it: all columns by name, as readers see them but for nulls in the
-        key (`seen`). Times are text, with a declared type. SQLite finds rows of windows through the table of windows."""
+        """For a FROM clause, with an alias behind it: all columns by name, as readers see them but for nulls in the key
+        (`seen`). Times are text, with a declared type. SQLite finds the rows of a window by the table of windows."""
         seen = {name: f"s.{quoted(name)}" for name in self.stored}
         for name in self.stored:
             if name not in self._texts and pa.types.is_timestamp(self._arrow[name]):

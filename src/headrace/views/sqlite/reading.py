@@ -126,7 +126,7 @@ class SqliteReading(SqlViews):
                 raise UnknownView(view=view, known=[])
             refuse_other_format(db, self.path)
             yield db
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if why := filling.refusal():
                 raise InvalidArgument("fill", view, why) from error
             raise translate(error, self.path) from error
