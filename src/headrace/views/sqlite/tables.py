@@ -28,7 +28,7 @@ from headrace.views.sqlite.keyed import tables_of as keyed_tables
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 
-__all__ = ["NUMBER", "ViewTables", "tables_of"]
+__all__ = ["ViewTables", "tables_of"]
 
 Nulls = frozenset[str]
 """Key columns that have had a null: `keyed.nulls_in`."""
