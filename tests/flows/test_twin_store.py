@@ -18,9 +18,7 @@ FIXED = (hr.tumbling("4 seconds"), hr.hopping("4 seconds", every="2 seconds"))
 
 
 @pytest.mark.parametrize("emit", [None, "updates", "final"])
-@pytest.mark.parametrize(
-    "window", [*WINDOWS.values(), hr.tumbling("4 seconds"), hr.hopping("4 seconds", every="2 seconds")]
-)
+@pytest.mark.parametrize("window", [*WINDOWS.values(), *FIXED], ids=str)
 def test_a_flow_makes_the_same_in_any_store(tmp_path: Path, window: Any, emit: Any, seed: int) -> None:
     dice = random.Random(f"{window} {emit} {seed}")
     found = [

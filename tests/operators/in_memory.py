@@ -314,7 +314,9 @@ class MemoryViews:
         return SimpleNamespace(rows=self.to_arrow(view).num_rows)
 
     def ledger(self, view: str) -> Any:
-        rows = sorted(self._known(view).ledger.values(), key=lambda row: row.window_start_us or -1)
+        rows = sorted(
+            self._known(view).ledger.values(), key=lambda row: (row.window_start_us or -1, row.window_end_us or -1)
+        )
         times = ("window_start", "window_end")
         columns: dict[str, Any] = {
             name: pa.array([getattr(row, f"{name}_us") for row in rows], pa.int64()).cast(arrow_type("timestamp"))
