@@ -172,8 +172,8 @@ class ViewsFile:
         if self._gate.lock.acquire(blocking=False):
             try:
                 if not self._db.in_transaction:  # of this thread: a commit that asks what it changes
-                    with self._reading() as db:
-                        yield db
+                    with self._reading() as own:
+                        yield own
                     return
             finally:
                 self._gate.lock.release()
