@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -493,7 +493,7 @@ class SqliteState(State):
         width, key = len(asked[0]), one.spec.key_names
         bounds = [(sign, given) for sign, given in ((">=", low), ("<=", high)) if given is not None]
         cells = [one.bound_cells(key[width], given) for _, given in bounds]
-        rows = [(*row, *more) for row, *more in zip(asked, *cells, strict=True)]
+        rows = [(*row, *more) for row, *more in zip(asked, *cells, strict=True)] if bounds else asked
         terms = [f"{quoted(name)} = j.c{number}" for number, name in enumerate(key[:width])]
         terms += [f"{quoted(key[width])} {sign} j.c{width + number}" for number, (sign, _) in enumerate(bounds)]
         terms += [f"{quoted(key[width])} <> x''"] if bounds else []  # a null is no time
@@ -506,9 +506,11 @@ class SqliteState(State):
             some = f"SELECT {chosen} FROM {one.name} q WHERE {where} ORDER BY {order} LIMIT {limit}"
             conditions = " AND ".join(filter(None, (conditions, f"({mine}) IN ({some})")))
         statement = one.select(width + len(bounds), conditions or "1")
+        found: list[tuple[Any, ...]] = []
         with self._reading() as db:
-            pieces = _pieces(list(dict.fromkeys(rows)), statement)
-            return [row for sql, values in pieces for row in db.execute(sql, values).fetchall()]
+            for sql, values in _pieces(list(dict.fromkeys(rows)), cache(statement)):
+                found += db.execute(sql, values).fetchall()
+        return found
 
 
 def _pieces(rows: list[tuple[Any, ...]], statement: Callable[[int], str]) -> Iterator[tuple[str, list[Any]]]:
@@ -548,6 +550,6 @@ def _literal(value: str | bytes | int) -> str:
 
 def _text_of(us: str) -> str:
     """SQL: microseconds as the text `text_of_us` makes, for any SQLite."""
-    part = f"(({us} % 1000000 + 1000000) % 1000000)"
-    second = f"datetime(({us} - {part}) / 1000000, 'unixepoch')"
-    return f"CASE {part} WHEN 0 THEN {second} ELSE {second} || '.' || substr('00000' || {part}, -6) END"
+    part = f"({us} % 1000000 + 1000000) % 1000000"
+    whole, below = (f"datetime({us} / 1000000{less}, 'unixepoch')" for less in ("", f" - ({us} < 0)"))
+    return f"CASE {us} % 1000000 WHEN 0 THEN {whole} ELSE {below} || '.' || substr({part} + 1000000, 2) END"
