@@ -1338,6 +1338,8 @@ class ShapedContract(Setting):
             for _ in range(2):
                 state = store.commit(state, commit(state, counted(spec, [row]), shape=busy))
             assert [(row["copy"], row["half"]) for row in rows(views, name)] == [(copy, 3.0) for copy in range(4)]
+            state = store.commit(state, commit(state, counted(spec, [(*row[:-1], -3)]), shape=busy))
+            assert [row["copy"] for row in rows(views, name)] == [0]
 
     @pytest.mark.parametrize("ddl", VALUES)
     @settings(examples, max_examples=8)
@@ -1707,6 +1709,15 @@ class RetractionContract:
                 top = sorted(counts.items(), key=lambda one: (-one[1], order[one[0]]))[:2]
                 assert [(plain(each["value"]), each["count"]) for each in row["top"] or []] == top
                 assert row["n"] == (len(of) or None)
+
+    def test_a_view_without_groups_is_empty_when_all_has_gone_again(self, store: Any, views: Any) -> None:
+        grouped = shrinking("v", "int")
+        assert grouped.view is not None
+        state = store.begin(replace(grouped, view=replace(grouped.view, groups=())))
+        for sign, found in (1, [(5, 5, 1)]), (-1, []), (1, [(5, 5, 1)]):
+            batch = _weighed("int", [(("a", 5), sign)]).drop_columns(["g"])
+            state = store.commit(state, commit(state, batch, aggregates=SHRINKING))
+            assert [(row["lo"], row["hi"], row["kinds"]) for row in rows(views, "v")] == found
 
     def test_changes_and_marks_for_flows_over_it(self, store: Any) -> None:
         spec = counting("v")
