@@ -1377,6 +1377,27 @@ class ShapedContract(Setting):
         store.commit(state, commit(state, counted(counting(), [(0, "/", 3)])))
         assert counts(views) == {(0, "/"): 3}
 
+    @pytest.mark.parametrize("groups", [(), (Column("page", "string"),)])
+    def test_rows_go_with_groups_that_go(self, store: Any, views: Any, groups: tuple[Column, ...]) -> None:
+        """Of a group that comes again, nothing is left that was made of it before."""
+        spec = shaping(window=False, groups=groups, keep_us=SIZE)
+        state = store.begin(spec)
+
+        def come(count: int, at: int, reach: int) -> list[int]:
+            nonlocal state
+            batch = counted(spec, [("/", count)[-1 - len(groups) :]] if count else [])
+            for name in ("window_start", "window_end"):
+                batch = batch.append_column(name, pa.array([T0 + at] * batch.num_rows, pa.int64()).cast(INSTANT))
+            state = store.commit(state, commit(state, batch, shape=busy, unchanged_us=T0 + reach))
+            return [row["copy"] for row in rows(views)]
+
+        assert come(5, at=0, reach=0) == [0, 1, 2]
+        assert come(0, at=0, reach=SIZE + 1) == []
+        assert views.status("clicks").rows == 0
+        assert come(3, at=3 * SIZE, reach=3 * SIZE) == [0]
+        assert come(5, at=5 * SIZE, reach=7 * SIZE) == [], "older than it is kept when it comes"
+        assert views.status("clicks").rows == 0
+
     def test_a_function_that_fails_changes_nothing(self, store: Any, views: Any) -> None:
         spec = shaping()
         state = store.begin(spec)
