@@ -94,7 +94,7 @@ def _cases() -> list[Case]:
 
 def _ours(run: Run, app: hr.App, topic: Any, case: Case, total: int, files: Path) -> Measured:
     rates = []
-    for _ in range(1 + repeat(run)):
+    for _ in range(run.warm_ups + repeat(run)):
         view = fold(app, topic, case.window, case.aggregates)
         began = time.perf_counter()
         app.drain()
@@ -102,7 +102,7 @@ def _ours(run: Run, app: hr.App, topic: Any, case: Case, total: int, files: Path
         found = view.to_arrow()
         forget(app, view)
     _check(app.running.spark, case, files, found)
-    return of_rates(rates[1:])
+    return of_rates(rates[run.warm_ups :])
 
 
 def _check(spark: Any, case: Case, files: Path, found: pa.Table) -> None:

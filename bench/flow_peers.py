@@ -114,20 +114,20 @@ class Data:
 def _ours(run: Run, app: hr.App, topic: Any, question: Question, data: Data) -> Measured:
     """From the log into a durable view; the first time is for warming up."""
     rates = []
-    for _ in range(1 + repeat(run)):
+    for _ in range(run.warm_ups + repeat(run)):
         view = fold(app, topic, question.window, {"n": hr.count(), "m": hr.max("ms")})
         began = time.perf_counter()
         app.drain()
         rates.append(data.count / (time.perf_counter() - began))
         _check(_of_view(view), question.answer(data.tables), "headrace")
         forget(app, view)
-    return of_rates(rates[1:])
+    return of_rates(rates[run.warm_ups :])
 
 
 def _from_files(run: Run, app: hr.App, question: Question, data: Data) -> Measured:
     """From CSV files, through the log, into a durable view."""
     rates = []
-    for _ in range(1 + repeat(run)):
+    for _ in range(run.warm_ups + repeat(run)):
         topic = app.topic(f"read_{next(_numbers)}", DDL, event_time="at", durability="os")
         view = fold(app, topic, question.window, {"n": hr.count(), "m": hr.max("ms")})
         began = time.perf_counter()
@@ -138,7 +138,7 @@ def _from_files(run: Run, app: hr.App, question: Question, data: Data) -> Measur
         _check(_of_view(view), question.answer(data.tables), "headrace")
         forget(app, view)
         app.log.delete_topic(topic.name)
-    return of_rates(rates[1:])
+    return of_rates(rates[run.warm_ups :])
 
 
 def _read_in_turn(folder: Path) -> Iterator[pa.RecordBatch]:

@@ -119,7 +119,7 @@ _numbers = itertools.count()
 def _ours(run: Run, app: hr.App, topic: object, kind: hr_windows.Window, total: int, where: str | None) -> Measured:
     """The first time is for warming up."""
     rates = []
-    for _ in range(1 + _repeat(run)):
+    for _ in range(run.warm_ups + _repeat(run)):
         name = f"view_{next(_numbers)}"
         stream = app.stream(topic)  # type: ignore[arg-type]
         if where is not None:
@@ -134,7 +134,7 @@ def _ours(run: Run, app: hr.App, topic: object, kind: hr_windows.Window, total: 
         assert where is not None or sum(row["on_time"] + row["dropped"] for row in ledger) >= total
         app.running.store.drop(name)
         del app.flows[name]
-    return of_rates(rates[1:])
+    return of_rates(rates[run.warm_ups :])
 
 
 def _repeat(run: Run) -> int:

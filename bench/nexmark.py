@@ -52,7 +52,7 @@ def _ours(run: Run, app: hr.App, query: str, total: int) -> _Took:
     """The first time is for warming up. Every time is over the same topics, from their beginning."""
     rates, used = [], []
     flow = runpy.run_path(str(PROGRAMS / f"{query}.py"))["flow"]
-    for _ in range(1 + (1 if run.quick else 3)):
+    for _ in range(run.warm_ups + (1 if run.quick else 3)):
         made = flow(app)
         app.running.check()
         cpu, began = our_seconds(), time.perf_counter()
@@ -61,7 +61,7 @@ def _ours(run: Run, app: hr.App, query: str, total: int) -> _Took:
         used.append(our_seconds() - cpu)
         rows = made.status().rows if isinstance(made, hr.View) else made.describe().records
         _forget(app, query, made)
-    return _Took(of_rates(rates[1:]), of_samples(used[1:]), rows)
+    return _Took(of_rates(rates[run.warm_ups :]), of_samples(used[run.warm_ups :]), rows)
 
 
 def _forget(app: hr.App, query: str, made: Any) -> None:

@@ -28,6 +28,11 @@ class Run:
     def repeat(self) -> int:
         return 1 if self.quick else 5
 
+    @property
+    def warm_ups(self) -> int:
+        """Runs of a flow that come before those that count."""
+        return 0 if self.quick else 1
+
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 

@@ -1,15 +1,17 @@
-"""All tests, in a third of the time they take one after the other: those that judge how long something takes run first
-and alone; then, beside each other, those in a Spark session; those of programs that start a Spark of their own, which
-are mostly waited for, with those of views and their server; and the rest. Arguments go to pytest.
+"""All tests, in a third of the time they take one after the other. Those that judge how long something takes run first
+and alone. Then three processes at a time: one begins with the tests in a Spark session, and is shown as it goes; the
+others take one part after the other, and whoever is done takes the next, so that all end together. Arguments go to
+pytest.
 
 Not a shell script: a shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt."""
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack
+import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -20,41 +22,51 @@ PROGRAMS = [
     "tests/docs",
     "tests/test_bench.py",
     "tests/test_demo.py",
-    "tests/serve",  # no Spark in these two: so that no group is much longer than the others
-    "tests/views",
 ]
 SESSION = ["tests/flows", "tests/testing"]
+FOLDERS = [["tests/faults"], ["tests/serve"], ["tests/log"], ["tests/cli"], ["tests/operators"], ["tests/views"]]
 
 
 def but(paths: list[str]) -> list[str]:
     return [f"--ignore={path}" for path in paths]
 
 
-def pytest(*arguments: str) -> list[str]:
+PARTS = {  # the longest first
+    "programs that start a Spark of their own": PROGRAMS,
+    **{paths[0]: [*paths, *but(ALONE)] for paths in FOLDERS},
+    "the rest": but([*ALONE, *PROGRAMS, *SESSION, *(path for paths in FOLDERS for path in paths)]),
+}
+
+
+def pytest(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "pytest", *arguments, *sys.argv[1:]]
 
 
 def main() -> int:
     print("headrace: what must not be disturbed", flush=True)
-    codes = [subprocess.run(pytest(*ALONE), cwd=ROOT, check=False).returncode]
-    beside = {
-        "programs that start a Spark of their own, views and their server": pytest(*PROGRAMS),
-        "the rest": pytest(*but([*ALONE, *PROGRAMS, *SESSION])),
-    }
-    print("headrace: in a Spark session; the others run beside it, and are shown afterwards", flush=True)
-    with ExitStack() as stack:
-        started = []
-        for name, command in beside.items():
-            said = stack.enter_context(tempfile.TemporaryFile("w+"))
-            process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
-            started.append((name, stack.enter_context(process), said))
-        codes.append(subprocess.run(pytest(*SESSION, *but(PROGRAMS)), cwd=ROOT, check=False).returncode)
-        for name, process, said in started:
-            print(f"headrace: {name}", flush=True)
-            codes.append(process.wait())
-            said.seek(0)
-            sys.stdout.write(said.read())
-            sys.stdout.flush()
+    codes = [subprocess.run(pytest(ALONE), cwd=ROOT, check=False).returncode]
+    left: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for name in PARTS:
+        left.put(name)
+    done: dict[str, tuple[int, str, float]] = {}
+
+    def take_parts() -> None:
+        while not left.empty():
+            name, began = left.get(), time.monotonic()
+            out = subprocess.run(pytest(PARTS[name]), cwd=ROOT, stdout=-1, stderr=-2, text=True, check=False)
+            done[name] = out.returncode, out.stdout, time.monotonic() - began
+
+    beside = [threading.Thread(target=take_parts) for _ in range(2)]
+    for each in beside:
+        each.start()
+    print("headrace: in a Spark session; the other parts run beside it, and are shown afterwards", flush=True)
+    codes.append(subprocess.run(pytest([*SESSION, *but(PROGRAMS)]), cwd=ROOT, check=False).returncode)
+    take_parts()
+    for each in beside:
+        each.join()
+    for name, (code, said, took) in done.items():
+        print(f"headrace: {name}, {took:.0f} s\n{said}", flush=True)
+        codes.append(code)
     return max(codes)
 
 

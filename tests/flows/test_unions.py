@@ -15,6 +15,7 @@ from headrace.flows.query import FlowQuery
 from headrace.testing import add, assert_cut_invariant
 from tests.flows.oracle import Query, Row, expected, records_of
 from tests.flows.shop import SCHEMA, some_rows
+from tests.flows.ways import one_way_or_many
 
 SEED = 20261118
 QUERY = Query(10, 10, 2, 30, ("word",))
@@ -110,27 +111,26 @@ def app(spark: Any, tmp_path: Path) -> Iterator[hr.App]:
         yield app
 
 
-@pytest.mark.parametrize("one_task_rows", [0, 1_000], ids=["several tasks", "one task"])
-def test_a_topic_is_read_twice_as_if_its_records_were_there_twice(
-    app: hr.App, one_task_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FlowQuery, "one_task_rows", one_task_rows)
+def test_a_topic_is_read_twice_as_if_its_records_were_there_twice(app: hr.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By jobs of one task and of several."""
     rng, topic = random.Random(SEED), app.log.topic("events")
-    for now in range(0, 60, 20):
-        topic.append(some_rows(rng, 40, now))
-        app.drain(batch_rows=rng.choice([7, 1000]))
+    for now, batch_rows, one_task_rows in ((0, 1_000, 0), (20, 15, 1_000), (40, 15, 0), (60, 1_000, 1_000)):
+        monkeypatch.setattr(FlowQuery, "one_task_rows", one_task_rows)
+        topic.append(some_rows(rng, 30, now))
+        app.drain(batch_rows=batch_rows)
     check(app)
     assert {status.flow: status.lag for status in app.status()} == dict.fromkeys(app.flows, 0)
     assert app.audit().ok
 
 
 @pytest.mark.timeout(600)
-def test_any_cuts_of_a_topic_that_is_read_twice_give_the_same(app: hr.App) -> None:
+@one_way_or_many
+def test_any_cuts_of_a_topic_that_is_read_twice_give_the_same(app: hr.App, ways: int) -> None:
     rng = random.Random(SEED)
     rows = [add("events", some_rows(rng, 25, now)) for now in range(0, 60, 20)]
     for name in ("exact.dedup", "exact", "about.dedup", "about", "copies", "all_time"):  # the others are the odd ones
         del app.flows[name]
-    assert_cut_invariant(app, *rows, cuts=2, seed=SEED)
+    assert_cut_invariant(app, *rows, cuts=ways, seed=SEED)
 
 
 def test_a_record_that_one_of_the_streams_cannot_take_is_one_dead_letter(spark: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     "spark.master": "local[2,3]",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.cache.maxEntries": "5000",  # tests run the same flows over and over; 100 by default
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a JVM that lives for minutes
     # Checkpoints of plain streams: the default forks twenty processes for each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
