@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from bench.settings import Run
 from bench.table import Measured, Row
-from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
+from headrace.testing.folding import FoldingStore, PartialCommit
+from headrace.views.contract import Column, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite.store import SqliteViews
 
 KEYS = 10_000
@@ -32,14 +33,15 @@ def growth(run: Run) -> Iterator[Row]:
     large = run.size(5_000_000, 40_000)
     random = np.random.default_rng(7)
     names = np.array([f"user-{number:05}" for number in range(KEYS)])
-    with SqliteViews(run.fresh("home")) as store:
+    with FoldingStore(SqliteViews(run.fresh("home"))) as store:
         state = store.begin(FlowSpec("v", "bench", ("t",), VIEW))
 
         def commit(state: FlowState, windows: np.ndarray, users: np.ndarray) -> tuple[FlowState, float]:
             began = time.perf_counter()
             places = {"t": {0: Place(state.sequence + 1, None)}}
             partials = rows(windows, users)
-            state = store.commit(state, Commit(state.sequence, places, {"t": "id"}, partials=partials))
+            facts = {"sequence": state.sequence, "places": places, "topic_ids": {"t": "id"}}
+            state = store.commit(state, PartialCommit(partials, facts=facts))
             return state, time.perf_counter() - began
 
         def recent(state: FlowState, last: int) -> tuple[FlowState, float]:

@@ -26,7 +26,8 @@ from headrace.aggregates import (
 from headrace.aggregates.families.lists import TopK
 from headrace.aggregates.merged import Merged
 from headrace.aggregates.packing import counted
-from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
+from headrace.testing.folding import FoldingStore, PartialCommit
+from headrace.views.contract import Column, FlowSpec, FlowState, Place, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite.store import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -77,7 +78,7 @@ def merge(run: Run) -> Iterator[Row]:
     for case in CASES:
         few = case.begins > 1_000
         rows = run.size(200 if few else 2_000, 10)
-        with SqliteViews(run.fresh("home")) as store:
+        with FoldingStore(SqliteViews(run.fresh("home"))) as store:
             loop = _Commits(store, case, rows)
             if case.begins:
                 loop.commit(case.begins)
@@ -87,7 +88,7 @@ def merge(run: Run) -> Iterator[Row]:
 
 
 class _Commits:
-    def __init__(self, store: SqliteViews, case: Case, rows: int) -> None:
+    def __init__(self, store: FoldingStore, case: Case, rows: int) -> None:
         self._store, self._case, self._rows = store, case, rows
         self._random = np.random.default_rng(7)
         slots = case.aggregate.slots("x")
@@ -102,8 +103,8 @@ class _Commits:
         began = time.process_time()
         places = {"t": {0: Place(self._state.sequence + 1, None)}}
         aggregates = {"x": self._case.aggregate}
-        commit = Commit(self._state.sequence, places, {"t": "id"}, partials=partials, aggregates=aggregates)
-        self._state = self._store.commit(self._state, commit)
+        facts = {"sequence": self._state.sequence, "places": places, "topic_ids": {"t": "id"}}
+        self._state = self._store.commit(self._state, PartialCommit(partials, aggregates=aggregates, facts=facts))
         return time.process_time() - began
 
     def _partials(self, values: int) -> pa.Table:

@@ -49,7 +49,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
             *(Rebuild, reading.Diff, reading.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
-            *(*TABLE, "merge", "CHANGE", "Aggregate"),
+            *(*TABLE, "merge", "CHANGE", "Aggregate", "changed", "RecordOperator"),
             *("corrected_time", "clock_quality"),
         ],
     ),

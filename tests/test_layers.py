@@ -189,7 +189,6 @@ FILES_MAX = 16
 CROWDED = {
     ".": "the public names and what they are made of",
     "cli": "a catalogue: a file for each command",
-    "views/sqlite": "still to be divided",
 }
 """Folders that may have more files than a reader takes in at one glance, and why."""
 

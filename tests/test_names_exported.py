@@ -30,3 +30,25 @@ def test_a_submodule_can_be_imported_from_the_package_first() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'opne_log'"):
         _ = hr.opne_log
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("mean", "hr.avg(column)"),
+        ("median", "hr.percentile(column, 0.5)"),
+        ("nunique", "hr.count_distinct(column)"),
+        ("std", "hr.stddev(column)"),
+        ("opne_log", "Did you mean 'open_log'?"),
+        ("tumblin", "Did you mean 'tumbling'?"),
+    ],
+)
+def test_a_name_of_other_libraries_names_ours(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError) as error:
+        getattr(hr, name)
+    assert f"no attribute {name!r}" in str(error.value) and instead in str(error.value)
+
+
+def test_the_names_that_are_suggested_exist() -> None:
+    for instead in hr._OTHER_NAMES.values():
+        assert instead.removeprefix("hr.").partition("(")[0] in dir(hr)

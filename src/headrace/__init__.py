@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headrace.log.contract import Record as Record
     from headrace.log.contract import Start as Start
     from headrace.log.open import open_log as open_log
+    from headrace.operators.changed import changed as changed
+    from headrace.operators.records import RecordOperator as RecordOperator
     from headrace.position import Position as Position
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
@@ -80,6 +82,8 @@ _HOMES = {
     "View": "headrace.view",
     "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.open",
+    "changed": "headrace.operators.changed",
+    "RecordOperator": "headrace.operators.records",
     **dict.fromkeys(("corrected_time", "clock_quality"), "headrace.flows.clocks"),
     **dict.fromkeys(
         ("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "drop", "correct"), "headrace.windows"
@@ -90,6 +94,17 @@ _HOMES = {
     **dict.fromkeys(("collect", "merge", "Aggregate"), "headrace.aggregates"),
 }
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("mean", "average"), "hr.avg(column)"),
+    "median": "hr.percentile(column, 0.5)",
+    "quantile": "hr.percentile(column, q)",
+    **dict.fromkeys(("std", "stdev"), "hr.stddev(column)"),
+    "var": "hr.variance(column)",
+    **dict.fromkeys(("nunique", "countDistinct"), "hr.count_distinct(column)"),
+    **dict.fromkeys(("collect_list", "array_agg"), "hr.collect(column, limit)"),
+}
+"""What PySpark, pandas and SQL call it, and what it is here."""
+
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
@@ -99,7 +114,9 @@ def __getattr__(name: str) -> Any:
     errors = import_module("headrace.errors")  # not `from headrace import errors`: that would ask here again
     if name in errors.__all__:
         return getattr(errors, name)
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    instead = _OTHER_NAMES.get(name)
+    hint = f" It is called {instead} here." if instead else errors.nearest(name, __dir__())
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}{'.' if hint else ''}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -1,18 +1,18 @@
 """Every error headrace raises on purpose, as one tree.
 
     HeadraceError
-    ├── InvalidArgument ─ InvalidName            what the caller passed makes no sense
-    ├── InvalidSchema ─ IncompatibleSchema       a schema that cannot be read, or not adopted
+    ├── InvalidArgument ─ InvalidName            an argument is not valid
+    ├── InvalidSchema ─ IncompatibleSchema       a schema that cannot be parsed, or not adopted
     ├── RecordRejected ─ RecordTooLarge          a record the topic cannot hold
     ├── Unsupported                              a capability that this log does not have
     ├── TopicExists · UnknownTopic · TopicReplaced
     ├── UnknownGroup · UnknownQueue
     ├── VersionConflict                          a conditional append whose condition does not hold
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
-    ├── BatchDiffers                             a micro-batch that comes again with other rows
-    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   somebody newer has taken over
+    ├── BatchDiffers                             a repeated micro-batch has other rows
+    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   a newer one has taken over
     ├── AlreadyRunning                           another process runs this flow
-    ├── FlowChanged · ViewTaken · DuplicateView  a flow that is not what its state was made by
+    ├── FlowChanged · ViewTaken · DuplicateView  a flow that does not match its stored state
     ├── FlowCycle                                flows that read what they write
     ├── CannotRebuild                            a flow that cannot be rebuilt
     ├── CommitConflict                           a batch that is not the next one
@@ -25,19 +25,19 @@
     ├── JavaMissing · SparkLost                  Spark cannot start; its JVM has ended
     ├── ServeMissing                             the page's libraries are not installed
     ├── CommitBackwards                          an offset commit that would go back
-    ├── LeaseExpired                             a message that was meanwhile given to somebody else
+    ├── LeaseExpired                             a message that another consumer has now
     ├── Overloaded                               the producer's buffer is full
     ├── TopicFull                                retention_bytes is reached, and consumers have not read it
-    ├── ClockAhead                               the clock is further on than can be believed
+    ├── ClockAhead                               the clock is too far ahead to be believed
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
-    ├── LogDiverged                              a flow has read what this log does not have
+    ├── LogDiverged                              a flow has read records that this log does not have
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
-    ├── UnknownColumn                            a flow's function names a column there is not
+    ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout
-    ├── Closed ─ ForkedProcess                   the handle is of no use any more
-    └── StorageError                             the disk, or what is on it
+    ├── Closed ─ ForkedProcess                   the handle can no longer be used
+    └── StorageError                             the disk, or the files on it
         ├── DiskFull                             retriable: nothing was written
         ├── SyncFailed                           no more writes until reopened
         ├── DamagedData                          bytes that are not what was written
@@ -141,10 +141,19 @@ class HeadraceError(Exception):
 
 def nearest(name: str, known: list[str]) -> str:
     """` Did you mean 'clicks'?` — or nothing, when nothing is near."""
+    close = closest(name, known)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def closest(name: str, known: list[str]) -> list[str]:
+    """The known name that is most like `name`; none if none is like it."""
     from difflib import get_close_matches
 
-    close = get_close_matches(str(name), known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return get_close_matches(str(name), known, n=1)
+
+
+COLUMNS_NAMED_MAX = 30
+"""The most columns that an error lists."""
 
 
 # -- what the caller passed ------------------------------------------------------------------------
@@ -152,7 +161,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 @dataclass(eq=False, repr=False)
 class InvalidArgument(HeadraceError, ValueError):
-    """An argument that makes no sense. `argument` names it, `why` says what is wrong with it."""
+    """An argument that is not valid. `argument` is its name, `why` says what is wrong with it."""
 
     argument: str
     value: Any
@@ -164,13 +173,13 @@ class InvalidArgument(HeadraceError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class Unsupported(HeadraceError):
-    """The log cannot do that. `handle` says which log or topic, `what` names the capability."""
+    """A capability that the log does not have. `handle` is the log or topic, `what` the capability."""
 
     handle: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.handle} has no {self.what}: this log cannot do that. A log in a directory can (hr.open_log)"
+        return f"{self.handle} has no {self.what}: only a log in a directory has (hr.open_log)"
 
 
 @dataclass(eq=False, repr=False)
@@ -180,7 +189,7 @@ class InvalidName(InvalidArgument):
 
 @dataclass(eq=False, repr=False)
 class InvalidSchema(HeadraceError, ValueError):
-    """A schema that cannot be read. `position` is where in the text, when it is known."""
+    """A schema that cannot be parsed. `position` is the character in the text, if it is known."""
 
     text: str
     why: str
@@ -193,7 +202,7 @@ class InvalidSchema(HeadraceError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class IncompatibleSchema(InvalidSchema):
-    """A schema change that old records could not be read through."""
+    """A schema with which old records could not be read."""
 
     column: str = ""
 
@@ -206,7 +215,7 @@ class IncompatibleSchema(InvalidSchema):
 
 @dataclass(eq=False, repr=False)
 class RecordRejected(HeadraceError, ValueError):
-    """A record the topic cannot hold; nothing of its append was written.
+    """A record that the topic cannot hold; its append wrote nothing.
     `row` counts from 0 within the append; `column` is the path of the offending field."""
 
     topic: str
@@ -250,7 +259,7 @@ class UnknownTopic(HeadraceError, LookupError):
 
 @dataclass(eq=False, repr=False)
 class TopicReplaced(HeadraceError):
-    """The topic of that name is another one now: deleted, deleted and created again, or mended."""
+    """The topic was deleted, deleted and created again, or repaired (`mend`). Another topic may have its name now."""
 
     topic: str
     topic_id: str
@@ -302,7 +311,7 @@ class VersionConflict(HeadraceError):
     def __str__(self) -> str:
         return (
             f"{self.topic}: key {self.key!r} is at version {self.actual}, not {self.expected}. "
-            f"Somebody appended in between: read again, decide again, append again."
+            f"Another append came first: read the key again, decide again, append again."
         )
 
 
@@ -324,9 +333,9 @@ class OutOfOrderSequence(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class BatchDiffers(HeadraceError):
-    """A micro-batch that is in the log comes again, with another number of rows: Spark's checkpoint is older than
-    what it led to, or the query is not the same for the same input. Skipping it would lose rows, appending it would
-    double some."""
+    """A micro-batch that is in the log is written again with another number of rows: Spark's checkpoint is older than
+    the log, or the query returns other rows for the same input. Skipping the batch would lose rows, appending it would
+    repeat some."""
 
     topic: str
     writer: str
@@ -335,15 +344,15 @@ class BatchDiffers(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log already, and has not {self.rows} rows "
-            f"there. The checkpoint was restored or lost its last files, or the query changed: start with a new "
+            f"{self.topic}: batch {self.batch} of {self.writer!r} is in the log already, but not with {self.rows} "
+            f"rows. The checkpoint was restored or lost its last files, or the query changed: start with a new "
             f"checkpoint, from offsets that continue what was written."
         )
 
 
 @dataclass(eq=False, repr=False)
 class ForgottenSequence(HeadraceError):
-    """A repetition so old that its offsets are no longer remembered; it was appended once."""
+    """A repeated append so old that the log no longer has its offsets. It was appended once."""
 
     topic: str
     producer: str
@@ -353,13 +362,13 @@ class ForgottenSequence(HeadraceError):
     def __str__(self) -> str:
         return (
             f"{self.topic}: producer {self.producer!r} repeats sequence {self.sequence}, which is in "
-            f"the log, but offsets are remembered only from {self.remembered_from} on. Do not send it again."
+            f"the log, but its offsets are kept only from {self.remembered_from} on. Do not send it again."
         )
 
 
 @dataclass(eq=False, repr=False)
 class Fenced(HeadraceError):
-    """Somebody newer has taken over; nothing was written."""
+    """A newer producer, member or runner has taken over. Nothing was written."""
 
 
 @dataclass(eq=False, repr=False)
@@ -458,28 +467,28 @@ class TopicFull(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class ClockAhead(HeadraceError):
-    """The clock is `ahead` of the home's `newest` arrival and of the time that has passed since by other evidence. What
-    it would stamp can never be taken back, so nothing was written, and retention deletes nothing. Retriable."""
+    """The clock is `ahead` of the home's `newest` arrival plus the time that has passed since, as far as is known. A
+    wrong arrival cannot be changed later, so nothing was written, and retention deletes nothing. Retriable."""
 
     clock: datetime
     newest: datetime
     ahead: timedelta
     doubted: bool = False
-    """The newest arrival itself is of such a clock, after a pause that nothing confirms: it was taken, but retention
-    waits."""
+    """The newest arrival itself came from such a clock, after a pause that nothing confirms: the records were accepted,
+    but retention waits."""
 
     def __str__(self) -> str:
         confirm = "headrace clock --confirm (log.confirm_clock())"
         if self.doubted:
             return (
                 f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, after a pause so long that nothing confirms it. "
-                f"Records are taken, but none is deleted for its age: set the clock; or, if it is right, say so with "
-                f"{confirm}."
+                f"Records are accepted, but none is deleted for its age. Set the clock; or, if it is right, confirm "
+                f"it: {confirm}."
             )
         return (
             f"the clock says {self.clock:%Y-%m-%d %H:%M} UTC, {self.ahead / timedelta(days=1):.0f} days more than have "
             f"passed since the newest record of this log ({self.newest:%Y-%m-%d %H:%M} UTC), as far as is known. "
-            f"Nothing was written or deleted by this clock: set it; or, if it is right, say so with {confirm}, and try "
+            f"Nothing was written or deleted. Set the clock; or, if it is right, confirm it: {confirm}. Then try "
             f"again."
         )
 
@@ -527,8 +536,8 @@ class WaitTimeout(HeadraceError, TimeoutError):
 
 @dataclass(eq=False, repr=False)
 class TransformRefused(HeadraceError):
-    """A transform whose result would not be a function of the log alone. `operator` names what in it, `why` says what
-    is wrong with that in a flow, `instead` what does it right."""
+    """A transform whose result would not be a function of the log alone. `operator` is the part that is refused, `why`
+    the reason, `instead` what to use."""
 
     flow: str
     step: str
@@ -557,8 +566,8 @@ class TransformFailed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class AggregateFailed(HeadraceError):
-    """A function of a user's own aggregate, `step`, raised, or returned what cannot be. No record is to blame, so none
-    becomes a dead letter: the batch is not committed."""
+    """A function of a user-defined aggregate, `step`, raised or returned an invalid value. No record is to blame, so
+    none becomes a dead letter: the batch is not committed."""
 
     flow: str
     aggregate: str
@@ -574,7 +583,7 @@ class AggregateFailed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class UnknownColumn(HeadraceError, LookupError):
-    """`known`: the columns there are at that place. `instead`: what to write, where the name is an expression."""
+    """`known`: the columns that exist there. `instead`: what to write, if the name is an expression."""
 
     flow: str
     column: str
@@ -582,7 +591,10 @@ class UnknownColumn(HeadraceError, LookupError):
     instead: str = ""
 
     def __str__(self) -> str:
-        have = f" There are: {', '.join(self.known[:10])}." if self.known else ""
+        near = closest(self.column, self.known)
+        names = [*near, *(name for name in self.known if name not in near)]
+        rest = f", and {len(names) - COLUMNS_NAMED_MAX} more" if len(names) > COLUMNS_NAMED_MAX else ""
+        have = f" There are: {', '.join(names[:COLUMNS_NAMED_MAX])}{rest}." if names else ""
         hint = f" {self.instead}." if self.instead else nearest(self.column, self.known)
         return f"flow {self.flow!r}: there is no column {self.column!r}.{hint}{have}"
 
@@ -600,8 +612,8 @@ class Closed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class ForkedProcess(Closed):
-    """It was open in the parent process when this one was forked: using or opening it could lose data. SQLite remembers
-    its locks in memory, which a fork copies, and the system's locks, which it does not."""
+    """It was open in the parent process when this one was forked: using or opening it could lose data. SQLite keeps its
+    locks in memory, which a fork copies, and in the operating system, which a fork does not copy."""
 
     def __str__(self) -> str:
         return (
@@ -615,8 +627,8 @@ class ForkedProcess(Closed):
 
 @dataclass(eq=False, repr=False)
 class LogDiverged(HeadraceError):
-    """The flow has read up to `offset`, and the log does not have what it read: an older copy of the log was restored,
-    or another one put in its place. `next` is where the partition ends. `parent`: of a helper, the flow it helps."""
+    """The flow has read up to `offset`, and the log does not have these records: an older copy of the log was restored,
+    or another log was put in its place. `next` is the end of the partition. `parent`: the flow that a helper helps."""
 
     flow: str
     topic: str
@@ -668,7 +680,7 @@ class AlreadyRunning(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class FlowChanged(HeadraceError):
-    """The program defines the flow in another way than the program that made its stored rows. `parent`: the flow that
+    """The program defines the flow differently from the program that computed its rows. `parent`: the flow that
     this one helps, if it is the flow of a dedup(…)."""
 
     flow: str
@@ -684,7 +696,7 @@ class FlowChanged(HeadraceError):
                 f"run again."
             )
         return (
-            f"flow {self.flow!r} has changed since its rows were made: {'; '.join(self.changes)}. To compute them "
+            f"flow {self.flow!r} has changed since its rows were computed: {'; '.join(self.changes)}. To compute them "
             f"again, beside the old ones: headrace rebuild APP.py {self.flow} --switch (in Python "
             f"app.rebuild({self.flow!r}).switch()). Or undo the change, give the flow another name, or drop it "
             f"(headrace views drop {self.flow}; app.view({self.flow!r}).drop())."
@@ -721,13 +733,13 @@ class DuplicateView(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class FlowCycle(HeadraceError):
-    """`flows`: in the order in which a record passes them."""
+    """`flows`: in the order in which a record passes through them."""
 
     flows: list[str]
 
     def __str__(self) -> str:
-        way = " -> ".join([*self.flows, self.flows[0]])
-        return f"flows read what they write, in a circle: {way}. Let one of them write to another topic."
+        path = " -> ".join([*self.flows, self.flows[0]])
+        return f"flows read what they write, in a cycle: {path}. Let one of them write to another topic."
 
 
 @dataclass(eq=False, repr=False)
@@ -779,12 +791,12 @@ class WatchLost(HeadraceError):
     why: str
 
     def __str__(self) -> str:
-        return f"watching view {self.view!r} ended: {self.why}. Watch it again, from its rows as they are then."
+        return f"watching view {self.view!r} ended: {self.why}. Watch it again, from its current rows."
 
 
 @dataclass(eq=False, repr=False)
 class InvalidQuery(HeadraceError, ValueError):
-    """SQL that cannot be run: wrong, or not only reading."""
+    """SQL that cannot run: it is wrong, or does more than read."""
 
     sql: str
     why: str
@@ -796,7 +808,7 @@ class InvalidQuery(HeadraceError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class QueryTimeout(HeadraceError, TimeoutError):
-    """SQL that was stopped because it took longer than it may."""
+    """SQL that was stopped because it took longer than the limit."""
 
     sql: str
     seconds: float
@@ -847,7 +859,7 @@ class SparkLost(HeadraceError):
     def __str__(self) -> str:
         return (
             f"Spark's JVM has ended ({self.why}): it was killed, perhaps by the system because memory was short. Start "
-            f"again; its last words are in {self.log}."
+            f"again; its last output is in {self.log}."
         )
 
 
@@ -877,7 +889,7 @@ class DoesNotFit(HeadraceError, ArithmeticError):
 
 @dataclass(eq=False, repr=False)
 class StorageError(HeadraceError):
-    """The disk, or what is on it."""
+    """The disk, or the files on it."""
 
     path: str
     why: str
@@ -888,8 +900,8 @@ class StorageError(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class DiskFull(StorageError):
-    """Nothing was written; the same call may succeed once there is space. With `needed_bytes` an erasure could not
-    replace a batch, and that is what it needs: the key's records in other batches are erased."""
+    """Nothing was written; the same call may succeed once there is space. With `needed_bytes`, an erasure
+    could not replace a batch: that many bytes are needed. The key's records in other batches are erased."""
 
     needed_bytes: int | None = None
 
@@ -901,8 +913,8 @@ class DiskFull(StorageError):
 
 @dataclass(eq=False, repr=False)
 class SyncFailed(StorageError):
-    """A sync failed. What it covered may or may not be on disk, so nothing more is written by this
-    process until the log is opened again and what is on disk was checked."""
+    """A sync failed. Its bytes may or may not be on disk, so this process writes nothing more until the log is opened
+    again and the bytes on disk are checked."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}. Reading still works; close and open the log to write again."
@@ -910,7 +922,7 @@ class SyncFailed(StorageError):
 
 @dataclass(eq=False, repr=False)
 class DamagedData(StorageError):
-    """Bytes that are not what was written, in offsets [start, stop) of one partition."""
+    """Bytes that differ from those that were written, in offsets [start, stop) of one partition."""
 
     topic: str = ""
     partition: int = -1
@@ -921,8 +933,8 @@ class DamagedData(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.topic}/{self.partition} offsets {self.start}..{self.stop} are damaged "
-            f"({self.path} at byte {self.position}: {self.why}). The rest is readable: read around "
-            f"the range, and run 'headrace verify' for everything that is damaged."
+            f"({self.path} at byte {self.position}: {self.why}). The rest is readable: skip "
+            f"the range, and run 'headrace verify' for all damage."
         )
 
 
@@ -944,13 +956,13 @@ class ViewsDamaged(StorageError):
 
 @dataclass(eq=False, repr=False)
 class IndexBehindLog(IndexDamaged):
-    """The data files know of commits the index does not: an older index was put beside them, or its
-    write-ahead log was lost. Starting would hide records and hand out their offsets again."""
+    """The data files have commits that the index does not have: an older index was put beside them, or its write-ahead
+    log was lost. A log that started would hide records and use their offsets again."""
 
 
 @dataclass(eq=False, repr=False)
 class LogMissing(StorageError):
-    """The directory is not there, or was removed or replaced while the log was open."""
+    """The directory does not exist, or was removed or replaced while the log was open."""
 
 
 @dataclass(eq=False, repr=False)
@@ -965,7 +977,7 @@ class UnsupportedFormat(StorageError):
 
 @dataclass(eq=False, repr=False)
 class UnsupportedFilesystem(StorageError):
-    """Network and FUSE file systems do not keep the promises the log is built on."""
+    """Network and FUSE file systems do not give the guarantees that the log needs."""
 
 
 @dataclass(eq=False, repr=False)

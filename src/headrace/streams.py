@@ -2,7 +2,8 @@
 holds the node of the program's graph (`flows.graph`) that is written so far, and has it checked (`flows.plan`). The
 last step gives the graph's end to the app. None of them opens, creates or starts anything.
 
-    Stream ─ transform, union, dedup ─ window ─→ Windowed ─ group_by ─→ Grouped ─ agg ─→ Aggregated ─→ view or topic"""
+    Stream ─ transform, union, dedup, through ─ window ─→ Windowed ─ group_by ─→ Grouped ─ agg ─→ Aggregated
+    ─→ view or topic"""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.flow import DataFrame
     from headrace.log.declared import DeclaredTopic
+    from headrace.operators.records import Through
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -50,6 +52,7 @@ _TWO_STREAMS = (
     "as nulls, and put them together by key: .window(…).group_by('id').agg(left=hr.last('a'), right=hr.last('b')). A "
     "static table is joined in .transform(lambda df: df.join(table, 'id'))"
 )
+_OF_RECORDS = ("dedup", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
 _ELSEWHERE = {
     **{
@@ -142,6 +145,14 @@ class Stream(_Steps):
         )
         return Stream(self.app, node)
 
+    def through(self, step: Through) -> Stream:
+        """Passes records through a step that keeps state: `hr.changed("price", key="sku")`, or an operator of your own
+        (docs/extending.md). What it keeps is committed with the flow's position."""
+        if not callable(getattr(step, "over", None)):
+            why = "must be a step that keeps state: hr.changed(…), or an operator of your own (docs/extending.md)"
+            raise InvalidArgument("step", step, why)
+        return Stream(self.app, graph.Through(self.node, step))
+
     def window(
         self,
         window: Window,
@@ -193,7 +204,7 @@ class Windowed(_Steps):
         **_ELSEWHERE,
         "to_view": _AGGREGATE_FIRST,
         "to_topic": "aggregate first, .agg(n=hr.count()).to_topic(…); records go there without a window",
-        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .window(…)"),
+        **dict.fromkeys(_OF_RECORDS, "that is for records, and comes before .window(…)"),
     }
 
     app: App
@@ -228,7 +239,7 @@ class Grouped(_Steps):
         "window": ".window(…) comes before .group_by(…)",
         "to_view": ".agg(n=hr.count()) comes before",
         "to_topic": ".agg(n=hr.count()) comes before",
-        **dict.fromkeys(("dedup", "transform", "union"), "that is for records, and comes before .group_by(…)"),
+        **dict.fromkeys(_OF_RECORDS, "that is for records, and comes before .group_by(…)"),
     }
 
     app: App

@@ -10,6 +10,7 @@ from headrace.durations import Duration
 from headrace.errors import HeadraceError, InvalidArgument, UnknownView
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.rows import to_rows
+from headrace.storage.reserve import to_free_space
 from headrace.views.contract import Emit
 from headrace.views.reading import schema_of
 
@@ -90,7 +91,8 @@ class View:
     def drop(self) -> None:
         """Deletes the view, its rows, its ledger and its offsets. The next run computes it again from the log. Refused
         while it runs."""
-        self.app.running.drop(self.name)
+        with to_free_space(self.app.home):
+            self.app.running.drop(self.name)
 
     def get(self, **columns: Any) -> dict[str, Any] | None:
         """The one row whose columns have these values; None if there is none."""

@@ -243,3 +243,29 @@ def test_create_refuses_what_could_be_this_or_that(shell: Shell) -> None:
     assert not shell.home.exists()
     assert "at character" in shell.refused("topics", "create", "b", "x integ")
     assert not shell.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("a.jsonl", '{"at":"2026-01-01T09:00:05Z"}\n\n{"at":null}\n{"at":"2026-01-01T09:00:06"}\n', "a.jsonl:4: "),
+        ("a.csv", 'note,at\n"two\nlines",2026-01-01T09:00:05Z\nx,2026-01-01 09:00:06\n', "a.csv:4: "),
+        ("-", '{"at":"2026-01-01T09:00:06"}\n', "stdin:1: "),
+    ],
+)
+def test_create_names_the_line_whose_event_time_has_no_zone(
+    shell: Shell, tmp_path: Path, name: str, text: str, where: str
+) -> None:
+    path = "-" if name == "-" else str(tmp_path / name)
+    (tmp_path / name).write_text(text)
+    line = shell.refused("produce", "t", "--create", "--event-time", "at", path, stdin=text.encode())
+    assert f"event_time 'at': {path.removesuffix(name)}{where}" in line
+    assert "has no time zone. Say which: add 'Z'" in line
+    assert not shell.home.exists()
+
+
+def test_create_names_the_line_whose_event_time_is_no_time(shell: Shell) -> None:
+    line = shell.refused("produce", "t", "--create", "--event-time", "at", stdin=b'{"at":"soon"}\n')
+    assert "stdin:1: 'soon' is not ISO 8601" in line
+    line = shell.refused("produce", "t", "--create", "--event-time", "at", stdin=b'{"at":1767258005}\n')
+    assert "stdin:1: 1767258005 is not a time" in line

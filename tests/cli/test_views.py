@@ -122,8 +122,8 @@ def test_what_query_refuses(shell: Shell, committing: Committing) -> None:
     assert "there is no view 'nowhere'" in shell.refused("query", "select * from nowhere")
     assert 'near "selct": syntax error' in shell.refused("query", "selct 1")
     for sql in (
-        f'delete from "{VIEW}/state"',
-        f'update "{VIEW}/state" set clicks = 9',
+        f'delete from "{VIEW}/rows"',
+        f'update "{VIEW}/rows" set clicks = 9',
         "create table t (x)",
         "drop table _flows",
         "attach 'x.db' as x",
@@ -430,7 +430,7 @@ def test_watch_says_when_the_view_is_dropped(shell: Shell, committing: Committin
     assert watcher.wait(SECONDS_MAX) == 1
     assert watcher.stderr.read().decode() == (
         f"headrace: watching view {VIEW!r} ended: the view was dropped. "
-        "Watch it again, from its rows as they are then.\n"
+        "Watch it again, from its current rows.\n"
     )
     del committing
 

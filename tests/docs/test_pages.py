@@ -54,7 +54,7 @@ def having(kind: str) -> list[object]:
 
 SHARING = {
     ROOT / "docs" / f"{name}.md"
-    for name in ("aggregates", "chains", "dedup", "howto", "rebuild", "time", "tutorial", "windows")
+    for name in ("aggregates", "chains", "dedup", "extending", "howto", "rebuild", "time", "tutorial", "windows")
 }
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 

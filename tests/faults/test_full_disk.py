@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.cli.checks import free_space
 from headrace.errors import DiskFull
 from headrace.log.embedded.log import EmbeddedLog
@@ -210,12 +212,8 @@ def test_every_batch_can_be_written_again_without_a_key(on_small_disk: Callable[
 
 def drop_a_view(disk: Path) -> None:
     """By the command, with the views' file closed before: SQLite makes two files when it is opened."""
-    with open_log(disk) as log:
-        log.create_topic("clicks", "page string").append({"page": "/"})
-    with Committing(disk) as flow:
-        flow.commit([(0, f"/{n}", 1) for n in range(50_000)])
-    small_disk.fill(disk)
-    before = (disk / "views.db").stat().st_size
+    fill_a_view(disk)
+    before = fill(disk)
     drop = subprocess.run(
         [sys.executable, "-m", "headrace", "--home", str(disk), "views", "drop", VIEW, "--yes", "--force"],
         capture_output=True,
@@ -223,14 +221,42 @@ def drop_a_view(disk: Path) -> None:
         check=False,
     )
     assert drop.returncode == 0, drop.stderr
+    it_is_dropped(disk, before)
+
+
+def drop_a_view_in_a_program(disk: Path) -> None:
+    """Which has its files open, so nothing but the drop finds the disk full."""
+    fill_a_view(disk)
+    with contextlib.closing(hr.App("shop", home=str(disk))) as app:
+        app.view(VIEW).status()
+        assert app.running.store is not None and app.log.topics()
+        before = fill(disk)
+        app.view(VIEW).drop()
+    it_is_dropped(disk, before)
+
+
+def fill_a_view(disk: Path) -> None:
+    with open_log(disk) as log:
+        log.create_topic("clicks", "page string").append({"page": "/"})
+    with Committing(disk) as flow:
+        flow.commit([(0, f"/{n}", 1) for n in range(50_000)])
+
+
+def fill(disk: Path) -> int:
+    """How large the views' file is."""
+    small_disk.fill(disk)
+    return (disk / "views.db").stat().st_size
+
+
+def it_is_dropped(disk: Path, before: int) -> None:
     assert (disk / "views.db").stat().st_size < before
-    assert (disk / "reserve").exists()
     with open_log(disk) as log:
         log.topic("clicks").append({"page": "/"})
+    assert (disk / "reserve").exists()
 
 
 def dropping(folder: str) -> None:
-    run([drop_a_view], folder, size_bytes=32 * MIB)
+    run([drop_a_view, drop_a_view_in_a_program], folder, size_bytes=32 * MIB)
 
 
 def test_a_view_is_dropped_on_a_full_disk(on_small_disk: Callable[..., None]) -> None:

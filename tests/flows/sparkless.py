@@ -26,6 +26,7 @@ from headrace.kernels.arrow_partials import ArrowPartials
 from headrace.kernels.judge import JUDGED
 from headrace.log.contract import META
 from headrace.log.embedded.log import EmbeddedLog
+from headrace.operators.fold import Fold
 from headrace.places import Home
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.open import open_views
@@ -175,6 +176,7 @@ class Sparkless:
             target=flow.target,
             emit=flow.emit,
         )
+        spec = replace(spec, tables=Fold(spec, aggregates).tables)
         kinds = {field.name: field.type for field in self.topic.schema}
         schema = [(name, kinds[name]) for name in flow.groups]
         schema += [(name, pa.int64()) for name in JUDGED] if flow.window else []

@@ -25,7 +25,7 @@ def counting(app: hr.App, start: Any = "earliest", **settings: Any) -> Any:
 
 
 def spoil(app: hr.App, view: str) -> None:
-    app.running.store._db.execute(f'UPDATE "{view}/state" SET n = n + 1')
+    app.running.store._db.execute(f'UPDATE "{view}/rows" SET n = n + 1')
 
 
 def test_a_flow_that_began_at_the_end(spark: Any, tmp_path: Path) -> None:

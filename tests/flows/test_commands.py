@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -91,6 +92,14 @@ def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None
     done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "views,7,1" in done.stdout and "1 difference" in done.stderr
+
+
+def test_the_last_line_of_a_drain_says_what_spark_ran(program: Path, here: Shell) -> None:
+    some_clicks(here.home)
+    program.write_text(program.read_text().replace('hr.App("shop"', 'hr.App("shop", driver_rows=0'))
+    assert "driver_rows=0" in program.read_text()
+    last = here.ok("run", str(program), "--drain").err.splitlines()[-1]
+    assert re.fullmatch(r"20 records processed, \d+ Spark jobs? \(\d+ tasks?\): \d+\.\d s", last), last
 
 
 def test_a_run_is_stopped_by_sigterm(program: Path, tmp_path: Path) -> None:

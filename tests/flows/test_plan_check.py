@@ -289,6 +289,14 @@ def test_an_unknown_column_is_named_with_the_nearest(spark: SparkSession, fn: Fn
     assert f"Did you mean {near!r}?" in str(error.value)
 
 
+def test_of_an_unknown_column_all_columns_at_its_place_are_named(spark: SparkSession) -> None:
+    with pytest.raises(hr.UnknownColumn) as error:
+        check(spark, lambda df: df.drop("ms").where("pgae = '/'"))
+    known = error.value.known
+    assert len(known) > 5  # Spark proposes five
+    assert {"user", "page", *hr.META} <= set(known) and "ms" not in known
+
+
 def test_other_errors_stay_what_they_are_and_say_where(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException) as error:
         check(spark, lambda df: df.where("ms + "))

@@ -185,5 +185,9 @@ def test_the_errors_say_what_where_and_what_to_do() -> None:
     unknown = hr.UnknownColumn("views", "pgae", ["page", "user"])
     assert str(unknown) == "flow 'views': there is no column 'pgae'. Did you mean 'page'? There are: page, user."
     assert isinstance(unknown, LookupError)
+    wide = hr.UnknownColumn("views", "pgae", [*(f"c{n}" for n in range(19)), "page"])
+    assert str(wide).endswith(f"There are: page, {', '.join(f'c{n}' for n in range(19))}.")  # all, the nearest first
+    wider = hr.UnknownColumn("views", "pgae", [f"c{n}" for n in range(100)])
+    assert str(wider).endswith("c28, c29, and 70 more.")
     for error in (refused, unknown):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -23,8 +23,9 @@ from headrace.flows.compiler.reads import Reads
 from headrace.flows.flow import Flow, Input
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery, Planned
-from headrace.flows.repeats import HASH
 from headrace.log.contract import META
+from headrace.operators.dedup import TakeOut
+from headrace.operators.records import HASH
 from headrace.schema import parse_ddl
 from headrace.views.contract import FlowSpec
 from headrace.views.sqlite.store import SqliteViews
@@ -66,8 +67,12 @@ class Cleaning:
         windows = "window_start timestamp, window_end timestamp, windows_missed bigint, windows_counted bigint"
         dropped = f"{schema}, {windows}"
         self.log.create_topic("too_late", dropped, exist_ok=True)
-        flow = Flow("clean", tuple(map(Input, self.topics)), target="__clean", dedup=DEDUP, late=hr.drop("too_late"))
-        spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", dedup=str(DEDUP))
+        step = TakeOut(DEDUP)
+        operator = step.over(parse_ddl(schema), "at")
+        flow = Flow("clean", tuple(map(Input, self.topics)), target="__clean", through=step, late=hr.drop("too_late"))
+        flow = replace(flow, operator=operator)
+        tables = operator.tables
+        spec = FlowSpec("clean", "tests", ("one", "two"), None, target="__clean", operator=str(step), tables=tables)
         self._compiled = Compiled(flow, flow, spec, Reads({}), None)
         self.loop = self.started()
 
@@ -158,6 +163,6 @@ def test_a_source_that_gets_more_partitions(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_another_flow() -> None:
-    spec = FlowSpec("clean", "tests", ("one",), None, dedup=str(DEDUP))
-    (said,) = spec.changes(replace(spec, dedup=str(replace(DEDUP, approx=0.02))))
-    assert said.startswith("dedup: dedup('id', within='20 seconds'") and said.endswith("approx=0.02, keys=1000)")
+    spec = FlowSpec("clean", "tests", ("one",), None, operator=str(DEDUP))
+    (said,) = spec.changes(replace(spec, operator=str(replace(DEDUP, approx=0.02))))
+    assert said.startswith("through: dedup('id', within='20 seconds'") and said.endswith("approx=0.02, keys=1000)")

@@ -146,5 +146,6 @@ def test_where_spark_groups_jobs_of_one_task_run_side_by_side(spark: Any, clicks
         assert loop.step() == 300
         ran = query.spark_use.jobs - before[0], query.spark_use.tasks - before[1]
         assert ran == (spark.sparkContext.defaultParallelism,) * 2, number
-    assert len(query._prepared.idle[1]) == spark.sparkContext.defaultParallelism
+    prepared = query._prepared.by_number
+    assert prepared is not None and len(prepared.idle[1]) == spark.sparkContext.defaultParallelism
     assert clicks.audit().ok

@@ -14,8 +14,7 @@ import headrace as hr
 from headrace.durations import from_us, instant_us
 from headrace.flows.audit import audit
 from headrace.places import Home
-from headrace.testing.view_contract import commit
-from headrace.views.contract import FlowSpec
+from headrace.views.contract import Commit, FlowSpec
 from tests.flows.sparkless import Sparkless
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -183,11 +182,15 @@ def test_what_a_flow_writes_is_moved_by_that_flow_and_by_arrival_by_silence(
     """In the log's time the writer says how far it is; and what it writes later arrives later."""
     t = trial(partitions=2, time=time)
     writer = t.flow.store.begin(FlowSpec("copy", "tests", ("source",), None, target="events"))
-    writer = t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 5 * SECOND))
+    writer = t.flow.store.commit(
+        writer, Commit(writer.sequence, {}, {}, frontier_us=instant_us(START, argument="at") + 5 * SECOND)
+    )
     t.add(1, 12, 40, partition=0)
     t.advance(20)
     assert t.final == []  # partition 1 is empty; the writer is at 5, and may write to it what is of 6
-    t.flow.store.commit(writer, commit(writer, frontier_us=instant_us(START, argument="at") + 20 * SECOND))
+    t.flow.store.commit(
+        writer, Commit(writer.sequence, {}, {}, frontier_us=instant_us(START, argument="at") + 20 * SECOND)
+    )
     t.advance(20)  # by arrival: quiet 40 - 30 s
     began = START if time == "at" else from_us(instant_us("2026-01-01T00:00:00Z", argument="now"))
     assert [(START - began).total_seconds() + each for each in t.final] == final
@@ -196,12 +199,12 @@ def test_what_a_flow_writes_is_moved_by_that_flow_and_by_arrival_by_silence(
 def test_silence_never_moves_what_may_be_dropped(trial: Any) -> None:
     t = trial(partitions=2, names=("words",))
     t.add(1, 25, partition=0)
-    assert t.stored("reachable") is None  # a record of any time may come to the other partition
+    assert t.stored("unchanged") is None  # a record of any time may come to the other partition
     t.add(3, partition=1)
-    reachable = t.stored("reachable")
-    assert reachable == "2020-01-01 00:00:03"
+    unchanged = t.stored("unchanged")
+    assert unchanged == "2020-01-01 00:00:03"
     t.advance(7200)
-    assert t.final == [0, 20] and t.stored("reachable") == reachable
+    assert t.final == [0, 20] and t.stored("unchanged") == unchanged
     t.add(4, partition=1)  # on time: its partition had come to 3
     (first, _) = t.flow.views.to_arrow("view").to_pylist()
     assert (first["words"], first["_status"], first["_corrections"]) == (1, "final", 0)
@@ -215,9 +218,9 @@ def test_a_partition_that_slept_for_longer_than_forget_has_the_floor_of_its_topi
     t.add(1, week + 100, partition=0)
     t.clock.advance(week + 1)
     t.flow.loop.drain()
-    assert t.stored("reachable") is None  # nothing has come: partition 2 may get any record
+    assert t.stored("unchanged") is None  # nothing has come: partition 2 may get any record
     t.add(week + 101, partition=0)
-    assert t.stored("reachable") == "2020-01-01 00:01:41"  # week + 101 - forget
+    assert t.stored("unchanged") == "2020-01-01 00:01:41"  # week + 101 - forget
     t.add(2, partition=2)  # this one does: it is stamped with that
     (progress,) = (record.progress for record in t.flow.topic.records(partition=2))
     assert progress == START + timedelta(seconds=101)
@@ -260,7 +263,7 @@ def test_corrections_for_longer_than_there_have_been_years(trial: Any) -> None:
     t = trial(within=3000 * 365 * 86_400, names=("words",))
     t.add(25, 1)
     (first, _) = t.flow.views.to_arrow("view").to_pylist()
-    assert first["_corrections"] == 1 and t.stored("reachable") is None
+    assert first["_corrections"] == 1 and t.stored("unchanged") is None
 
 
 def test_audit_names_what_the_log_alone_makes_final(trial: Any) -> None:

@@ -55,6 +55,6 @@ def test_a_capability_is_the_handle_itself_or_an_error_that_names_it(tmp_path: P
     with hr.open_log(tmp_path) as log:
         topic = log.create_topic("t", "a int", key="a")
         assert capability(topic, Queues) is topic and capability(topic, Erasure) is topic
-        with pytest.raises(hr.Unsupported, match="has no queues: this log cannot do that") as raised:
+        with pytest.raises(hr.Unsupported, match="has no queues: only a log in a directory has") as raised:
             capability(log, Queues)
         assert (raised.value.handle, raised.value.what) == (repr(log), "queues")

@@ -1,11 +1,12 @@
-"""A view store in memory, made of operators and `MemoryTables`: as much of a store as the suites of views need to see
-what merging makes. A twin: it shows that operators ask for nothing but what `headrace.views.keyed` has."""
+"""A view store in memory: as much of a store as the suites of views need to see what merging makes. A twin: it shows
+that operators ask for nothing but what `headrace.views.keyed` has, and that a store need know no aggregate."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
@@ -15,23 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CommitConflict, FlowChanged
-from headrace.operators.aggregate import OP, Bounds
-from headrace.operators.emit import emitted, feed_of, results, shown
-from headrace.operators.kinds import aggregation
 from headrace.operators.result_rows import aligned, in_order
-from headrace.operators.shaped import ShapedAggregation
-from headrace.testing.memory_tables import MemoryTables
-from headrace.views.contract import (
-    Commit,
-    FlowSpec,
-    FlowState,
-    Outgoing,
-    Waiting,
-    feed_topic,
-    widened,
-)
-from headrace.views.sqlite.feeding import marked
-from headrace.views.values import arrow_type, us_column
+from headrace.testing.memory_tables import MemoryState, MemoryTables
+from headrace.views.changes import CHANGE_OP, as_seen, snapshot, with_status
+from headrace.views.contract import Commit, Emit, FlowSpec, FlowState, Outgoing, Waiting, widened
+from headrace.views.values import arrow_type
 
 
 @dataclass
@@ -40,8 +29,7 @@ class Kept:
 
     spec: FlowSpec
     tables: MemoryTables
-    sequence: int = 0
-    bounds: Bounds = field(default_factory=Bounds)
+    state: FlowState
     outbox: list[Waiting] = field(default_factory=list)
     ledger: set[tuple[int | None, int | None]] = field(default_factory=set)
     """The windows of which something was told."""
@@ -64,10 +52,8 @@ class MemoryStore:
     def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState:
         known = self.flows.get(spec.name)
         if known is None or replace:
-            operator = aggregation(spec, {})
-            shaped = spec.view is not None and spec.view.shaped is not None
-            tables = ShapedAggregation(operator).tables if shaped else operator.tables
-            self.flows[spec.name] = Kept(spec, MemoryTables(*tables))
+            state = FlowState(spec.name, 1, 0, {}, {}, None)
+            self.flows[spec.name] = Kept(spec, MemoryTables(*spec.tables), state)
         else:
             if changed := known.spec.changes(spec):
                 raise FlowChanged(flow=spec.name, changes=changed)
@@ -78,79 +64,69 @@ class MemoryStore:
         return self.state(spec.name)
 
     def state(self, flow: str) -> FlowState:
-        known = self.flows[flow]
-        return FlowState(flow, 1, known.sequence, {}, {}, known.bounds.frontier_us)
+        return self.flows[flow].state
+
+    def feeds(self, flow: str) -> tuple[Emit, ...]:
+        return self.flows[flow].spec.feeds
 
     def outbox(self, flow: str) -> list[Waiting]:
         return list(self.flows[flow].outbox)
 
+    def read_state(self, flow: FlowState) -> MemoryState:
+        return self.flows[flow.name].tables.state()
+
+    def is_watched(self, flow: str) -> bool:
+        return self.flows[flow].state.sequence % 2 == 1  # with and without changes, the same is written
+
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:
         known = self.flows[flow.name]
-        if commit.sequence != known.sequence:
-            raise CommitConflict(flow=flow.name, sequence=commit.sequence, current=known.sequence)
-        spec, before = known.spec, known.bounds
-        assert spec.view is not None
-        operator = aggregation(spec, commit.aggregates)
-        now = Bounds(commit.frontier_us, commit.closed_us, commit.reachable_us)
-        told = spec.emit is not None or bool(spec.feeds) or commit.sequence % 2 == 1  # both ways are the same
-        state = known.tables.state()
-        if spec.view.shaped is not None:
-            assert commit.shape is not None
-            shaping = ShapedAggregation(operator)
-            made = shaping.fold(commit.partials, state, now, before, commit.shape, changes=told)
-            step, emitting = made.step, lambda emit, _: shaping.emitted(made, state, emit, now, before)
-        else:
-            step = operator.fold(commit.partials, state, now, before, changes=told)
-            emitting = lambda emit, tell: emitted(operator, step, state, emit, now, before, tell)  # noqa: E731
-        out = self._outgoing(known, commit, now, emitting)
-        known.tables.apply(step.writes)
-        known.spec = self._widened(spec, known.tables)
-        known.bounds = Bounds(*map(_later, dataclasses.astuple(before), dataclasses.astuple(now)))
-        base = {each.target: each.base + each.rows.num_rows for each in known.outbox}
-        known.outbox += [Waiting(known.sequence, each.target, base.get(each.target, 0), each.rows) for each in out]
+        if commit.sequence != known.state.sequence:
+            raise CommitConflict(flow=flow.name, sequence=commit.sequence, current=known.state.sequence)
+        before = _all(known)
+        known.tables.apply(commit.writes)
+        self._check_changes(known, before, commit)
+        self._put_out(known, commit.outgoing)
         known.ledger |= {(row.window_start_us, row.window_end_us) for row in commit.ledger}
-        known.sequence += 1
-        return self.state(flow.name)
+        known.spec = self._widened(known.spec, known.tables)
+        known.state = dataclasses.replace(
+            known.state,
+            sequence=commit.sequence + 1,
+            frontier_us=_later(known.state.frontier_us, commit.frontier_us),
+            closed_us=_later(known.state.closed_us, commit.closed_us),
+            unchanged_us=_later(known.state.unchanged_us, commit.unchanged_us),
+        )
+        return known.state
 
-    def _outgoing(self, known: Kept, commit: Commit, now: Bounds, emitting: Callable[..., pa.Table]) -> list[Outgoing]:
-        spec, before = known.spec, known.bounds
-        assert spec.view is not None
-        out = []
-        moved = now.final_us if now.final_us is not None and now.final_us > (before.final_us or -(2**63)) else None
-        for emit in spec.feeds:
-            rows = emitting(emit, feed_of(spec.view))
-            if spec.view.shaped is not None:
-                rows = feed_of(spec.view)(rows)
-            marks = None if moved is None else (moved, commit.reachable_us)
-            if spec.view.records and commit.frontier_us is not None:
-                marks = commit.frontier_us, commit.reachable_us
-            if (told := marked(spec.view, rows, marks)).num_rows:
-                out.append(Outgoing(feed_topic(spec.name, emit), told))
-        if spec.emit is not None:
-            rows = emitting(spec.emit, results(spec.view))
-            if spec.view.window_us:
-                rows = rows.append_column("_progress", rows["window_start"])
-            if commit.shape is not None and rows.num_rows:
-                rows = commit.shape(rows)
-            assert spec.target is not None
-            out += [Outgoing(spec.target, rows)] if rows.num_rows else []
-        return out
+    def _check_changes(self, known: Kept, before: pa.Table, commit: Commit) -> None:
+        """What the commit says of changes makes of the rows before it those after it."""
+        view = known.spec.view
+        if commit.changes is None or view is None:
+            return
+        now_us = _later(known.state.closed_us, commit.closed_us)
+        was = _bag(with_status(view, as_seen(view, before), known.state.closed_us))
+        becomes = _bag(with_status(view, as_seen(view, _all(known)), now_us))
+        changes = commit.changes()
+        gone = _bag(changes.filter(pc.equal(changes[CHANGE_OP], "-")))
+        come = _bag(changes.filter(pc.equal(changes[CHANGE_OP], "+")))
+        assert (sorted(gone), sorted(come)) == (_without(was, becomes), _without(becomes, was))
+
+    def _put_out(self, known: Kept, outgoing: Any) -> None:
+        base = {each.target: each.base + each.rows.num_rows for each in known.outbox}
+        for each in outgoing:
+            known.outbox.append(Waiting(known.state.sequence, each.target, base.get(each.target, 0), each.rows))
 
     def _feed_what_is(self, known: Kept, emits: list[Any]) -> None:
-        spec = known.spec
-        assert spec.view is not None
+        assert known.spec.view is not None
+        rows, final_us = _all(known).drop_columns([CHANGE_OP]), known.state.closed_us
+        told: list[Outgoing] = []
         for emit in emits:
-            rows = feed_of(spec.view)(_all(known))
-            if emit == "final":
-                rows = rows.filter(pa.array(us_column(rows["window_end"]) <= (known.bounds.final_us or -(2**63))))
-            rows = marked(spec.view, rows, None)
-            if rows.num_rows:
-                known.outbox.append(Waiting(known.sequence, feed_topic(spec.name, emit), 0, rows))
-        known.sequence += bool(emits)
+            told += snapshot(known.spec.view, known.spec.name, rows, emit, "+", final_us)
+        self._put_out(known, told)
+        known.state = dataclasses.replace(known.state, sequence=known.state.sequence + bool(emits))
 
     def _widened(self, spec: FlowSpec, tables: MemoryTables) -> FlowSpec:
         assert spec.view is not None
-        rows = tables.state().scan("rows", pa.table({"x": [1]}).select([]))
+        rows = tables.state().scan("rows", EVERYTHING)
         wide = []
         for result in spec.view.whole_sums:
             try:
@@ -179,13 +155,7 @@ class MemoryViews:
         known = MemoryStore.homes[self.home][view]
         spec = known.spec.view
         assert spec is not None
-        found = _all(known)
-        rows = (found if spec.shaped is not None else shown(spec)(found)).drop_columns([OP])
-        status = pa.repeat("open", rows.num_rows)
-        if spec.window_us is not None and known.bounds.final_us is not None:
-            final = us_column(rows["window_end"]) <= known.bounds.final_us
-            status = pc.if_else(pa.array(final), "final", "open")
-        rows = rows.append_column("_status", status).select([column.name for column in spec.columns])
+        rows = with_status(spec, as_seen(spec, _all(known)), known.state.closed_us).drop_columns([CHANGE_OP])
         rows = in_order(rows, spec.key)
         for name, value in (where or {}).items():
             kind = next(arrow_type(column.type) for column in spec.columns if column.name == name)
@@ -214,18 +184,32 @@ class MemoryViews:
         return self.to_arrow(view).select([column])
 
 
+EVERYTHING = pa.table({"x": [1]}).select([])
+
+
 def _all(known: Kept) -> pa.Table:
     """All rows, with those that a transform made in the place of the results."""
-    everything = pa.table({"x": [1]}).select([])
-    rows = known.tables.state().scan("rows", everything)
+    rows = known.tables.state().scan("rows", EVERYTHING)
     if known.spec.view is not None and known.spec.view.shaped is not None:
-        made = known.tables.state().scan("shaped", everything)
+        made = known.tables.state().scan("shaped", EVERYTHING)
         key = known.spec.view.key
         of = aligned(made, rows, key) if key else np.zeros(made.num_rows, np.int64)
         for name in (each for each in rows.column_names if each not in made.column_names):
             made = made.append_column(name, rows[name].take(pa.array(of)))
         rows = made
-    return rows.add_column(0, OP, pa.repeat("+", rows.num_rows))
+    return rows.add_column(0, CHANGE_OP, pa.repeat("+", rows.num_rows))
+
+
+def _bag(rows: pa.Table) -> list[str]:
+    """Rows, to be compared: sums are the same however wide their column is."""
+    return [
+        repr([int(value) if isinstance(value, Decimal) and value == int(value) else value for value in row.values()])
+        for row in rows.drop_columns([CHANGE_OP]).to_pylist()
+    ]
+
+
+def _without(rows: list[str], others: list[str]) -> list[str]:
+    return sorted((Counter(rows) - Counter(others)).elements())
 
 
 def _later(*times_us: int | None) -> int | None:

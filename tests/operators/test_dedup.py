@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from headrace.bloom import Dedup, Filters
 from headrace.operators.contract import InputTimes, Operator
-from headrace.operators.dedup import HASH, INPUT, TOPIC, ApproximateDedup
+from headrace.operators.dedup import ApproximateDedup
+from headrace.operators.records import HASH, INPUT, TOPIC
 from headrace.testing import MemoryTables, OperatorContract
 from headrace.testing.view_contract import INSTANT, SECOND, T0
 from headrace.views.contract import Column

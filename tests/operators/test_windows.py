@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.operators import sliding
+from headrace.testing.folding import FoldingStore
 from headrace.testing.view_contract import (
     FUNCTIONS,
     INSTANT,
@@ -38,7 +39,7 @@ class Store:
     def __init__(self, spec: FlowSpec) -> None:
         assert spec.view is not None
         home = Path(f"memory/{next(HOMES)}")
-        self.store, self.views, self.windows = MemoryStore(home), MemoryViews(home), spec.view.windows
+        self.store, self.views, self.windows = FoldingStore(MemoryStore(home)), MemoryViews(home), spec.view.windows
         self.state = self.store.begin(spec)
 
     def put(self, *rows: Stretch, **more: Any) -> None:
@@ -83,7 +84,7 @@ def test_pieces_of_one_batch_join_each_other_over_what_is_there() -> None:
 def test_whoever_reads_changes_is_told_what_is_final_by_their_times(windows: Any, more_us: int) -> None:
     """All changes before the mark are final; a row that ends with a record is of that record's time."""
     store = Store(replace(spec_of(windows), feeds=("updates",)))
-    store.put((2, 2, "/", "a"), closed_us=us(2), reachable_us=us(1))
+    store.put((2, 2, "/", "a"), closed_us=us(2), unchanged_us=us(1))
     (*_, mark) = store.store.outbox("v")[-1].rows.to_pylist()
     told = [round(mark[name].timestamp() * SECOND) for name in MARK]
     assert mark["change__op"] == "." and told == [us(2) + more_us, us(1) + more_us]
@@ -127,9 +128,9 @@ def test_what_no_window_can_hold_any_more_is_dropped() -> None:
     store = Store(spec_of("sliding"))
     store.put((0, 0, "/", "a"), (3, 3, "/", "b"), (8, 8, "/", "c"))
     assert (store.count("parts"), store.count("values/kinds")) == (3, 4)
-    store.put(reachable_us=us(7) - 1)  # a record of 7 may come, and its window holds 3
+    store.put(unchanged_us=us(7) - 1)  # a record of 7 may come, and its window holds 3
     assert (store.count("parts"), store.count("values/kinds")) == (2, 1)
-    store.put((7, 7, "/", "a"), reachable_us=us(7))  # one of 7.000001 may come
+    store.put((7, 7, "/", "a"), unchanged_us=us(7))  # one of 7.000001 may come
     assert store.rows()[-2:] == [(3, 7, "/", 2, 2), (4, 8, "/", 2, 2)]
     assert store.count("parts") == 2
 

@@ -16,9 +16,9 @@ from headrace.serve.api import RECORDS_MAX
 from headrace.serve.server import Server
 from headrace.testing.view_contract import all_rules, commit, partial_rows
 from headrace.views.contract import Column, FlowSpec, LedgerRow, Place, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite.store import SqliteViews
 from tests.serve.conftest import VIEW, Served
 from tests.views.committing import SPEC, START, Committing
+from tests.views.folded import SqliteViews
 
 CLICK = {"user": "ann", "page": "/", "ms": 5, "at": "2026-01-01T09:00:05Z"}
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.durations import instant_us
-from headrace.views.contract import Column, Commit, FlowSpec, FlowState, LedgerRow, Place, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite.store import SqliteViews
+from headrace.testing.folding import PartialCommit
+from headrace.views.contract import Column, FlowSpec, FlowState, LedgerRow, Place, Result, SlotColumn, ViewSpec
+from tests.views.folded import SqliteViews
 
 VIEW = "clicks_per_page"
 MINUTE_US = 60_000_000
@@ -104,10 +105,11 @@ class Committing:
             "topic_ids": {"clicks": self.topic_id},
             "frontier_us": closed_us,
             "closed_us": closed_us,
-            "partials": partials(clicks) if clicks else None,
             "ledger": ledger,
         }
-        self.flow = self.store.commit(self.flow, Commit(**{**facts, **more}))
+        parts = {"partials": partials(clicks) if clicks else None}
+        parts |= {name: more.pop(name) for name in ("partials", "shape", "aggregates") if name in more}
+        self.flow = self.store.commit(self.flow, PartialCommit(**parts, facts={**facts, **more}))
         return self.flow.sequence
 
     def rows(self) -> list[dict[str, Any]]:

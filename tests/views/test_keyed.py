@@ -105,7 +105,8 @@ def test_readers_see_times_as_text_and_find_rows_by_them(tmp_path: Path) -> None
     rows = pa.table({"window_start": at, "user": ["a"] * 3, "window_end": at, "n": [1, 2, 3]})
     tables.apply(Writes(puts={"rows": rows}))
     with tables.store._reading_beside() as db:
-        seen = ", ".join(map(KeyedTable("f", COUNTS).seen, ("window_start", "window_end")))
+        table = KeyedTable("f", COUNTS)
+        seen = ", ".join(table.seen(name, frozenset()) for name in ("window_start", "window_end"))
         found = db.execute(f'SELECT {seen} FROM "f/rows" s').fetchall()
         sql = "SELECT n FROM \"f/rows\" WHERE window_start = '2026-01-01 00:00:00'"
         assert db.execute(sql).fetchall() == [(2,)] and _plan(db, sql)[0].startswith("SEARCH")

@@ -20,8 +20,8 @@ from headrace.testing.view_contract import commit, counted, counting
 from headrace.views.contract import FlowState, Outgoing, Place, feed_topic
 from headrace.views.open import open_views
 from headrace.views.origins import STEPS_MAX, Branch, branches, latest, position_of, reached, thinned
-from headrace.views.sqlite.store import SqliteViews
 from headrace.views.standing import lag_of, sources_of
+from tests.views.folded import SqliteViews
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 CHAIN = ("up", "middle", "down")

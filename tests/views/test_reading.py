@@ -25,8 +25,8 @@ from headrace.views.contract import Column, FlowSpec, Place, ViewSpec
 from headrace.views.open import open_views
 from headrace.views.reading import Bounds, Views
 from headrace.views.sqlite.file import FILE, translate
-from headrace.views.sqlite.store import SqliteViews
 from tests.faults.children import Children, ack
+from tests.views.folded import SqliteViews
 
 
 @pytest.fixture
@@ -109,9 +109,9 @@ def test_what_cannot_be_written_and_what_cannot_be_opened_are_two_things(store: 
     "sql",
     [
         "insert into clicks values (1)",
-        'insert into "clicks/state" (n) values (1)',
-        'delete from "clicks/state"',
-        'update "clicks/state" set n = 0',
+        'insert into "clicks/rows" (n) values (1)',
+        'delete from "clicks/rows"',
+        'update "clicks/rows" set n = 0',
         "replace into _meta values ('format', '9')",
         "create table t (x)",
         "create temp table t (x)",
@@ -163,7 +163,7 @@ def test_what_is_refused(views: Views, sql: str) -> None:
 
 def test_it_says_that_only_reading_is_possible(views: Views) -> None:
     with pytest.raises(InvalidQuery, match="only reading is possible"):
-        views.query('delete from "clicks/state"')
+        views.query('delete from "clicks/rows"')
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.views.contract import Column, Commit, FlowSpec, FlowState, Outgoing, Place, Result, SlotColumn, ViewSpec
+from headrace.testing.folding import PartialCommit
+from headrace.views.contract import Column, FlowSpec, FlowState, Outgoing, Place, Result, SlotColumn, ViewSpec
 from headrace.views.open import open_views
 from headrace.views.sqlite import file
 from headrace.views.sqlite import store as sqlite
-from headrace.views.sqlite.store import SqliteViews
+from tests.views.folded import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
 MINUTE_US = 60_000_000
@@ -53,17 +54,9 @@ def commit(
     )
     now = window * MINUTE_US
     places = {"t": {0: Place(state.sequence + 1, None)}}
-    made = Commit(
-        state.sequence,
-        places,
-        {"t": "id"},
-        partials=rows,
-        frontier_us=now,
-        closed_us=now,
-        reachable_us=now,
-        outgoing=outgoing,
-    )
-    return store.commit(state, made)
+    facts = {"sequence": state.sequence, "places": places, "topic_ids": {"t": "id"}, "outgoing": outgoing}
+    facts |= {"frontier_us": now, "closed_us": now, "unchanged_us": now}
+    return store.commit(state, PartialCommit(rows, facts=facts))
 
 
 def pages(store: SqliteViews) -> tuple[int, int]:
@@ -134,7 +127,7 @@ def test_a_commit_counts_whatever_becomes_of_the_free_pages(tmp_path: Path, monk
     with SqliteViews(tmp_path) as store:
         state = commit(store, store.begin(FlowSpec("v", "app", ("t",), VIEW)), 0, ROWS)
         with monkeypatch.context() as patched:
-            patched.setattr(SqliteViews, "_give_back", full)
+            patched.setattr(sqlite.SqliteViews, "_give_back", full)
             state = commit(store, state, 2, 10)
         assert pages(store)[1] > 100
         assert commit(store, state, 3, 10).sequence == 3

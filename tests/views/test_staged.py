@@ -16,7 +16,7 @@ from headrace.position import Position
 from headrace.testing.view_contract import commit, counting
 from headrace.views.contract import Outgoing
 from headrace.views.sqlite.staged import ROWS_MIN
-from headrace.views.sqlite.store import SqliteViews
+from tests.views.folded import SqliteViews
 
 LARGE = pa.table({"a": range(ROWS_MIN)})
 SMALL = pa.table({"a": [1]})

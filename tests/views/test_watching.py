@@ -23,7 +23,8 @@ import pytest
 
 import headrace as hr
 from headrace.durations import instant_us
-from headrace.views.contract import Column, Commit, FlowSpec, Result, SlotColumn, ViewSpec
+from headrace.testing.folding import PartialCommit
+from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
 from headrace.views.sqlite import watchers, watching
 from tests.stopping import stop_between_commits
 from tests.views.committing import MINUTE_US, SPEC, START, TIME, VIEW, Committing, digest, digest_of, random_batch
@@ -205,16 +206,18 @@ def test_a_commit_that_fails_leaves_nothing(committing: Committing) -> None:
         assert [(change["op"], change["clicks"]) for change in watch] == [("+", 1)]
 
 
-def test_rows_that_go_are_shown(committing: Committing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a commit does to the rows is seen, not only what it merges."""
-    from headrace.views.sqlite import merging
-
-    committing.commit([(0, "/", 1), (1, "/", 1)])
-    with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:
-        gone = f"""DELETE FROM "{VIEW}/state" WHERE window_start < '2026-01-01 09:01:00'"""
-        monkeypatch.setattr(merging, "forget", lambda db, *_: db.execute(gone))
-        committing.commit([(0, "/", 1)])
-        assert [(c["op"], c["window_start"].minute, c["clicks"]) for c in watch] == [("-", 0, 1)]
+def test_rows_that_go_are_shown(tmp_path: Path) -> None:
+    """Not only what a commit merges: rows that are older than they are kept go with it."""
+    assert SPEC.view is not None
+    spec = replace(SPEC, view=replace(SPEC.view, keep_us=2 * MINUTE_US))
+    with Committing(tmp_path, spec) as committing:
+        committing.commit([(0, "/", 1), (1, "/", 1)])
+        with committing.views.watch(VIEW, snapshot=False, timeout="0 seconds") as watch:
+            committing.commit(closed=3, unchanged_us=instant_us(START, argument="start") + 3 * MINUTE_US)
+            changes = [(c["op"], c["window_start"].minute, c["_status"]) for c in watch]
+        # frontier 3 min, kept for 2: the window that ends after 1 min goes, the other only closes
+        assert changes == [("-", 0, "open"), ("-", 1, "open"), ("+", 1, "final")]
+        assert [row["window_start"].minute for row in committing.rows()] == [1]
 
 
 def test_a_view_of_one_row_and_of_distinct_values(committing: Committing) -> None:
@@ -229,7 +232,7 @@ def test_a_view_of_one_row_and_of_distinct_values(committing: Committing) -> Non
     with committing.views.watch("users", timeout="0 seconds") as watch:
         for users in ["ann", "bob"], ["bob"], ["bob", "cid"]:
             rows = {"users": [users], "n": [len(users)], "_corrections": [0], "_updated_at": pa.array([START], TIME)}
-            commit = Commit(sequence=flow.sequence, places={}, topic_ids={}, partials=pa.table(rows))
+            commit = PartialCommit(pa.table(rows), facts={"sequence": flow.sequence, "places": {}, "topic_ids": {}})
             flow = committing.store.commit(flow, commit)
         assert [(c["_position"], c["op"], c["users"], c["n"]) for c in watch] == [
             *((1, "+", 2, 2), (2, "-", 2, 2), (2, "+", 2, 3)),
@@ -249,7 +252,7 @@ def test_columns_of_any_name(committing: Committing, name: str) -> None:
     with committing.views.watch("v", timeout="0 seconds") as watch:
         for _ in range(2):
             rows = {name: ["a"], "n": [1], "_corrections": [0], "_updated_at": pa.array([START], TIME)}
-            commit = Commit(sequence=flow.sequence, places={}, topic_ids={}, partials=pa.table(rows))
+            commit = PartialCommit(pa.table(rows), facts={"sequence": flow.sequence, "places": {}, "topic_ids": {}})
             flow = committing.store.commit(flow, commit)
         assert [(c["op"], c[name], c["n"]) for c in watch] == [("+", "a", 1), ("-", "a", 1), ("+", "a", 2)]
 
@@ -279,7 +282,7 @@ def test_a_view_that_a_transform_shapes(committing: Committing, seed: int) -> No
                 now += rng.random() < 0.3
                 closed = max(0, now - 2) if rng.random() < 0.5 else None
                 reached = None if closed is None else instant_us(START, argument="start") + closed * MINUTE_US
-                sequence = shaped.commit(random_batch(rng, now)[:6], closed=closed, shape=shape, reachable_us=reached)
+                sequence = shaped.commit(random_batch(rng, now)[:6], closed=closed, shape=shape, unchanged_us=reached)
                 truth[sequence] = digest(shaped.rows())
             replay = Replay()
             for batch in watch.batches():

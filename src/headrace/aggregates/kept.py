@@ -22,8 +22,6 @@ Held = Sequence[tuple[Any, int]]
 @dataclass(frozen=True)
 class Kept(Algebra):
     packs: ClassVar[bool] = True
-    by_sql: ClassVar[str] = ""
-    """Where SQL can make the result: what follows SELECT, of the table `{values}` with the columns value and count."""
     quick: ClassVar[Quick] = ""
     """Where the result follows from the one before and from the values that changed: what it is of the values."""
 

@@ -18,7 +18,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
 FOUND = 3
 """The exit code of a command that found something wrong."""
@@ -145,7 +145,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], format
         out.flush()
     else:
         for page in pages(rows):
-            _console().print(_table(columns, page))
+            print_table(_console(), columns, page)
 
 
 def print_one(thing: Mapping[str, Any], format_: str | None) -> None:
@@ -153,22 +153,15 @@ def print_one(thing: Mapping[str, Any], format_: str | None) -> None:
     if chosen(format_) != "table":
         print_rows([thing], list(thing), format_)
         return
-    from rich.table import Table
     from rich.text import Text
 
     console = _console()
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in thing.items():
-        if not _is_table(value):
-            facts.add_row(Text(name), Text(cell(value)))
-    console.print(facts)
+    _print_fields(console, {name: value for name, value in thing.items() if not _is_table(value)})
     for name, value in thing.items():
         if _is_table(value):
             console.print()
             console.print(Text(name, style="bold"))
-            console.print(_table(list(value[0]), value))
+            print_table(console, list(value[0]), value)
 
 
 def _is_table(value: Any) -> bool:
@@ -266,20 +259,41 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=None if on_terminal() else 10_000)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table; if the console is too narrow for the names of the columns, each row as a field to a line."""
     from rich.table import Table
     from rich.text import Text
 
+    names = [harmless(name) for name in columns]
+    cells = [[cell(row.get(name)) for name in columns] for row in rows]
+    widths = _fitted(names, cells, console.width)
+    if widths is None:
+        for number, row in enumerate(rows):
+            if number:
+                console.print()
+            _print_fields(console, {name: row.get(name) for name in columns})
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    some = list(rows)
-    for name in columns:
-        numbers = any(isinstance(row.get(name), int) for row in some) and not any(
-            isinstance(row.get(name), bool) for row in some
+    for name, head, width in zip(columns, names, widths, strict=True):
+        numbers = any(isinstance(row.get(name), int) for row in rows) and not any(
+            isinstance(row.get(name), bool) for row in rows
         )
-        table.add_column(Text(harmless(name)), justify="right" if numbers else "left", overflow="fold")
-    for row in some:
-        table.add_row(*(Text(cell(row.get(name))) for name in columns))
-    return table
+        table.add_column(_head(head, width), justify="right" if numbers else "left", width=width, overflow="fold")
+    for line in cells:
+        table.add_row(*map(Text, line))
+    console.print(table)
+
+
+def _print_fields(console: Console, fields: Mapping[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(Text(harmless(name)), Text(cell(value)))
+    console.print(table)
 
 
 class StreamedTable:
@@ -291,30 +305,67 @@ class StreamedTable:
         self._widths: list[int] = []
 
     def print(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
 
+        names = [harmless(name) for name in self._columns]
         cells = [[cell(row.get(name)) for name in self._columns] for row in rows]
         first = not self._widths
         if first:
-            wide = [max(map(cell_len, column)) for column in zip(map(harmless, self._columns), *cells, strict=True)]
-            self._widths = _fitted(wide, self._console.width)
+            room = self._console.width
+            self._widths = _fitted(names, cells, room) or _shrunk(_widths(names, cells), [4] * len(names), room)
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=first)
-        for name, width in zip(self._columns, self._widths, strict=True):
-            table.add_column(Text(harmless(name)), width=width, no_wrap=True, overflow="ellipsis")
+        for name, width in zip(names, self._widths, strict=True):
+            table.add_column(_head(name, width), width=width, no_wrap=True, overflow="ellipsis")
         for line in cells:
             table.add_row(*map(Text, line))
         self._console.print(table)
 
 
-def _fitted(widths: list[int], room: int) -> list[int]:
-    """Widths that fit beside each other: the widest give way first, none below 4."""
+def _widths(names: list[str], cells: list[list[str]]) -> list[int]:
+    """How wide each column is when nothing is broken."""
+    from rich.cells import cell_len
+
+    return [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+
+
+def _fitted(names: list[str], cells: list[list[str]], room: int) -> list[int] | None:
+    """Widths that fit beside each other, with names broken at underscores only; None if there are none."""
+    from rich.cells import cell_len
+
+    least = [max(map(cell_len, _parts(name))) for name in names]
+    if sum(least) + 2 * len(names) > room:
+        return None
+    return _shrunk(_widths(names, cells), least, room)
+
+
+def _shrunk(widths: list[int], least: list[int], room: int) -> list[int]:
+    """Widths that fit beside each other: the widest give way first, none below its least."""
     room -= 2 * len(widths)
     fitted = list(widths)
-    while sum(fitted) > room and max(fitted) > 4:
-        fitted[fitted.index(max(fitted))] -= 1
+    while sum(fitted) > room and (wide := [n for n, width in enumerate(fitted) if width > least[n]]):
+        fitted[max(wide, key=lambda n: fitted[n])] -= 1
     return fitted
+
+
+def _parts(name: str) -> list[str]:
+    """Where a column's name may be broken: `window_start` is `window_` and `start`."""
+    return re.findall(r"_*[^_]+_?|_+", name) or [""]
+
+
+def _head(name: str, width: int) -> Text:
+    """A column's name, broken at underscores if it is wider than its column and the parts are not."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    if max(map(cell_len, _parts(name))) > width:
+        return Text(name)
+    lines = [""]
+    for part in _parts(name):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return Text("\n".join(lines))
 
 
 def counted(number: int, what: str, several: str = "") -> str:

@@ -104,7 +104,7 @@ def _found(name: str) -> tuple[Log, Topic, None]:
 def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Log, Topic, Head | None]:
     """The topic, created if it is not there from what the input holds; nothing is created from what holds nothing."""
     from headrace.errors import InvalidArgument
-    from headrace.schema import to_ddl
+    from headrace.schema import TIMESTAMP, to_ddl
 
     log = opened_if_any()
     try:
@@ -116,6 +116,9 @@ def _created(name: str, source: Source, given: dict[str, Any]) -> tuple[Log, Top
                     raise InvalidArgument(setting, value, f"{why}. Leave the option out, or choose another name")
             return log, found, None
         schema, head = source.infer(INFER_ROWS_FILE, INFER_ROWS_PIPE)
+        time = given.get("event_time", "")
+        if time in schema.names and schema.field(time).type != TIMESTAMP:
+            source.check_times(time, head)
         log = log or opened(create=True)
         made = log.create_topic(name, schema, exist_ok=True, **given)
     except BaseException:

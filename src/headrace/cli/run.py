@@ -78,7 +78,8 @@ def run(
         if server is not None:
             served.callback(server.stop)
         if drain:
-            note(f"{counted(aside(app.drain, stopping, catching_up(app.status)), 'record')} processed")
+            records = aside(app.drain, stopping, catching_up(app.status))
+            note(f"{counted(records, 'record')} processed{in_spark(app.status())}")
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
         began = time.monotonic()

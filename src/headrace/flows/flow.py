@@ -9,7 +9,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
-from headrace.bloom import Dedup
 from headrace.views.contract import ARRIVED as ARRIVED
 from headrace.views.contract import Emit, Gaps, feed_topic
 from headrace.windows import Drop, Late, Window
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
     from headrace.flows.graph import Sink
     from headrace.log.contract import Start, Topic
+    from headrace.operators.contract import Operator
+    from headrace.operators.records import Through
 
 Transform = Callable[[Any], Any]
 """DataFrame -> DataFrame, row by row."""
@@ -90,8 +91,11 @@ class Flow:
     """Which of the view's changes other flows read."""
     records: bool = False
     """Whether its results are records, one of many that are alike: only other flows read them."""
-    dedup: Dedup | None = None
-    """What takes out repetitions behind the transforms, about: what is left is for other flows."""
+    through: Through | None = None
+    """The step that records go through behind the transforms, and that keeps state: what it passes on is for other
+    flows."""
+    operator: Operator | None = field(default=None, compare=False)
+    """The same, when the columns are known."""
     parent: str | None = None
     """Of a helper: the flow that reads what it writes. The planner made it; no user has named it."""
     sink: Sink | None = field(default=None, compare=False, repr=False)
@@ -125,7 +129,7 @@ class Flow:
     @property
     def tells_topic(self) -> bool:
         """Whether records carry the number of their topic: what is known of a partition must not meet another's."""
-        return self.own_progress or self.dedup is not None
+        return self.own_progress or self.through is not None
 
     @property
     def topics(self) -> list[Topic]:

@@ -2,7 +2,7 @@
 wrote in one step, and knows the nodes before it. Nothing is opened, created or started here; `plan` checks the nodes
 and makes flows of them.
 
-    Source | Changes ─ Transform, Union, Dedup ─ Window ─ Aggregate ─ Sink"""
+    Source | Changes ─ Transform, Union, Dedup, Through ─ Window ─ Aggregate ─ Sink"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headrace.views.contract import Emit, Gaps
 if TYPE_CHECKING:
     from headrace.log.contract import Start, Topic
     from headrace.log.declared import DeclaredTopic
+    from headrace.operators import records
 
 IDLE_US, ABSENT_US = 30_000_000, 3_600_000_000
 
@@ -68,7 +69,15 @@ class Dedup:
     approximate: bloom.Dedup | None = None
 
 
-Records = Source | Changes | Transform | Union | Dedup
+@dataclass(frozen=True)
+class Through:
+    """Records that go through an operator, which keeps state and passes records on."""
+
+    of: Records
+    step: records.Through
+
+
+Records = Source | Changes | Transform | Union | Dedup | Through
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ computing the next batch may run beside the commit of the last one; nothing else
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,17 +25,20 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
+from headrace.flows.folding import parted
+from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
+from headrace.flows.folding.shaping import Shaping
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.relay import Relay
-from headrace.flows.repeats import Repeats, TakenOut
-from headrace.flows.shaping import Shaping
 from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed
 from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
+from headrace.operators.aggregate import Bounds
+from headrace.operators.fold import Fold
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
 from headrace.views.contract import (
@@ -100,7 +104,7 @@ class Batch:
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
     records: pa.Table | None = None
-    """Of a flow that takes out repetitions, which depends on what the flow has seen: with the commit."""
+    """Of a flow with an operator, whose step depends on what the flow has seen: it comes with the commit."""
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
@@ -131,13 +135,12 @@ class FlowLoop:
         self._query, self._log, self._store = query, log, store
         self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())
         self._shape = Shaping(query) if self.flow.after else None
+        self._fold: Fold | None = None
         self._state: FlowState | None = None
         self._relay = Relay(log, store, self.flow.name)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
-        self._repeats = Repeats(self.flow) if self.flow.dedup else None
-        if self._repeats is not None:
-            self.spec = replace(self.spec, tables=self._repeats.tables)
+        self._passing = PassingOn(self.flow) if self.flow.operator is not None else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -155,6 +158,7 @@ class FlowLoop:
     def begin(self, *, replace: bool = False) -> None:
         """Takes the flow from whoever had it, and finishes what that one left in the outbox."""
         state = self._store.begin(self.spec, replace=replace)
+        self._fold = self._folding()
         for topic in self.flow.topics:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
@@ -169,6 +173,13 @@ class FlowLoop:
         self.report(now=True)
         self._relay.run()
         self.note_relayed()
+
+    def _folding(self) -> Fold | None:
+        """What folds batches into the view. The store knows who has read its changes before, in other programs too."""
+        if self.spec.view is None:
+            return None
+        spec = dataclasses.replace(self.spec, feeds=self._store.feeds(self.flow.name))
+        return Fold(spec, self.flow.aggregates or {}, self._shape)
 
     def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
         """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
@@ -267,7 +278,7 @@ class FlowLoop:
             return False
         grows = flow.window is not None and not flow.window.aligned
         goes_on = bool(aggregates) and (flow.after or flow.feeds or flow.target is not None)
-        return not (grows or goes_on or flow.retracts or flow.records or flow.dedup)
+        return not (grows or goes_on or flow.retracts or flow.records or flow.operator)
 
     # -- one batch ---------------------------------------------------------------------------------
 
@@ -406,7 +417,7 @@ class FlowLoop:
         table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
-            if self._repeats is not None:
+            if self._passing is not None:
                 return replace(batch, records=table)
             table = table.drop_columns(wholes_in(table.column_names)) if flow.retracts else table
             out = self._that_fit(_in_order(table), flow.target)
@@ -468,9 +479,9 @@ class FlowLoop:
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         state, relayed = self.position, self._relay.done
-        folded = TakenOut(batch.outgoing, tuple(batch.ledger))
-        if self._repeats is not None and batch.records is not None:
-            found = self._repeats.taken_out(batch.records, self._store.read_state(state))
+        folded = PassedOn(batch.outgoing, tuple(batch.ledger))
+        if self._passing is not None and batch.records is not None:
+            found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
@@ -482,6 +493,17 @@ class FlowLoop:
         if close:
             last = self._store.last_window_end(self.flow.name)
             closed = last if closed is None else max(closed, last or closed)
+        changes = None
+        if self._fold is not None:
+            made = self._fold(
+                batch.partials,
+                self._store.read_state(state),
+                Bounds(frontier, closed, unchanged),
+                Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
+                watched=self._store.is_watched(self.flow.name),
+            )
+            folded = PassedOn([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
+            changes = made.changes
         self._state = self._store.commit(
             state,
             Commit(
@@ -491,19 +513,24 @@ class FlowLoop:
                 begins=batch.begins,
                 frontier_us=frontier,
                 closed_us=closed,
-                reachable_us=unchanged,
-                partials=batch.partials,
+                unchanged_us=unchanged,
+                changes=changes,
                 ledger=folded.ledger,
                 outgoing=folded.outgoing if self._until is None else (),
                 writes=folded.writes,
                 buried=batch.buried,
                 relayed=relayed,
                 written=self._relay.written,
-                shape=self._shape,
-                aggregates=self.flow.aggregates or {},
             ),
         )
         self._noted = relayed
+
+    def _in_parts(self, records: pa.Table) -> InParts | None:
+        """How Spark's workers make the step over these records, if they are many."""
+        if records.num_rows < parted.ROWS_MIN:
+            return None
+        query, opener = self._query, self._store.state_opener(self.position)
+        return lambda operator, rows: parted.step_in_parts(operator, rows, opener, query.spark, query.spark_use)
 
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""

@@ -18,6 +18,7 @@ from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
+from headrace.operators.dedup import TakeOut
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -38,7 +39,7 @@ def holds_changes(topic: Topic) -> bool:
 
 
 def origin(node: graph.Records) -> graph.Records:
-    """What comes before the transforms: a source, a union or a dedup."""
+    """What comes before the transforms: a source, a union, a dedup or an operator."""
     while isinstance(node, graph.Transform):
         node = node.of
     return node
@@ -74,7 +75,14 @@ def check(node: graph.Node) -> None:
         case graph.Union():
             _check_union(node)
         case graph.Dedup():
-            _check_dedup(node)
+            _check_plain(node.of, "key", node.key, "dedup()")
+            if node.approximate is not None and isinstance(node.late, Correct):
+                why = (
+                    "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
+                )
+                raise InvalidArgument("late", node.late, f"{why}. Make grace longer, or use hr.drop(…)")
+        case graph.Through():
+            _check_plain(node.of, "step", str(node.step), "through()")
         case graph.Window(window=Window() as window):
             _check_window(node, window)
         case graph.Aggregate():
@@ -106,7 +114,7 @@ def _check_changes(changes: graph.Changes) -> None:
 
 def _check_union(union: graph.Union) -> None:
     for each in (union.left, union.right):
-        if reads_changes(each) or isinstance(origin(each), graph.Dedup):
+        if reads_changes(each) or isinstance(origin(each), graph.Dedup | graph.Through):
             why = "union() needs plain records, and this stream can retract rows (it is behind dedup(…), or over a "
             why += "view). Call union() before that"
             raise InvalidArgument("other", _called(origin(each)), why)
@@ -125,15 +133,16 @@ def _called(node: graph.Records) -> str:
             return f"topic {node.topic.name}"
         case graph.Changes():
             return f"view {node.view.name}"
+        case graph.Through():
+            return f"through({node.step})"
     return "dedup(…)"
 
 
-def _check_dedup(dedup: graph.Dedup) -> None:
-    if reads_changes(dedup.of) or isinstance(origin(dedup.of), graph.Dedup):
-        raise InvalidArgument("key", dedup.key, "dedup() needs plain records: call it once, before .agg(…)")
-    if dedup.approximate is not None and isinstance(dedup.late, Correct):
-        why = "with approx=… nothing is corrected: records count while their partition is `within` and `grace` on"
-        raise InvalidArgument("late", dedup.late, f"{why}. Make grace longer, or use hr.drop(…)")
+def _check_plain(of: graph.Records, argument: str, value: object, step: str) -> None:
+    if can_retract(of):
+        raise InvalidArgument(argument, value, f"{step} needs plain records: call it before .agg(…) and dedup(…)")
+    if step == "dedup()" and isinstance(origin(of), graph.Dedup):
+        raise InvalidArgument(argument, value, "dedup() is called twice: call it once")
 
 
 def _check_window(node: graph.Window, window: Window) -> None:
@@ -142,11 +151,11 @@ def _check_window(node: graph.Window, window: Window) -> None:
         _check_over_view(found.view, node, window)
     elif isinstance(found, graph.Source) and holds_changes(found.topic):
         _check_over_changes(f"topic {found.topic.name!r}", node, window)
-    elif isinstance(found, graph.Dedup):
+    elif isinstance(found, graph.Dedup | graph.Through):
         if node.time is not None:
-            why = "behind dedup(…) windows use the records' own event time: leave it out"
+            why = f"behind {_called(found)} windows use the records' own event time: leave it out"
             raise InvalidArgument("time", node.time, why)
-        if found.approximate is None and not window.aligned:
+        if can_retract(found) and not window.aligned:
             why = "behind dedup(…) use tumbling, hopping, cumulative or calendar windows; dedup(…, approx=…) allows all"
             raise InvalidArgument("window", str(window), why)
     if node.fill is not None:
@@ -264,13 +273,40 @@ def _reading(
     """The sink's flow as far as its inputs, and the helpers that write these."""
     flow = Flow(sink.name, (), target=sink.target, emit=sink.emit, sink=sink)
     found = origin(records)
-    if isinstance(found, graph.Dedup):
-        helper = _dedup_flow(sink.name, found, window)
-        exact = found.approximate is None
-        read = Input(written(helper), changes=exact, judged=exact)
-        return [helper], replace(flow, inputs=(read,), transforms=_transforms(records))
+    if isinstance(found, graph.Dedup | graph.Through):
+        helpers = _helpers(sink.name, found, window, written)
+        exact = can_retract(found)
+        read = Input(written(helpers[-1]), changes=exact, judged=exact)
+        return helpers, replace(flow, inputs=(read,), transforms=_transforms(records))
     inputs, transforms = _inputs(records)
     return [], replace(flow, inputs=inputs, transforms=transforms)
+
+
+def _helpers(parent: str, node: graph.Dedup | graph.Through, window: graph.Window, written: Written) -> list[Flow]:
+    """The flows that keep the node's state for the flow `parent`, and those before them, the last one last."""
+    step = node.step if isinstance(node, graph.Through) else None
+    if step is None and isinstance(node, graph.Dedup) and node.approximate is not None:
+        step = TakeOut(node.approximate)
+    name = f"{parent}.{'dedup' if step is None else step.called}"
+    before = origin(node.of)
+    helpers: list[Flow] = []
+    inputs: tuple[Input, ...]
+    if isinstance(before, graph.Dedup | graph.Through):
+        helpers = _helpers(name, before, window, written)
+        inputs, transforms = (Input(written(helpers[-1])),), _transforms(node.of)
+    else:
+        inputs, transforms = _inputs(node.of)
+    by = node if isinstance(node, graph.Dedup) and window.window is None else window
+    helper = Flow(name, inputs, transforms, idle_us=by.idle_us, absent_us=by.absent_us, parent=parent)
+    if isinstance(node, graph.Dedup):
+        helper = replace(helper, grace_us=node.grace_us, late=node.late or Drop())
+    if step is not None:
+        inputs = tuple(replace(each, transforms=(*each.transforms, *transforms)) for each in inputs)
+        made = replace(helper, inputs=inputs, transforms=(), through=step, target=f"__records.{name}")
+    else:
+        assert isinstance(node, graph.Dedup)
+        made = _exact_dedup(helper, node, window)
+    return [*helpers, made]
 
 
 def _inputs(records: graph.Records) -> tuple[tuple[Input, ...], tuple[Transform, ...]]:
@@ -314,26 +350,9 @@ def _transforms(records: graph.Records) -> tuple[Transform, ...]:
     return out
 
 
-def _dedup_flow(parent: str, dedup: graph.Dedup, window: graph.Window) -> Flow:
-    """The helper that takes out repetitions before the flow `parent`. It accepts all records that the windows behind it
-    accept; silence counts where records come from a topic, so by what they say of it."""
-    name = f"{parent}.dedup"
-    inputs, transforms = _inputs(dedup.of)
-    by = dedup if window.window is None else window
-    helper = Flow(
-        name,
-        inputs,
-        transforms,
-        grace_us=dedup.grace_us,
-        late=dedup.late or Drop(),
-        idle_us=by.idle_us,
-        absent_us=by.absent_us,
-        parent=parent,
-    )
-    if dedup.approximate is not None:
-        inputs = tuple(replace(each, transforms=(*each.transforms, *transforms)) for each in inputs)
-        target = f"__records.{name}"
-        return replace(helper, inputs=inputs, transforms=(), dedup=dedup.approximate, target=target)
+def _exact_dedup(helper: Flow, dedup: graph.Dedup, window: graph.Window) -> Flow:
+    """The helper that takes out repetitions exactly. It accepts all records that the windows behind it accept; silence
+    counts where records come from a topic, so by what they say of it."""
     late: Late = helper.late
     needed_us = 0
     if window.window is not None:
@@ -350,5 +369,5 @@ def _dedup_flow(parent: str, dedup: graph.Dedup, window: graph.Window) -> Flow:
         keep_us=dedup.within_us,
         feeds=("updates",),
         records=True,
-        target=feed_topic(name, "updates"),
+        target=feed_topic(helper.name, "updates"),
     )

@@ -31,11 +31,12 @@ from headrace.flows.compiler.plan_check import has_exchange, reorders
 from headrace.flows.compiler.records import judge_of, time_column
 from headrace.flows.flow import Flow, Input, through
 from headrace.flows.reading import ranges
+from headrace.flows.reading.numbers import gathered
 from headrace.flows.reading.poison import Failing, Failure, culprits
-from headrace.flows.repeats import HASH
 from headrace.flows.spark import session
 from headrace.flows.spark.spark_use import SparkUse
 from headrace.kernels.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
+from headrace.operators.records import HASH
 from headrace.schema import quoted_name
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ class _Prepared:
     """Plans that serve every batch, by their number of tasks. One thread uses a plan at a time: Spark generates code
     from it whenever it runs, and keeps what it needs for that in the plan."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_number: _Prepared | None = None) -> None:
         self.lock = threading.Lock()
         self.first: dict[int, DataFrame | None] = {}
         """None where no plan with so many tasks can serve every batch."""
         self.idle: dict[int, list[DataFrame]] = {}
         self.moves_records: dict[int, bool] = {}
+        self.by_number = by_number
+        """The same for the flow's query by numbers, as long as its groups are not too many for that."""
 
 
 class FlowQuery:
@@ -78,7 +81,7 @@ class FlowQuery:
 
     def __init__(self, compiled: Compiled, spark: SparkSession, prepared: _Prepared | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
-        self._prepared = prepared or _Prepared()
+        self._prepared = prepared or _Prepared(None if compiled.reads.by_number is None else _Prepared())
         self.spark_use = SparkUse()
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
@@ -104,7 +107,9 @@ class FlowQuery:
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         if self.compiled.arrow is not None and rows <= self.driver_rows:
             return self._on_driver(planned)
-        found = self._by_spark(planned, rows)
+        found = self._by_number(planned, rows)
+        if found is None:
+            found = self._by_spark(planned, rows)
         if self.compiled.passed is None:
             return found
         ((read, chosen),) = self._chosen(planned)
@@ -113,6 +118,20 @@ class FlowQuery:
     def _chosen(self, planned: Planned) -> list[tuple[Input, Sequence[ranges.Range]]]:
         """What to read for each input of which there is something to read."""
         return [(each, planned[each.topic.name]) for each in self._flow.inputs if each.topic.name in planned]
+
+    def _by_number(self, planned: Planned, rows: int) -> pa.Table | None:
+        """By a query of its own, in which numbers stand for what records are grouped by; None if there is none, or the
+        groups are too many for that."""
+        reads, prepared = self.compiled.reads.by_number, self._prepared.by_number
+        if reads is None or reads.names is None or prepared is None:
+            return None
+        query = FlowQuery(replace(self.compiled, reads=reads), self.spark, prepared)
+        query.one_task_rows, query.spark_use = self.one_task_rows, self.spark_use
+        with gathered(self.spark.sparkContext, reads.names) as names:
+            found = names.put_back(query._by_spark(planned, rows))
+        if found is None:
+            self._prepared.by_number = None
+        return found
 
     def _by_spark(self, planned: Planned, rows: int) -> pa.Table:
         if rows <= self.one_task_rows:
@@ -272,13 +291,14 @@ class FlowQuery:
         if self.compiled.arrow is not None:
             return _together([read(self.compiled.columns[name]) for name, read in readers.items()])
         df = self._transformed(readers, together=count == 1)
-        if self._flow.dedup is not None:
-            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.dedup.key]))
+        if self._flow.through is not None and self._flow.through.hashed:
+            df = df.withColumn(HASH, _hash([F.col(quoted_name(name)) for name in self._flow.through.hashed]))
         if self.compiled.passed is not None:
             return df.select([quoted_name(name) for name in self.compiled.passed.computed])
         if self._flow.aggregates is None:
             return df
-        return partial_rows(self._flow, self._judged(df, self.compiled.reads.judged_behind, count), self._time())
+        judged, names = self._judged(df, self.compiled.reads.judged_behind, count), self.compiled.reads.names
+        return partial_rows(self._flow, judged, self._time(), None if names is None else names.schema.names)
 
     def _judged(self, df: DataFrame, names: Sequence[str], count: int) -> DataFrame:
         """The records with what a judge says of them, if nobody has where they were read; of their columns, these.

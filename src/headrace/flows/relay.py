@@ -1,23 +1,20 @@
-"""From the outbox to the log: what a flow emits, appended once. Owns the order; knows no Spark.
+"""From the outbox to its targets: what a flow emits, sent once. Owns the order; knows no Spark.
 
-Rows in the outbox are numbered for their target, and the log's sender appends each number once. So a relay that was
-killed after an append and before the outbox knew does no harm when it is run again."""
+Rows in the outbox are numbered for their target, which takes each number once. So a relay that was killed after it had
+sent rows, and before the outbox knew, does no harm when it is run again."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 from typing import TYPE_CHECKING
 
 from headrace.failpoints import reach
-from headrace.log.contract import DEAD_LETTERS
+from headrace.flows.targets import target_of
 from headrace.position import Position
 from headrace.views.contract import ViewStore, Waiting
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log, Sender
-
-logger = logging.getLogger("headrace.flows")
 
 
 class Relay:
@@ -45,24 +42,6 @@ class Relay:
 
     def _send(self, waiting: Waiting) -> int:
         assert self._sender is not None
-        if waiting.target == DEAD_LETTERS:
-            return self._bury(waiting, self._sender)
-        rows, partition = waiting.rows, None
-        progress = rows["_progress"] if "_progress" in rows.column_names else None
-        if "_partition" in rows.column_names:
-            partition = rows["_partition"][0].as_py()
-        rows = rows.drop_columns([name for name in ("_progress", "_partition") if name in rows.column_names])
-        self.written |= self._sender.send(waiting.target, rows, waiting.base, partition=partition, progress=progress)
+        self.written |= target_of(waiting.target, self._sender, self._flow).send(waiting.rows, waiting.base)
         reach("relay.appended")
-        return int(rows.num_rows)
-
-    def _bury(self, waiting: Waiting, sender: Sender) -> int:
-        """Letters of one topic."""
-        letters = waiting.rows.to_pylist()
-        numbers = sender.bury(letters[0]["topic"], letters, waiting.base)
-        reach("relay.appended")
-        for number, letter in zip(numbers, letters, strict=True):
-            place = f"{letter['topic']}/{letter['partition']} offset {letter['offset']}"
-            said = letter["error"].partition("\n")[0]
-            logger.warning("flow %s: %s became dead letter %d: %s", self._flow, place, number, said)
-        return len(letters)
+        return int(waiting.rows.num_rows)

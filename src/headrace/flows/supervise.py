@@ -39,8 +39,8 @@ from headrace.errors import (
     ViewTaken,
 )
 from headrace.flows.flow import Flow
+from headrace.flows.folding.shaping import first_line
 from headrace.flows.loop import Batch, FlowLoop
-from headrace.flows.shaping import first_line
 
 logger = logging.getLogger("headrace.flows")
 

@@ -18,6 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from headrace import jsonrows
+from headrace.durations import instant_us
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.names import META
 from headrace.rows.texts import as_text, field_reader
@@ -120,6 +121,19 @@ class Source:
         if self.seekable:
             self.stream.seek(0)
         return schema, head
+
+    def check_times(self, column: str, head: Head | None) -> None:
+        """Refuses the first value of a column, in the lines that `infer` has read, that is not a time with a zone."""
+        if self.format in ("parquet", "arrow"):
+            return
+        lines = Lines(self.stream) if head is None else iter(head.kept)
+        for line, value in _values_of(column, lines, self):
+            try:
+                instant_us(value, argument=column)
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    "event_time", column, f"{self.name}:{line}: {error.value!r} {error.why}"
+                ) from None
 
 
 # -- lines ---------------------------------------------------------------------------------------------
@@ -420,6 +434,21 @@ def _inferred(source: Source, head: Head | None, limit: int) -> pa.Schema:
     header = _csv_header(records, source.name)
     fields = (fields for _, fields, _ in records if isinstance(fields, list) and len(fields) == len(header))
     return infer.schema_of_fields(header, islice(fields, limit))
+
+
+def _values_of(column: str, lines: Any, source: Source) -> Iterator[tuple[int, Any]]:
+    """The line and the value of each record that has one in this column."""
+    if source.format == "json":
+        for number, line in lines:
+            if (row := _parsed((number, line))) is not None and row.get(column) is not None:
+                yield number, row[column]
+        return
+    records = _csv_records(lines)
+    header = _csv_header(records, source.name)
+    place = header.index(column)
+    for number, fields, _ in records:
+        if isinstance(fields, list) and len(fields) == len(header) and fields[place]:
+            yield number, fields[place]
 
 
 def _parsed(numbered: tuple[int, bytes]) -> dict[str, Any] | None:

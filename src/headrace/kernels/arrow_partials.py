@@ -19,11 +19,10 @@ import pyarrow.compute as pc
 from headrace.aggregates import Aggregate, Records
 from headrace.aggregates.grouping import Grouping, as_kept, rows_of
 from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
-from headrace.kernels.judge import JUDGED, Judge
+from headrace.kernels.judge import JUDGED, PANE, Judge, without_untimed
+from headrace.kernels.numbering import in_chunks
 from headrace.views.contract import ARRIVED, CORRECTIONS, OP, UPDATED_AT
 
-CHUNK_ROWS = 1_000_000
-"""So many records are folded together."""
 OF = "_of"
 
 
@@ -40,24 +39,17 @@ class ArrowPartials:
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The partial rows of the records."""
-        waiting: list[pa.RecordBatch] = []
-        rows = 0
-        for batch in batches:
-            waiting.append(batch)
-            rows += batch.num_rows
-            if rows >= CHUNK_ROWS:
-                yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
-                waiting, rows = [], 0
-        if rows:
-            yield from self._rows(pa.Table.from_batches(waiting)).to_batches()
+        judged = batches if self.judge is None else self.judge.of(batches)  # a batch at a time: it fits a cache
+        for table in in_chunks(judged):
+            yield from self._rows(table).to_batches()
 
     def _rows(self, table: pa.Table) -> pa.Table:
         grouping = Grouping()
         for name in self.groups:
             grouping.key(name, table[name])
         if self.judge is not None:
-            for name, values in zip(JUDGED, self.judge.judged(table), strict=True):
-                grouping.key(name, values)
+            for name in JUDGED:
+                grouping.key(name, table[name])
         records = self._prepared(table)
         for name, aggregate in self.aggregates.items():
             aggregate.algebra.ask(name, records, grouping)
@@ -74,6 +66,8 @@ class ArrowPartials:
             grouping.value(RECORDS, [], "count_all")
             grouping.value(UPDATED, table[ARRIVED], "max")
         found = grouping.done()
+        if self.judge is not None:
+            found[PANE] = without_untimed(found[PANE])
         of = functools.cache(lambda: rows_of(found[OF], table.num_rows))
         for name, aggregate in self.aggregates.items():
             aggregate.algebra.made(name, records, found, of, len(found[RECORDS]))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.time import UNSET
 from headrace.views.contract import ARRIVED
@@ -22,7 +23,19 @@ from headrace.windows import Window, timed_us
 if TYPE_CHECKING:
     from headrace.windows.judging import Flags
 
-__all__ = ["DROPPED", "EVENT", "JUDGED", "LATE", "PANE", "REACHED", "SOURCE", "UNTIMED", "Judge", "OwnProgress"]
+__all__ = [
+    "DROPPED",
+    "EVENT",
+    "JUDGED",
+    "LATE",
+    "PANE",
+    "REACHED",
+    "SOURCE",
+    "UNTIMED",
+    "Judge",
+    "OwnProgress",
+    "without_untimed",
+]
 
 PANE, DROPPED, LATE = JUDGED = "_pane", "_dropped", "_late"
 """What a judged record has more, whole numbers of 64 bits."""
@@ -127,6 +140,11 @@ def _runs(*columns: _I64) -> Iterator[tuple[int, int]]:
     cut = np.flatnonzero(np.any([column[1:] != column[:-1] for column in columns], axis=0)) + 1
     starts = [0, *cut.tolist()]
     yield from zip(starts, [*starts[1:], len(columns[0])], strict=True)
+
+
+def without_untimed(pane: pa.Array) -> pa.Array:
+    """Panes with nulls where records have none."""
+    return pc.if_else(pc.equal(pane, UNTIMED), pa.scalar(None, pa.int64()), pane)
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> tuple[_I64, Flags]:

@@ -1,8 +1,9 @@
-"""What only some logs can do, each a protocol of its own, asked for by name:
+"""Capabilities that only some logs have. Each is a protocol, and code asks for it by name:
 
     capability(topic, Queues).queue("mail")
 
-Owns the protocols and the question. A log that cannot do it raises Unsupported; no caller asks which log it has."""
+Owns the protocols and `capability`, which raises Unsupported for a log without it. No caller has to know which log it
+uses."""
 
 from __future__ import annotations
 
@@ -39,15 +40,15 @@ Capability = TypeVar("Capability")
 
 
 def capability(handle: Log | Topic, kind: type[Capability]) -> Capability:
-    """The log or topic as one that can also do that; Unsupported if it cannot."""
+    """The same log or topic, typed as one that has the capability; Unsupported if it does not."""
     if isinstance(handle, kind):
         return handle
     raise Unsupported(repr(handle), kind.__name__.lower())
 
 
 class Message(Closing, Protocol):
-    """A record as one delivery of a queue. Answer it before its visibility runs out: `ack`, `nack`, or by
-    `with message:`, which acknowledges, or rejects it when the block raises (and lets the exception through)."""
+    """A record that a queue delivered. Call `ack` or `nack` before its visibility runs out, or use `with message:`,
+    which acknowledges it, or rejects it if the block raises (the exception is passed on)."""
 
     topic: str
     partition: int
@@ -56,26 +57,26 @@ class Message(Closing, Protocol):
     key: Any
     value: dict[str, Any]
     deliveries: int
-    """How often it was handed out, this time included."""
+    """How often it was delivered, including this time."""
     answered: bool
-    """Whether this delivery was acknowledged, rejected or given back, by this very object."""
+    """True if this object has acknowledged, rejected or given back the delivery."""
 
     @property
     def queue(self) -> str:
         """The queue's name."""
 
     def ack(self) -> None:
-        """It is done. LeaseExpired when it was given to somebody else meanwhile."""
+        """Acknowledges the message. LeaseExpired if it was delivered to another consumer meanwhile."""
 
     def nack(self, error: str = "", *, delay: Duration | None = None) -> None:
-        """It failed: somebody gets it again, after `delay`; after `max_deliveries` it is a dead letter."""
+        """Rejects the message: it is delivered again after `delay`. After `max_deliveries` it becomes a dead letter."""
 
     def extend(self, duration: Duration) -> None:
-        """It takes longer: from now on nobody else gets it for `duration`."""
+        """Extends the visibility: no other consumer gets the message for `duration` from now on."""
 
 
 class Queue(Protocol):
-    """A queue on a topic: hands messages out one by one, and again until they are answered."""
+    """A queue on a topic: delivers each message to one consumer, and again until it is acknowledged."""
 
     name: str
 
@@ -115,7 +116,7 @@ class Queue(Protocol):
 
 @runtime_checkable
 class Queues(Protocol):
-    """A topic whose records are handed out one by one."""
+    """A topic that has queues."""
 
     def queue(
         self,
@@ -149,7 +150,7 @@ class Versions(Protocol):
 
 @runtime_checkable
 class Usage(Protocol):
-    """A topic that knows what it takes on disk, and whom its retention overtakes."""
+    """A topic that knows its size on disk, and the groups that retention will overtake."""
 
     def usage(self) -> TopicUsage: ...
 
@@ -158,7 +159,7 @@ class Usage(Protocol):
 
 @runtime_checkable
 class Files(Protocol):
-    """A log that looks after files of its own."""
+    """A log that maintains its own files."""
 
     def maintain(self) -> Maintained: ...
 
@@ -169,7 +170,7 @@ class Files(Protocol):
 
 @runtime_checkable
 class Clock(Protocol):
-    """A log that stamps arrival itself, and so has to judge the clock."""
+    """A log that stamps arrival itself, so it has to judge the clock."""
 
     def clock(self) -> ClockStanding: ...
 

@@ -1,8 +1,8 @@
-"""What any log is: the values that go in and out of it, and the shape of its handles. Owns no behaviour. All code above
-the log is typed against these names; `log/open.py` opens an implementation, and `log/capabilities.py` has what only
-some logs can do. `headrace.testing.LogContract` tests what the names promise.
+"""The contract of a log: its values, and the protocols of its handles. Owns no behaviour. All code above the log is
+typed against these names. `log/open.py` opens an implementation; `log/capabilities.py` has what only some logs can do.
+`headrace.testing.LogContract` tests the contract.
 
-Offsets of a partition increase; they need not be dense: a range of offsets may hold fewer records than it is long, or
+Offsets of a partition increase, but need not be dense: a range of offsets may hold fewer records than it is long, or
 none."""
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 DEAD_LETTERS = "__dead_letters"
 """The topic of the dead letters."""
 FLOW_GROUP = "__flow."
-"""A group of this name, with the flow's name behind it, stands for a flow that reads the topic."""
+"""The prefix of a group's name that stands for a flow: `__flow.NAME`."""
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""Where to begin: an end of the log, the first record that arrived at a time or later, or offsets by partition."""
+"""Where to begin: the earliest or latest offset, the first record that arrived at a time or later, or offsets by
+partition."""
 
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Any
-"""What can be appended: a mapping, an iterable of them, or anything with `__arrow_c_stream__`."""
+"""What can be appended: a mapping, an iterable of mappings, or anything with `__arrow_c_stream__`."""
 
 Progress: TypeAlias = "datetime | Sequence[datetime | None] | pa.ChunkedArray | None"
 """Explicit event-time progress, for records derived from others: one for all rows, or one per row; also as a column."""
@@ -43,8 +44,8 @@ Overload = Literal["block", "buffer", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One partition: the first offset held, the next to be given, and event-time progress there. `arrived_at`: when the
-    last record came, or the partition was made."""
+    """One partition: its earliest offset, the offset of the next record, and its event-time progress. `arrived_at`: the
+    arrival of the last record, or when the partition was created."""
 
     earliest: int
     next: int
@@ -54,9 +55,9 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored batch, for planning what to read: offsets [start, stop), about so many records, their bytes before
-    compression, and their latest event time (None: they have none). `whole`: none of its records was taken out since
-    they were appended. The spans of a partition touch."""
+    """A stored batch, for planning reads: offsets [start, stop), the approximate number of records, their bytes before
+    compression, and their latest event time (None if they have none). `whole`: no record was removed since the append.
+    The spans of a partition have no gaps between them."""
 
     start: int
     stop: int
@@ -68,19 +69,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did. `ranges`: the offsets given, by partition. `quarantined`: records that went to the
-    dead letters instead, because their event time is too far ahead."""
+    """The result of an append. `ranges`: the offsets of the records, by partition. `quarantined`: how many records
+    became dead letters because their event time is too far ahead."""
 
     position: Position
     ranges: dict[int, range]
     quarantined: int = 0
     duplicate: bool = False
-    """The append is a repetition of an earlier one, whose offsets these are."""
+    """True if this append repeats an earlier one; the offsets are those of the earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as it was read."""
+    """A record that was read."""
 
     topic: str
     partition: int
@@ -94,8 +95,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in one partition. `records` is an estimate: the offsets that it has not read, which may
-    hold fewer records. `time`: how long the oldest unread record has waited."""
+    """How far a group is behind in one partition. `records` is the number of unread offsets, which may hold fewer
+    records. `time`: how long the oldest unread record has waited."""
 
     committed: int | None
     next: int
@@ -105,7 +106,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A member of a group, and which partitions it has."""
+    """A member of a group, and its partitions."""
 
     member: str
     host: str
@@ -117,24 +118,24 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Where a queue's messages are now, and counters that only grow. Offsets without a record (compacted, erased) count
-    as ready until the queue has passed them."""
+    """The number of a queue's messages in each state, and counters that only grow. Offsets without a record (compacted,
+    erased) count as ready until the queue has passed them."""
 
     ready: int
-    """Not handed out yet."""
+    """Not delivered yet."""
     in_flight: int
-    """With a consumer."""
+    """Delivered to a consumer, and not acknowledged."""
     waiting: int
     """Waiting for another message of their key (order="key")."""
     due: int
-    """To be handed out again: rejected, or not answered in time."""
+    """Due for another delivery: rejected, or not acknowledged in time."""
     delivered: int
     redelivered: int
     acked: int
     dead: int
-    """Became dead letters, ever …"""
+    """All messages that ever became dead letters."""
     dead_open: int
-    """… and still are."""
+    """Those that are dead letters now."""
     lost: int
     """Deleted by retention before they were acknowledged."""
     oldest: timedelta
@@ -143,8 +144,8 @@ class QueueStats:
 
 @dataclass(slots=True)
 class ProducerStats:
-    """Counters of one producer, for ever growing: sent = acked + failed + dropped + buffered_rows. What `send` refused
-    (policy "buffer") was not sent."""
+    """The counters of a producer, which only grow: sent = acked + failed + dropped + buffered_rows. Rows that `send`
+    refused (overload="buffer") do not count as sent."""
 
     sent: int = 0
     acked: int = 0
@@ -155,7 +156,7 @@ class ProducerStats:
     blocked: int = 0
     blocked_seconds: float = 0.0
     full_seconds: float = 0.0
-    """Waiting for room in a topic whose consumers have not read what it holds."""
+    """Time spent waiting for room in a full topic, whose consumers have not read its records."""
     buffered_rows: int = 0
     buffered_bytes: int = 0
     buffered_bytes_max: int = 0
@@ -163,19 +164,19 @@ class ProducerStats:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead letter comes from. Fields that make no sense for it are None."""
+    """Where a dead letter comes from. Fields that do not apply are None."""
 
     topic: str | None
     partition: int | None = None
     offset: int | None = None
     source: str | None = None
-    """A file and line, a flow and operator, a queue: whatever led here."""
+    """A file and line, a flow and operator, or a queue."""
     topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Where one registered group or queue is in one partition: it needs the records from `offset` on."""
+    """A registered group or queue in one partition. It needs the records from `offset` on."""
 
     kind: str
     name: str
@@ -185,13 +186,13 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class TopicUsage:
-    """What a topic takes on disk, what retention would delete of it now, and whom it has to mind."""
+    """A topic's size on disk, what retention would delete now, and the registered readers."""
 
     records: int
     bytes: int
     batches: int
     small_batches: int
-    """So small that sealing would join them."""
+    """Small batches that sealing would join."""
     would_delete_records: int
     would_delete_bytes: int
     consumers: list[Consumer]
@@ -199,15 +200,15 @@ class TopicUsage:
 
 @dataclass(frozen=True, slots=True)
 class LogUsage:
-    """What the data files of a log take: bytes that batches need, and those that nobody needs any more."""
+    """The size of a log's data files: bytes that batches use, and unused (dead) bytes."""
 
     files: int
     live_bytes: int
     dead_bytes: int
     would_free_bytes: int
-    """Of the dead, what `maintain` would give back now: whole files, and files that are mostly dead."""
+    """The dead bytes that `maintain` would give back now: whole files, and files that are mostly dead."""
     wipe_due: bool
-    """An erasure is not wiped everywhere yet."""
+    """True if an erasure still has bytes to overwrite."""
     lost_records: int
     """Records of `os` topics that a power loss took."""
 
@@ -232,7 +233,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """A group or queue that loses records in `time_to_loss` if it and its producers go on as they do."""
+    """A group or queue that loses records in `time_to_loss`, if it and its producers continue at their pace."""
 
     topic: str
     kind: str
@@ -248,29 +249,29 @@ class AtRisk:
 
 @dataclass(slots=True)
 class Maintained:
-    """What `maintain` did, and what it could not do."""
+    """The result of `maintain`: what it did, and what it could not do."""
 
     records_deleted: int = 0
-    """By retention."""
+    """Records that retention deleted."""
     records_compacted: int = 0
-    """Gone because a newer record of their key is there."""
+    """Records that compaction removed, because there is a newer record of their key."""
     batches_sealed: int = 0
-    """Fewer than before."""
+    """By how many batches sealing reduced their number."""
     files_removed: int = 0
     bytes_freed: int = 0
     overtaken: list[Overtaken] = field(default_factory=list)
     at_risk: list[AtRisk] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Damage that was met; what it concerns is left as it is. `verify` says more."""
+    """Damage that it found. Damaged batches are not changed; `verify` says more."""
     postponed: list[str] = field(default_factory=list)
-    """What could not be done now, and why: the disk is full, or the clock is not believed."""
+    """Work that could not be done now, with the reason: the disk is full, or the clock is not believed."""
     incomplete: list[str] = field(default_factory=list)
-    """What an earlier erasure still has to wipe, and why it could not."""
+    """Bytes that an earlier erasure still has to overwrite, with the reason."""
 
 
 @dataclass(slots=True)
 class Erased:
-    """What an erasure touched. While `incomplete` has entries, bytes may be left where they say."""
+    """The result of an erasure. If `incomplete` has entries, bytes may be left there."""
 
     topic: str
     records: int = 0
@@ -281,8 +282,8 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAhead:
-    """A partition whose newest arrival, or progress, is more than an hour ahead of the clock: a clock that was ahead
-    has written to it. What is appended to it is stamped with that arrival, and counts as late by that progress."""
+    """A partition whose newest arrival or progress is more than an hour ahead of the clock, because it was written to
+    when the clock was ahead. New records get that arrival, and are late by that progress."""
 
     topic: str
     partition: int
@@ -292,36 +293,36 @@ class PartitionAhead:
 
 @dataclass(frozen=True, slots=True)
 class ClockStanding:
-    """What a log makes of the clock."""
+    """How a log judges the machine's clock."""
 
     clock: datetime
     newest: datetime | None
-    """The newest arrival in the home. What arrives is never stamped with less."""
+    """The newest arrival in the home. No record gets an earlier one."""
     ahead: timedelta
-    """How far the clock is ahead of the newest arrival and the time that has surely passed since; negative where it is
-    behind that."""
+    """How far the clock is ahead of the newest arrival plus the time that has surely passed since; negative if it is
+    behind."""
     verdict: str
-    """`believed`; `doubted`: records are taken, retention by age waits; `refused`: nothing is written by this clock."""
+    """`believed`; `doubted`: records are accepted, but retention by age waits; `refused`: appends raise ClockAhead."""
     synchronised: bool
-    """Whether the system says that its clock is synchronised (NTP)."""
+    """True if the system says that its clock is synchronised (NTP)."""
     partitions: list[PartitionAhead]
 
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A topic that was ahead of the clock, and the incarnation in its place."""
+    """A topic that was ahead of the clock, and was replaced by a repaired one."""
 
     topic: str
     topic_id: str
     restamped: int
-    """Records that arrived in the future, and now when it was mended."""
+    """Records whose arrival was in the future; it is now the time of the repair."""
     dead_letters: int
     """Records whose event time is in the future too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing `verify` found. Ranges are half-open; -1 where there is none."""
+    """A problem that `verify` found. Ranges are half-open; -1 means none."""
 
     what: str
     topic: str = ""
@@ -334,7 +335,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` read, and what it found."""
+    """The result of `verify`: how much it read, and the problems it found."""
 
     topics: int
     batches: int
@@ -342,13 +343,13 @@ class Verified:
     bytes: int
     problems: list[Problem] = field(default_factory=list)
     lost: list[Problem] = field(default_factory=list)
-    """Ranges of `os` topics that a power loss took: known and reported, not damage."""
+    """Ranges of `os` topics that a power loss took. They are not damage."""
     ahead: list[Problem] = field(default_factory=list)
-    """Partitions ahead of the clock: no damage, but what comes is stamped by them. `mend` takes them back."""
+    """Partitions ahead of the clock. They are not damage, but new records get their times. `mend` repairs them."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged."""
+        """True if nothing is damaged."""
         return not self.problems
 
 
@@ -363,8 +364,8 @@ class Closing(Protocol):
 
 
 class DeadLetter(Protocol):
-    """A record that could not go where it should. `reason` in a word, `error` in a sentence, `origin` as far as it is
-    known. `value` is the row as it would have been appended, or the bytes that could not be read as one."""
+    """A record that could not be appended or processed. `reason` is a word, `error` a sentence, `origin` says where it
+    comes from, as far as that is known. `value` is the row, or the bytes that could not be read as a row."""
 
     @property
     def id(self) -> int: ...
@@ -393,7 +394,7 @@ class DeadLetter(Protocol):
 
 
 class Member(Closing, Protocol):
-    """One consumer in a group. `poll` hands out records of the partitions it has; `commit` says they are done."""
+    """One consumer in a group. `poll` returns records of its partitions; `commit` commits their offsets."""
 
     id: str
 
@@ -410,14 +411,14 @@ class Group(Protocol):
 
     @property
     def flow(self) -> str | None:
-        """The flow that this group stands for; None: it is a group."""
+        """The flow that this group stands for; None if it is an ordinary group."""
 
     def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> Member: ...
 
     def lag(self) -> dict[int, Lag]: ...
 
     def time_to_loss(self) -> timedelta | None:
-        """How long until retention deletes the oldest record that the group has not read; None: never, or unknown."""
+        """The time until retention deletes the oldest record that the group has not read; None if never, or unknown."""
 
     def members(self) -> list[MemberInfo]: ...
 
@@ -433,7 +434,8 @@ class Group(Protocol):
 
 
 class Producer(Closing, Protocol):
-    """Sends rows one by one, in batches. `sequence` is the number of the next record of this producer id."""
+    """Takes rows one by one and appends them in batches. `sequence` is the number of the next record of this producer
+    id."""
 
     @property
     def stats(self) -> ProducerStats: ...
@@ -444,15 +446,15 @@ class Producer(Closing, Protocol):
 
 
 class Sender(Protocol):
-    """Appends rows that carry numbers, each once. The rows for one topic are numbered from 0 on, in the order they are
-    sent; what is sent again with the same number is recognised, and not appended again. A new sender of the same name
-    fences the one before it, at each topic that it sends to."""
+    """Appends numbered rows, each once. The rows for one topic are numbered from 0, in the order they are sent. Rows
+    that are sent again with the same number are not appended again. A new sender of the same name fences the one before
+    it, at each topic that it sends to."""
 
     def send(
         self, topic: str, rows: pa.Table, number: int, *, partition: int | None = None, progress: Progress = None
     ) -> Position:
-        """Appends rows of which the first has this `number`. A topic that has fewer partitions than `partition` asks
-        for gets more."""
+        """Appends rows; the first has this `number`. If the topic has too few partitions for `partition`, it gets
+        more."""
 
     def bury(self, topic: str, letters: Sequence[Mapping[str, Any]], number: int) -> range:
         """The same for dead letters of a topic (see `Topic.bury`); they have numbers of their own."""
@@ -462,8 +464,8 @@ class TopicRef(Protocol):
     """Names a topic to other processes: small, and can be pickled."""
 
     def open(self) -> Topic:
-        """The topic, in this process; TopicReplaced if it is no more. The topics opened last stay open, and nobody has
-        to close them."""
+        """The topic, in this process; TopicReplaced if it no longer exists. The topics opened last stay open, and need
+        not be closed."""
 
 
 @runtime_checkable
@@ -492,8 +494,8 @@ class Topic(Protocol):
     def append_batch(
         self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None
     ) -> None:
-        """Appends a table of any size in one transaction; a writer's batch of that number only if it is not in the log
-        yet. BatchDiffers: it is, with other rows."""
+        """Appends a table of any size in one transaction. With a `writer` and a `number`, it appends nothing if the log
+        already has that batch of the writer; BatchDiffers if that batch has another number of rows."""
 
     def check(self, rows: Rows) -> None:
         """Raises what `append` would raise for these rows, and appends nothing."""
@@ -518,7 +520,7 @@ class Topic(Protocol):
     ) -> Producer: ...
 
     def bury(self, letters: Sequence[Mapping[str, Any]]) -> range:
-        """Keeps as dead letters what could not be appended here, or not be processed. Their numbers."""
+        """Stores dead letters for records that could not be appended or processed. Returns their numbers."""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -543,11 +545,11 @@ class Topic(Protocol):
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]: ...
 
     def arrived_us(self, partition: int, offset: int) -> int | None:
-        """When the record at the offset arrived; None if there is none, or none any more that can be read."""
+        """The arrival of the record at the offset; None if there is no such record, or it can no longer be read."""
 
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
-        """A hint for planning: the first `limit` stored batches with records at `start` or behind it. A log that does
-        not know them gives one span up to the end."""
+        """A hint for planning: the first `limit` stored batches with records at or after `start`. A log that does not
+        know its batches returns one span up to the end."""
 
     # -- consuming ---------------------------------------------------------------------------------
 
@@ -570,15 +572,15 @@ class Transaction(Protocol):
 class Log(Closing, Protocol):
     @property
     def address(self) -> str:
-        """Where the log is: what it is opened by."""
+        """The address that opens this log."""
 
     @property
     def log_id(self) -> str:
-        """Names this log for ever, wherever it is copied."""
+        """The log's id. Copies of the log have the same id."""
 
     @property
     def in_place(self) -> bool:
-        """Whether the log is still where it was opened."""
+        """True if the log is still at the address where it was opened."""
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -620,35 +622,40 @@ class Log(Closing, Protocol):
         max_ahead: Duration = "1 hour",
         partitions: int = 1,
     ) -> Topic:
-        """A topic of headrace's own, which is not listed: made if there is none, with columns added that it has not."""
+        """An internal topic of headrace, which is not listed. It is created if it does not exist, and gets missing
+        columns."""
 
     def flow_topic(self, name: str, schema: pa.Schema, *, flow: str, **settings: Any) -> Topic:
-        """The topic that a flow writes to: made if there is none. One that this flow made gets columns added."""
+        """The topic that a flow writes to. It is created if it does not exist. A topic that this flow created gets
+        missing columns."""
 
     def delete_own_topic(self, name: str) -> None: ...
 
     def clone_topic(self, topic: Topic) -> Topic:
-        """A topic like another log's, without its records; one of that name that is here is returned as it is."""
+        """A topic with the schema and settings of another log's topic, without its records. If a topic of that name
+        exists, it is returned unchanged."""
 
     # -- across topics -----------------------------------------------------------------------------
 
     def transaction(self) -> AbstractContextManager[Transaction]: ...
 
     def sync(self) -> None:
-        """Makes durable whatever can be read now."""
+        """Syncs all records that can be read now."""
 
     def sender(self, name: str) -> Sender: ...
 
     # -- readers -----------------------------------------------------------------------------------
 
     def news(self, topics: Iterable[Topic]) -> dict[str, int]:
-        """What `wait` compares with: take it before looking, wait when there was nothing to see."""
+        """A state of the topics for `wait`. Take it before you read; if there was nothing to read, pass it to
+        `wait`."""
 
     def wait(self, seen: Mapping[str, int], timeout: float | None = None) -> bool:
-        """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
+        """Waits until one of the topics has changed since `seen`, or for `timeout` seconds. True if one has changed."""
 
     def report(self, flow: str, places: Iterable[tuple[Topic, Mapping[int, int]]]) -> Future[None]:
-        """Says how far a flow has read topics: retention minds it, and its lag is seen. Nobody has to wait for it."""
+        """Reports the offsets that a flow has read, for retention and for lag. The caller need not wait for the
+        result."""
 
     def forget_flow(self, flow: str) -> None: ...
 

@@ -31,15 +31,14 @@ from headrace.operators.result_rows import (
     keys_of,
     stacked,
 )
-from headrace.views.contract import ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
+from headrace.views.contract import RESULTS, ROWS, WINDOW, Column, SlotColumn, ViewSpec, is_fed
 from headrace.views.keyed import State, TableSpec, Writes
-from headrace.views.values import arrow_type, us_column
+from headrace.views.values import arrow_type, cast_to, us_column
 
-__all__ = ["INPUT", "OP", "Aggregation", "Bounds"]
+__all__ = ["INPUT", "OP", "Aggregation", "Bounds", "ended_keys"]
 
 I64 = npt.NDArray[np.int64]
 INPUT = "partials"
-TABLE = "rows"
 OP = "op"
 START, END = (Column(name, "timestamp") for name in WINDOW)
 
@@ -72,7 +71,7 @@ class Aggregation:
         window = () if view.window_us is None else (START, END) if view.windows == "cumulative" else (START,)
         more = (END,) if view.window_us is not None and view.windows != "cumulative" else ()
         time = None if view.window_us is None else WINDOW[0] if view.windows == "fixed" else WINDOW[1]
-        return self._table(TABLE, (*window, *view.groups), more, view.slots, time)
+        return self._table(RESULTS, (*window, *view.groups), more, view.slots, time)
 
     def _table(
         self,
@@ -102,7 +101,7 @@ class Aggregation:
     @property
     def output(self) -> Output:
         windowed = self.view.window_us is not None
-        return Output(TABLE, WINDOW[0] if windowed else None, WINDOW[1] if windowed else None)
+        return Output(RESULTS, WINDOW[0] if windowed else None, WINDOW[1] if windowed else None)
 
     @property
     def timers(self) -> tuple[Timer, ...]:
@@ -123,7 +122,7 @@ class Aggregation:
 
     @property
     def told(self) -> list[str]:
-        """The columns of changes: those of the table, but for what is kept to merge by."""
+        """The columns of changes: those of the table, but for slots that only merging needs."""
         seen = {name for result in self.view.results for name in (*result.slots, result.unless)}
         slots = {slot.name for slot in self.view.slots}
         fed = {slot for slot in slots if self.fed and is_fed(slot)}
@@ -157,7 +156,7 @@ class Aggregation:
         given = None if partials is None or not partials.num_rows else self._prepared(partials, before)
         if given is not None and given.num_rows:
             if not changes and self.rows.spec.rules and self._adds:
-                adds = {TABLE: self._lasting(self.rows.added(given), now, before)}
+                adds = {RESULTS: self.lasting(self.rows.added(given), now, before)}
             else:
                 merged = self._merged(given, state, now, pieces)
                 told = self._written(merged, now, before, pieces, changes)
@@ -182,14 +181,14 @@ class Aggregation:
         """The columns that matter, each in one piece, groups with one zero. What can be taken back and has gone for
         good is left out: it would begin anew, with nothing but itself in it."""
         columns = self._columns()
-        rows = {each.name: one_zero(column(partials, each.name).cast(arrow_type(each.type))) for each in columns}
+        rows = {each.name: one_zero(cast_to(column(partials, each.name), arrow_type(each.type))) for each in columns}
         given = pa.table(rows)
         gone_us = self.gone_us(before, before) if self.view.retracts else None
         return given if gone_us is None else given.filter(pa.array(us_column(given[WINDOW[1]]) > gone_us))
 
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
         groups, keys = self.rows.grouped(given)
-        old = state.get(TABLE, keys)
+        old = state.get(RESULTS, keys)
         places = given.select([column.name for column in self._places()]).take(pa.array(groups.first))
         if not self._places():
             places = given.select([]).slice(0, 1)
@@ -216,14 +215,14 @@ class Aggregation:
             stays = np.asarray(pc.not_equal(column(rows, ROWS), 0).fill_null(True))
             gone = keys_of(rows, names, np.flatnonzero(~stays))
             self.rows.forget(gone, pieces)
-            pieces.delete(TABLE, gone)
+            pieces.delete(RESULTS, gone)
         if self._moves:
             moved = np.flatnonzero(aligned(merged.old, rows, names) < 0)
-            pieces.delete(TABLE, keys_of(merged.old, names, moved))
-        pieces.put(TABLE, self._lasting(rows.filter(pa.array(stays)), now, before))
+            pieces.delete(RESULTS, keys_of(merged.old, names, moved))
+        pieces.put(RESULTS, self.lasting(rows.filter(pa.array(stays)), now, before))
         return self._changes(rows, np.flatnonzero(stays), merged.number, merged.old) if changes else None
 
-    def _lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
+    def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
         """Without rows that this step drops at once."""
         gone_us = self.gone_us(now, before)
         if gone_us is None or self.view.window_us is None:
@@ -268,6 +267,11 @@ class Aggregation:
         )
         return dropped_us(self.view.keep_us, *most)
 
+    def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:
+        """The stored rows that a step drops because they are older than they are kept; None if it drops none."""
+        gone_us = self.gone_us(now, before)
+        return None if gone_us is None else state.due(RESULTS, self.row_time(gone_us))
+
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values of windows that can no longer change go; where results can go again, none is such."""
         if now.unchanged_us is None or self.view.retracts or self.view.window_us is None or not self.rows.values:
@@ -276,22 +280,32 @@ class Aggregation:
             for rule in self.rows.values:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(now.unchanged_us)
         elif before.unchanged_us is None or now.unchanged_us > before.unchanged_us:
-            ended = state.due(TABLE, now.unchanged_us, after_us=before.unchanged_us)
-            self.rows.forget(ended.select(self.rows.key_names), pieces)
+            ended = state.due(RESULTS, now.unchanged_us, after_us=before.unchanged_us)
+            self.rows.forget(ended_keys(self.rows, ended, now.unchanged_us, pieces), pieces)
 
     def _expire(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Rows that are older than they are kept go, and what is beside them."""
         gone_us = self.gone_us(now, before)
         if gone_us is None:
             return
-        pieces.drops[TABLE] = self.row_time(gone_us)
+        pieces.drops[RESULTS] = self.row_time(gone_us)
         if not self.rows.values or not self.view.retracts:
             return  # values have gone before
         if self.rows.time == WINDOW[0]:
             for rule in self.rows.values:
                 pieces.drops[self.rows.values_of(rule)] = self.row_time(gone_us)
         else:
-            self.rows.forget(state.due(TABLE, self.row_time(gone_us)).select(self.rows.key_names), pieces)
+            ended = state.due(RESULTS, self.row_time(gone_us))
+            self.rows.forget(ended_keys(self.rows, ended, gone_us, pieces), pieces)
+
+
+def ended_keys(table: ResultRows, ended: pa.Table, upto_us: int, pieces: Pieces) -> pa.Table:
+    """The keys of stored rows that ended by then, without sessions that this step has made longer."""
+    keys = ended.select(table.key_names)
+    for rows in pieces.puts.get(table.table, ()):
+        longer = rows.filter(pa.array(us_column(rows[WINDOW[1]]) > upto_us))
+        keys = keys.filter(pa.array(aligned(keys, longer, table.key_names) < 0))
+    return keys
 
 
 def _largest(times_us: tuple[int | None, ...]) -> int | None:

@@ -47,6 +47,8 @@ class Output:
     """The column with a row's event time."""
     final_at: str | None
     """The column with the time at which, when the frontier has passed it, a row is final."""
+    columns: tuple[Column, ...] | None = None
+    """Of rows that are passed on, what they have besides `hr.META`; None: what the input has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,25 +19,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bloom import Dedup, Filters
-from headrace.operators.aggregate import OP
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.records import HASH, INPUT, OP, PARTITION, PLACE, TOPIC
 from headrace.operators.result_rows import column, in_order
+from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import Column, LedgerRow
 from headrace.views.keyed import State, TableSpec, Writes
 
-__all__ = ["HASH", "INPUT", "TOPIC", "ApproximateDedup"]
+__all__ = ["ApproximateDedup", "TakeOut"]
 
 I64 = npt.NDArray[np.int64]
-INPUT = "records"
-TOPIC, HASH = "/topic", "/hash"
-"""Of a record: the topic it is of, and the hash of its key."""
-PARTITION = "_partition"
-PLACE = (Column(TOPIC, "string"), Column(PARTITION, "int"))
 PAGES = TableSpec("pages", (*PLACE, Column("stretch", "bigint"), Column("page", "bigint")), (Column("bits", "binary"),))
 STRETCHES = TableSpec("stretches", (*PLACE, Column("stretch", "bigint")), ())
 """Those of which there are pages: found without reading these."""
 REACHED = TableSpec("reached", PLACE, (Column("reached_us", "bigint"),))
+
+
+@dataclass(frozen=True)
+class TakeOut:
+    """The step of a program that takes repetitions out, approximately."""
+
+    dedup: Dedup
+    called = "dedup"
+    timed = True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.dedup.key
+
+    @property
+    def hashed(self) -> tuple[str, ...]:
+        return self.dedup.key
+
+    def over(self, schema: pa.Schema, time: str | None) -> ApproximateDedup:
+        assert time is not None, "it asks for an event time"
+        columns = tuple(Column(field.name, type_ddl(field.type)) for field in schema)
+        return ApproximateDedup(self.dedup, columns, time)
+
+    def __str__(self) -> str:
+        return str(self.dedup)
 
 
 @dataclass(frozen=True)

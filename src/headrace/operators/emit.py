@@ -1,5 +1,5 @@
-"""What others are told of an aggregation's changes: on their way to a topic, and for flows over the view. Owns which of
-them each is told, and in which order. Pure: a step says what changed, the state before it what is there.
+"""Which of an aggregation's changes go out: to a topic, or to flows over the view. Owns their choice and order; what is
+said of a row is `views.changes`. Pure: a step says what changed, and the state before it what was there.
 
 "updates": every result that changed. "final": those of windows that were final before, and all results of the windows
 that this step is the first to call final."""
@@ -16,13 +16,11 @@ import pyarrow.compute as pc
 from headrace.operators.aggregate import OP, Aggregation, Bounds
 from headrace.operators.contract import Step
 from headrace.operators.result_rows import aligned, differ, in_order
-from headrace.views.contract import CORRECTIONS, RECORD, UPDATED_AT, WINDOW, Emit, ViewSpec, feed_columns, whole_of
-from headrace.views.contract import OP as FEED_OP
+from headrace.views.contract import WINDOW, Emit
 from headrace.views.keyed import State
-from headrace.views.results import results_of, whole_sum
 from headrace.views.values import us_column
 
-__all__ = ["closing", "emitted", "feed_of", "final_before", "results", "shown"]
+__all__ = ["closing", "emitted", "final_before", "without_same"]
 
 Tell = Callable[[pa.Table], pa.Table]
 
@@ -83,49 +81,3 @@ def without_same(changes: pa.Table) -> pa.Table:
     kept = np.ones(changes.num_rows, np.bool_)
     kept[same] = kept[same + 1] = False
     return changes.filter(pa.array(kept))
-
-
-# -- what is told of a row ---------------------------------------------------------------------------------
-
-
-def results(view: ViewSpec) -> Tell:
-    """Window, groups and results: what goes to a topic, and what a transform is given."""
-
-    def tell(changes: pa.Table) -> pa.Table:
-        places = {column.name: changes[column.name] for column in view.places}
-        return pa.table({OP: changes[OP], **places, **results_of(view, changes)})
-
-    return tell
-
-
-def feed_of(view: ViewSpec) -> Tell:
-    """For flows over the view: results, and what other views can merge. Of records: the record."""
-
-    def tell(changes: pa.Table) -> pa.Table:
-        if view.records:
-            return pa.table({FEED_OP: changes[OP], RECORD: changes[RECORD]})
-        made = {column.name: changes[column.name] for column in view.places}
-        if view.shaped is None:
-            made |= results_of(view, changes)
-            made |= {whole_of(result.name): whole_sum(result, changes) for result in view.whole_sums}
-        columns = {column.name: made.get(column.name, None) for column in feed_columns(view)}
-        columns = {name: changes[name] if values is None else values for name, values in columns.items()}
-        tail = {CORRECTIONS: changes["_corrections"], UPDATED_AT: changes["_updated_at"]}
-        return pa.table({FEED_OP: changes[OP], **columns, **tail})
-
-    return tell
-
-
-def shown(view: ViewSpec) -> Tell:
-    """What readers see, without the status, which follows from the frontier."""
-
-    def tell(changes: pa.Table) -> pa.Table:
-        made = results(view)(changes).drop_columns([OP])
-        columns = {name: made[name] for name in made.column_names}
-        for result in view.results:
-            if result.widened:
-                columns[result.name] = whole_sum(result, changes)
-        tail = {"_corrections": changes["_corrections"], "_updated_at": changes["_updated_at"]}
-        return pa.table({OP: changes[OP], **columns, **tail})
-
-    return tell

@@ -17,7 +17,7 @@ __all__ = ["aggregation"]
 def aggregation(spec: FlowSpec, aggregates: Mapping[str, Aggregate]) -> Aggregation:
     """The operator of a flow that aggregates. `aggregates`: by result, those whose functions merge, or make, it."""
     assert spec.view is not None
-    kind = GroupsThatGo if spec.view.lives is not None else KINDS.get(spec.view.windows, Aggregation)
+    kind = GroupsThatGo if spec.view.lives else KINDS.get(spec.view.windows, Aggregation)
     return kind(spec.view, aggregates, spec.horizon, bool(spec.feeds))
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.horizon import over_us
-from headrace.operators.aggregate import END, START, TABLE, Aggregation, Bounds
+from headrace.operators.aggregate import END, START, Aggregation, Bounds, ended_keys
 from headrace.operators.result_rows import Merged, Pieces, ResultRows, aligned, in_order, keys_of
 from headrace.operators.sessions import merge_sessions
-from headrace.views.contract import WINDOW, Column
+from headrace.views.contract import RESULTS, WINDOW, Column
 from headrace.views.keyed import State, TableSpec
 from headrace.views.values import us_column
 
@@ -36,7 +36,7 @@ class GroupsThatGo(Aggregation):
         object.__setattr__(self, "lives", lives)
 
     def _result_rows(self) -> ResultRows:
-        return self._table(TABLE, self.view.groups, (Column(ENDS, "timestamp"),), self.view.slots, ENDS)
+        return self._table(RESULTS, self.view.groups, (Column(ENDS, "timestamp"),), self.view.slots, ENDS)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -48,10 +48,6 @@ class GroupsThatGo(Aggregation):
     @property
     def _adds(self) -> bool:
         return False
-
-    @property
-    def told(self) -> list[str]:
-        return [name for name in super().told if name != ENDS]
 
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
         """The newest lives of the groups that are touched, in the place of their rows."""
@@ -70,7 +66,7 @@ class GroupsThatGo(Aggregation):
         number, _ = self._groups_of(both)
         last = both.take(pa.array(np.flatnonzero(np.diff(number, append=-1))))  # by group, and then by start
         rows = pa.table({name: last[WINDOW[1] if name == ENDS else name] for name in self.rows.schema.names})
-        old = state.get(TABLE, keys)
+        old = state.get(RESULTS, keys)
         found = aligned(old, rows, groups) if groups else np.zeros(old.num_rows, np.int64)
         return Merged(rows.cast(self.rows.schema), old, found)
 
@@ -85,9 +81,13 @@ class GroupsThatGo(Aggregation):
         assert self.view.keep_us is not None
         return over_us(self.view.keep_us, now.unchanged_us)
 
-    def _lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:  # noqa: ARG002
+    def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:  # noqa: ARG002
         over = self._over_us(now)
         return rows if over is None else rows.filter(pa.array(us_column(rows[ENDS]) > over))
+
+    def dropped(self, state: State, now: Bounds, before: Bounds) -> pa.Table | None:  # noqa: ARG002
+        over = self._over_us(now)
+        return None if over is None else state.due(RESULTS, over)
 
     def _forget(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         """Values go with their lives."""
@@ -98,5 +98,5 @@ class GroupsThatGo(Aggregation):
         if over is None:
             return
         if self.lives.values:
-            self.lives.forget(state.due(LIVES, over).select(self.lives.key_names), pieces)
-        pieces.drops |= {LIVES: over, TABLE: over}
+            self.lives.forget(ended_keys(self.lives, state.due(LIVES, over), over, pieces), pieces)
+        pieces.drops |= {LIVES: over, RESULTS: over}

@@ -22,7 +22,7 @@ from headrace.aggregates.rules import AddRule, Functions, Merger, added, extreme
 from headrace.aggregates.value_rules import Changed, Counts, Values, value_rules
 from headrace.views.contract import Column, SlotColumn
 from headrace.views.keyed import State, TableSpec, Writes
-from headrace.views.values import INSTANT, arrow_type
+from headrace.views.values import INSTANT, arrow_type, cast_to
 
 __all__ = [
     "Merged",
@@ -153,9 +153,8 @@ class ResultRows:
         return groups, keys_of(partials, self.key_names, groups.first)
 
     def added(self, partials: pa.Table) -> pa.Table:
-        """Partial rows as rows that a store adds to its own: one for each key."""
-        groups, _ = self.grouped(partials)
-        return self._rows(partials, groups, partials)
+        """Partial rows as rows that a store adds to its own."""
+        return pa.table([cast_to(column(partials, each.name), each.type) for each in self.schema], schema=self.schema)
 
     def _rows(self, places: pa.Table, groups: Groups, rows: pa.Table) -> pa.Table:
         """The merged rows, without what is made of values. `places`: has the key and what is not merged; either a row
@@ -169,12 +168,12 @@ class ResultRows:
         for merger in self.mergers:
             made |= merger.merged(columns, groups)
         made[CORRECTIONS.name] = added(column(rows, CORRECTIONS.name), groups, pa.int64())
-        made[UPDATED.name] = extreme(column(rows, UPDATED.name).cast(INSTANT), groups, greatest=True)
+        made[UPDATED.name] = extreme(cast_to(column(rows, UPDATED.name), INSTANT), groups, greatest=True)
         for rule in self.values:
             made.setdefault(rule.slot.name, pa.nulls(groups.count, arrow_type(rule.stored)))
         named = {slot.name for slot in self.slots} - made.keys()
         made |= {name: pa.nulls(groups.count, self.schema.field(name).type) for name in named}
-        return pa.table([made[each.name].cast(each.type) for each in self.schema], schema=self.schema)
+        return pa.table([cast_to(made[each.name], each.type) for each in self.schema], schema=self.schema)
 
     def merge(
         self,
@@ -342,7 +341,7 @@ def stacked(old: pa.Table, partials: pa.Table, names: Sequence[str]) -> pa.Table
 
 def _both(one: pa.Array, other: pa.Array) -> pa.Array:
     """One behind the other, with the type of the first."""
-    return pa.concat_arrays([one, other.cast(one.type)])
+    return pa.concat_arrays([one, cast_to(other, one.type)])
 
 
 def aligned(wanted: pa.Table, found: pa.Table, names: Sequence[str]) -> I64:
@@ -366,11 +365,11 @@ def differ(a: pa.Table, b: pa.Table) -> Flags:
         if types.is_nested(one.type):
             one, two = json_texts(one), json_texts(two)
         if types.is_floating(one.type):
-            same = ordered(one)[0] == ordered(two)[0]
-        else:
-            same = np.asarray(pc.equal(one, two).fill_null(True))
-        none = np.asarray(one.is_null()), np.asarray(two.is_null())
-        out |= (none[0] != none[1]) | (~none[0] & ~same)
+            one, two = (pa.array(ordered(each)[0], mask=np.asarray(each.is_null())) for each in (one, two))
+        other = pc.not_equal(one, two)
+        if other.null_count:  # one of the two, or both, are
+            other = pc.if_else(pc.is_null(other), pc.not_equal(one.is_null(), two.is_null()), other)
+        out |= np.asarray(other)
     return out
 
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.aggregates.groups import row_numbers
-from headrace.operators.aggregate import END, START, TABLE, Aggregation, Bounds
+from headrace.operators.aggregate import END, START, Aggregation, Bounds
 from headrace.operators.result_rows import Merged, Pieces, ResultRows, column, keys_of
-from headrace.views.contract import WINDOW
+from headrace.views.contract import RESULTS, WINDOW
 from headrace.views.keyed import State
 from headrace.views.values import time_column, us_column
 from headrace.windows.sessions import joined
@@ -28,7 +28,7 @@ I64 = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class SessionAggregation(Aggregation):
     def _result_rows(self) -> ResultRows:
-        return self._table(TABLE, (*self.view.groups, START), (END,), self.view.slots, WINDOW[1])
+        return self._table(RESULTS, (*self.view.groups, START), (END,), self.view.slots, WINDOW[1])
 
     @property
     def by(self) -> tuple[str, ...]:

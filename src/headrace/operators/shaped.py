@@ -19,31 +19,21 @@ from headrace.aggregates.groups import json_texts
 from headrace.errors import TransformRefused
 from headrace.operators.aggregate import OP, Aggregation, Bounds
 from headrace.operators.contract import Step
-from headrace.operators.emit import closing, final_before, results
+from headrace.operators.emit import closing, final_before
 from headrace.operators.result_rows import Pieces, aligned, column, joined_writes, keys_of
 from headrace.rows import python_values
-from headrace.views.contract import WINDOW, Column, Emit
+from headrace.views.changes import as_results
+from headrace.views.contract import SHAPED, WINDOW, Column, Emit
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.values import arrow_type, us_column
 
-__all__ = ["Shape", "ShapedAggregation", "ShapedStep"]
+__all__ = ["Shape", "ShapedAggregation"]
 
 Shape = Callable[[pa.Table], pa.Table]
 I64 = npt.NDArray[np.int64]
-SHAPED = "shaped"
 NUMBER = "/number"
 """Of a row that a transform made, among those of its result."""
 TAIL = ("_corrections", "_updated_at")
-
-
-@dataclass(frozen=True)
-class ShapedStep:
-    """`step`: all writes, and what changed of the rows that readers see. `results`: what changed of the results.
-    `made`: the rows that were made, of results that changed."""
-
-    step: Step
-    results: Step
-    made: pa.Table
 
 
 @dataclass(frozen=True)
@@ -66,8 +56,9 @@ class ShapedAggregation:
         return self.inner.view.shaped
 
     def fold(
-        self, partials: pa.Table | None, state: State, now: Bounds, before: Bounds, shape: Shape, *, changes: bool
-    ) -> ShapedStep:
+        self, partials: pa.Table | None, state: State, now: Bounds, before: Bounds, shape: Shape
+    ) -> tuple[Step, pa.Table]:
+        """The step, with all writes and the changes of results; and the rows that were made of results that came."""
         found = self.inner.fold(partials, state, now, before, changes=True)
         raw = found.changes
         assert raw is not None
@@ -84,8 +75,7 @@ class ShapedAggregation:
             {**found.writes.deletes, **mine.deletes},
             {**found.writes.drops, **mine.drops},
         )
-        told = self._expanded(raw, self._stored(raw, state), made) if changes else None
-        return ShapedStep(replace(found, writes=writes, changes=told), found, made)
+        return replace(found, writes=writes), made
 
     def _shaped(self, come: pa.Table, shape: Shape) -> pa.Table:
         """The rows that are made of the results that came, under their keys."""
@@ -94,7 +84,7 @@ class ShapedAggregation:
         schema = pa.schema([(each.name, arrow_type(each.type)) for each in (*spec.key, *spec.columns)])
         if not come.num_rows:
             return schema.empty_table()
-        made = shape(results(view)(come).drop_columns([OP]))
+        made = shape(as_results(view, come).drop_columns([OP]))
         places = [each.name for each in view.places]
         given = pa.table({name: column(made, name).cast(come.schema.field(name).type) for name in places})
         of = aligned(given, come, places) if places else np.zeros(made.num_rows, np.int64)
@@ -140,23 +130,23 @@ class ShapedAggregation:
 
     # -- what others are told --------------------------------------------------------------------------
 
-    def emitted(self, step: ShapedStep, state: State, emit: Emit, now: Bounds, before: Bounds) -> pa.Table:
+    def emitted(self, step: Step, made: pa.Table, state: State, emit: Emit, now: Bounds, before: Bounds) -> pa.Table:
         """As `emit.emitted`, of the rows that were made."""
-        raw = step.results.changes
+        raw = step.changes
         assert raw is not None
         if emit == "updates":
-            return self._expanded(raw, self._stored(raw, state), step.made)
+            return self._expanded(raw, self.stored(raw, state), made)
         was, names = final_before(raw, before), self.inner.rows.key_names
-        closed = closing(self.inner, step.results, state, now, before)
-        stored = self._stored(closed, state)
+        closed = closing(self.inner, step, state, now, before)
+        stored = self.stored(closed, state)
         there = stored.filter(pa.array(aligned(stored, raw, names) < 0))  # of results that did not change
         told = [
-            self._expanded(was, self._stored(was, state), step.made),
-            self._expanded(closed, stored, pa.concat_tables([step.made, there])),
+            self._expanded(was, self.stored(was, state), made),
+            self._expanded(closed, stored, pa.concat_tables([made, there])),
         ]
         return pa.concat_tables(told)
 
-    def _stored(self, raw: pa.Table, state: State) -> pa.Table:
+    def stored(self, raw: pa.Table, state: State) -> pa.Table:
         """The rows that were made of results before this step."""
         names = self.inner.rows.key_names
         found = state.scan(SHAPED, keys_of(raw, names, np.arange(raw.num_rows)))
@@ -167,14 +157,14 @@ class ShapedAggregation:
         of; of another all rows go, and all come."""
         comes = _comes(raw)
         pieces = [
-            self._joined(raw, np.flatnonzero(~comes), before),
-            self._joined(raw, np.flatnonzero(comes), after),
+            self.joined(raw, np.flatnonzero(~comes), before),
+            self.joined(raw, np.flatnonzero(comes), after),
         ]
         rows, of = pa.concat_tables([each for each, _ in pieces]), np.concatenate([each for _, each in pieces])
         order = np.lexsort((rows[NUMBER].to_numpy(), of))
         return _without_same(rows.take(pa.array(order)).drop_columns([NUMBER]), of[order], comes)
 
-    def _joined(self, raw: pa.Table, numbers: I64, made: pa.Table) -> tuple[pa.Table, I64]:
+    def joined(self, raw: pa.Table, numbers: I64, made: pa.Table) -> tuple[pa.Table, I64]:
         """The rows made of some of the results, each with what is said of its result; and which change each is of."""
         names = self.inner.rows.key_names
         some = raw.take(pa.array(numbers))

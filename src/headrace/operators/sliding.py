@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from headrace.aggregates.algebra import ddl
 from headrace.aggregates.groups import Groups, row_numbers
-from headrace.operators.aggregate import END, START, TABLE, Aggregation, Bounds
+from headrace.operators.aggregate import END, START, Aggregation, Bounds
 from headrace.operators.result_rows import Merged, Pieces, ResultRows, column, keys_of
-from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, WINDOW, Column
+from headrace.views.contract import COUNTS_FROM, ON_TIME_FROM, RESULTS, WINDOW, Column
 from headrace.views.keyed import State, TableSpec
 from headrace.views.values import time_column, us_column
 from headrace.windows.sessions import joined
@@ -40,7 +40,7 @@ class SlidingAggregation(Aggregation):
         object.__setattr__(self, "parts", PartRows(self.rows, self.view.groups))
 
     def _result_rows(self) -> ResultRows:
-        return self._table(TABLE, (*self.view.groups, START), (END,), self.view.slots, WINDOW[1])
+        return self._table(RESULTS, (*self.view.groups, START), (END,), self.view.slots, WINDOW[1])
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class SlidingAggregation(Aggregation):
             none = self.rows.schema.empty_table()
             return Merged(none, none, np.zeros(0, np.int64))
         groups, keys = self.rows.grouped(rows)
-        old = state.get(TABLE, keys)
+        old = state.get(RESULTS, keys)
         places = rows.select([*self.rows.key_names, WINDOW[1]]).take(pa.array(groups.first))
         number = np.concatenate((self._numbers(keys, old), groups.number))
         return self.rows.merge(rows, old, number, places, state, pieces, self._lasts(places, now))
@@ -84,7 +84,7 @@ class SlidingAggregation(Aggregation):
     def _scan(self, table: str, rows: pa.Table, low: I64, high: I64, state: State) -> pa.Table:
         """The stored rows of the rows' groups that begin in [low, high]; stretches that overlap are looked at once."""
         last_us = state.last_us(table)
-        begins_us = -(2**63) if last_us is None else last_us - (self.size_us if table == TABLE else 0)
+        begins_us = -(2**63) if last_us is None else last_us - (self.size_us if table == RESULTS else 0)
         near = np.flatnonzero(low <= begins_us)
         rows, low, high = rows.take(pa.array(near)), low[near], high[near]
         span, first, last_of = joined(self._groups(rows), low, high, 0)
@@ -95,7 +95,7 @@ class SlidingAggregation(Aggregation):
         """Windows that have a row and may hold one of the records: those that end from when it counts on, and begin by
         then."""
         return self._scan(
-            TABLE, given, us_column(given[COUNTS_FROM]) - self.size_us, us_column(given[WINDOW[1]]), state
+            RESULTS, given, us_column(given[COUNTS_FROM]) - self.size_us, us_column(given[WINDOW[1]]), state
         ).select([*self.by, *WINDOW])
 
     def _in_windows_there(self, given: pa.Table, there: pa.Table) -> pa.Table:

@@ -45,10 +45,10 @@ from headrace.errors import (
     ViewTaken,
 )
 from headrace.position import Position
+from headrace.testing.folding import FoldingStore, PartialCommit
 from headrace.views.contract import (
     ROWS,
     Column,
-    Commit,
     FlowSpec,
     FlowState,
     LedgerRow,
@@ -192,9 +192,16 @@ def busy(table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(found, schema=pa.schema([*table.schema, *added])).drop_columns(["n"])
 
 
-def commit(state: FlowState, partials: pa.Table | None = None, **more: Any) -> Commit:
-    usual = {"sequence": state.sequence, "places": {}, "topic_ids": {}, "partials": partials, "aggregates": FUNCTIONS}
-    return Commit(**{**usual, **more})
+def commit(
+    state: FlowState,
+    partials: pa.Table | None = None,
+    *,
+    shape: Any = None,
+    aggregates: Any = None,
+    **facts: Any,
+) -> PartialCommit:
+    facts = {"sequence": state.sequence, "places": {}, "topic_ids": {}, **facts}
+    return PartialCommit(partials, shape, FUNCTIONS if aggregates is None else aggregates, facts)
 
 
 # -- every rule at once, and its model -------------------------------------------------------------------
@@ -314,8 +321,12 @@ class Setting:
 
     @pytest.fixture
     def store(self, home: Path) -> Iterator[Any]:
-        with self.open_store(home) as store:
+        with self.opened(home) as store:
             yield store
+
+    def opened(self, home: Path) -> Any:
+        """The store, whose commits are folded first."""
+        return FoldingStore(self.open_store(home))
 
     @pytest.fixture
     def views(self, store: Any, home: Path) -> Any:  # noqa: ARG002 (makes it)
@@ -408,7 +419,7 @@ class FlowContract(Setting):
         for offset in 7, 9:
             state = store.commit(state, commit(state, places={"clicks": {0: Place(offset, T0 + 1)}}, topic_ids=ids))
         assert state.begins == begins and state.places["clicks"][0].offset == 9
-        with self.open_store(home) as other:
+        with self.opened(home) as other:
             assert other.begin(counting()).begins == begins
             assert other.state("clicks").born == state.born != ""
             anew = other.begin(counting(), replace=True)
@@ -467,7 +478,7 @@ class FlowContract(Setting):
 
     def test_tables_of_a_flow_are_written_with_its_commit_and_go_with_it(self, store: Any) -> None:
         pages = TableSpec("pages", (Column("stretch", "bigint"), Column("page", "bigint")), (Column("bits", "binary"),))
-        spec = replace(counting(), tables=(pages,))
+        spec = replace(counting(), view=None, tables=(pages,))
 
         def written(state: FlowState, *rows: tuple[int, int, bytes], gone: Sequence[int] = ()) -> FlowState:
             columns = dict(zip(("stretch", "page", "bits"), map(list, zip(*rows, strict=True)), strict=True))
@@ -525,12 +536,12 @@ class FlowContract(Setting):
     def test_a_batch_is_applied_once(self, store: Any, views: Any) -> None:
         spec = counting()
         state = store.begin(spec)
-        batch = commit(state, counted(spec, [(0, "/", 1)]), ledger=[LedgerRow(T0, T0 + SIZE, 1)])
-        after = store.commit(state, batch)
-        for wrong in (batch, replace(batch, sequence=2), replace(batch, sequence=-1)):
+        rows, ledger = counted(spec, [(0, "/", 1)]), [LedgerRow(T0, T0 + SIZE, 1)]
+        after = store.commit(state, commit(state, rows, ledger=ledger))
+        for sequence in (state.sequence, 2, -1):
             with pytest.raises(CommitConflict) as error:
-                store.commit(after, wrong)
-            assert (error.value.flow, error.value.sequence, error.value.current) == ("clicks", wrong.sequence, 1)
+                store.commit(after, commit(after, rows, ledger=ledger, sequence=sequence))
+            assert (error.value.flow, error.value.sequence, error.value.current) == ("clicks", sequence, 1)
         assert counts(views) == {(0, "/"): 1} and store.state("clicks") == after
         assert views.ledger("clicks")["on_time"].to_pylist() == [1]
 
@@ -538,7 +549,7 @@ class FlowContract(Setting):
         spec = counting()
         old = store.begin(spec)
         old = store.commit(old, commit(old, counted(spec, [(0, "/", 1)])))
-        with self.open_store(home) as other:
+        with self.opened(home) as other:
             new = other.begin(spec)
             assert new.epoch > old.epoch and new.sequence == 1
             with pytest.raises(FlowFenced) as error:
@@ -591,7 +602,7 @@ class FlowContract(Setting):
         assert [row["n"] for row in store.outbox("clicks")[-1].rows.to_pylist()] == [1, 6]
 
     def test_a_closed_store_says_so(self, home: Path) -> None:
-        store = self.open_store(home)
+        store = self.opened(home)
         state = store.begin(counting())
         store.close()
         store.close()
@@ -610,10 +621,10 @@ class FlowContract(Setting):
 
     def test_what_was_committed_is_there_when_opened_again(self, home: Path) -> None:
         spec = counting()
-        with self.open_store(home) as store:
+        with self.opened(home) as store:
             state = store.begin(spec)
             before = store.commit(state, commit(state, counted(spec, [(0, "/", 1)]), frontier_us=T0 + 1))
-        with self.open_store(home) as store:
+        with self.opened(home) as store:
             assert store.state("clicks") == before
             after = store.begin(spec)
             assert replace(after, epoch=before.epoch) == before
@@ -1051,10 +1062,10 @@ class MergeContract(Setting):
         spec = _distinct("v")
         state = store.begin(spec)
         batch = [(n, "/", [f"u{n}", "u"]) for n in range(3)]
-        state = store.commit(state, commit(state, _users(spec, batch), reachable_us=T0))
-        state = store.commit(state, commit(state, reachable_us=T0 + 2 * SIZE))
+        state = store.commit(state, commit(state, _users(spec, batch), unchanged_us=T0))
+        state = store.commit(state, commit(state, unchanged_us=T0 + 2 * SIZE))
         assert [row["users"] for row in rows(views, "v")] == [2, 2, 2]
-        state = store.commit(state, commit(state, _users(spec, batch), reachable_us=T0 + SIZE))
+        state = store.commit(state, commit(state, _users(spec, batch), unchanged_us=T0 + SIZE))
         assert [row["users"] for row in rows(views, "v")] == [4, 4, 2]
 
     @examples
@@ -1148,13 +1159,13 @@ class MergeContract(Setting):
 
         def at(us: int, **more: int) -> set[int]:
             nonlocal state
-            reached = {"frontier_us": us, "closed_us": us, "reachable_us": us, **more}
+            reached = {"frontier_us": us, "closed_us": us, "unchanged_us": us, **more}
             state = store.commit(state, commit(state, **reached))
             return {n for n, _ in counts(views)}
 
         assert at(T0 + 2 * SIZE - 1) == {0, 1, 2, 3, 4}
         assert at(T0 + 2 * SIZE) == {1, 2, 3, 4}  # [0, 10) ended 10 s before
-        assert at(T0 + 4 * SIZE, reachable_us=T0 + SIZE) == {1, 2, 3, 4}, "what may change is kept"
+        assert at(T0 + 4 * SIZE, unchanged_us=T0 + SIZE) == {1, 2, 3, 4}, "what may change is kept"
         assert at(T0 + 4 * SIZE, closed_us=T0 + SIZE) == {1, 2, 3, 4}, "what is not final is kept"
         assert at(T0 + 4 * SIZE) == {3, 4}
         assert views.ledger("clicks").num_rows == 5, "the ledger stays"
@@ -1180,7 +1191,7 @@ class MergeContract(Setting):
                 times = [T0 + at * second for at in seconds]
                 batch = batch.append_column(name, pa.array(times, pa.int64()).cast(INSTANT))
             reached = None if reach is None else T0 + reach * second
-            state = store.commit(state, commit(state, batch if pieces else None, reachable_us=reached))
+            state = store.commit(state, commit(state, batch if pieces else None, unchanged_us=reached))
             return [(row["page"], row["n"]) for row in rows(views)]
 
         assert come((0, 5, "/", 2), (15, 15, "/", 1), (0, 0, None, 7)) == [(None, 7), ("/", 3)]  # 15 - 5 = 10
@@ -1198,7 +1209,7 @@ class MergeContract(Setting):
     def test_what_is_not_kept_was_published_before(self, store: Any) -> None:
         spec = counting(keep_us=1, emit="final", target="out")
         state = store.begin(spec)
-        late = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "reachable_us": T0 + 9 * SIZE}
+        late = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "unchanged_us": T0 + 9 * SIZE}
         store.commit(state, commit(state, counted(spec, [(0, "/", 4)]), **late))
         assert [(row["op"], row["n"]) for row in store.outbox("clicks")[0].rows.to_pylist()] == [("+", 4)]
         assert store.last_window_end("clicks") is None
@@ -1350,7 +1361,7 @@ class ShapedContract(Setting):
         state = store.begin(spec)
         state = store.commit(state, commit(state, counted(spec, [(n, "/", 4) for n in range(3)]), shape=busy))
         assert len(rows(views)) == 6
-        at = {"frontier_us": T0 + 2 * SIZE, "closed_us": T0 + 2 * SIZE, "reachable_us": T0 + 2 * SIZE}
+        at = {"frontier_us": T0 + 2 * SIZE, "closed_us": T0 + 2 * SIZE, "unchanged_us": T0 + 2 * SIZE}
         state = store.commit(state, commit(state, shape=busy, **at))
         assert {row["window_start"] for row in rows(views)} == {moment(T0 + SIZE), moment(T0 + 2 * SIZE)}
         assert views.status("clicks").rows == 4
@@ -1645,7 +1656,7 @@ class VersionContract(Setting):
     def test_the_difference_of_shaped_rows(self, tmp_path_factory: Any, cells: list[tuple[int, int, int]]) -> None:
         """Any rows, some of one result, some twice: the difference turns the one into the other."""
         home = tmp_path_factory.mktemp("views")
-        with self.open_store(home) as store:
+        with self.opened(home) as store:
             for name, side in ("clicks", 0), ("clicks/next", 1):
                 spec = shaping(name)
                 if side:
@@ -1707,7 +1718,7 @@ class RetractionContract:
         assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [("+", 2), ("+", 1)]
         assert "__finals.v" not in told
         batch = counted(fed, [(0, "/", 3), (2, "/", 1)])
-        more = {"closed_us": T0 + 2 * SIZE, "reachable_us": T0 + SIZE, "frontier_us": T0 + 2 * SIZE}
+        more = {"closed_us": T0 + 2 * SIZE, "unchanged_us": T0 + SIZE, "frontier_us": T0 + 2 * SIZE}
         state = store.commit(state, commit(state, batch, **more))
         told = self._told(store, state)
         assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [
@@ -1749,7 +1760,7 @@ class RetractionContract:
         assert told("changes") == [("+", 0, 2.0), ("+", 1, 2.0)] and told("finals") == []
         columns = ["change__op", "window_start", "window_end", "page", "copy", "half"]
         assert list(self._told(store, state)["__changes.v"][0])[:6] == columns
-        more = {"closed_us": T0 + SIZE, "reachable_us": T0, "frontier_us": T0 + SIZE}
+        more = {"closed_us": T0 + SIZE, "unchanged_us": T0, "frontier_us": T0 + SIZE}
         batch = counted(fed, [(0, "/", 1), (1, "/", 2)])
         state = store.commit(state, commit(state, batch, shape=busy, **more))
         five = [("+", copy, 2.5) for copy in range(3)]
@@ -1778,8 +1789,8 @@ class RetractionContract:
         on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 3 * SIZE}
         assert put(0, **on) == {(0, "/"): 3}
         assert put(0, **on) == {(0, "/"): 4}, "it is final, and may change, whatever silence says"
-        assert put(0, **on, reachable_us=T0 + SIZE - 1) == {(0, "/"): 5}
-        assert put(3, reachable_us=T0 + SIZE) == {(3, "/"): 1}
+        assert put(0, **on, unchanged_us=T0 + SIZE - 1) == {(0, "/"): 5}
+        assert put(3, unchanged_us=T0 + SIZE) == {(3, "/"): 1}
         assert put(0) == {(3, "/"): 1}, "what has gone does not begin anew"
 
     def test_what_has_gone_does_not_come_back_in_part(self, store: Any) -> None:
@@ -1798,7 +1809,7 @@ class RetractionContract:
     def test_a_switch_tells_of_all_that_may_change(self, store: Any) -> None:
         """Rows that are older than `keep`, and may be corrected, are there: who reads changes knows them."""
         spec, beside = replace(counting(keep_us=SIZE), feeds=("updates",)), counting("clicks/next", keep_us=SIZE)
-        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "reachable_us": T0}
+        on = {"frontier_us": T0 + 9 * SIZE, "closed_us": T0 + 9 * SIZE, "unchanged_us": T0}
         state = store.begin(spec)
         store.commit(state, commit(state, counted(spec, [(0, "/", 2)]), **on))
         store.begin_beside(beside, "p")

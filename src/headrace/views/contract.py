@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from headrace.aggregates import WIDE as WIDE
-from headrace.aggregates import Aggregate, Rule
+from headrace.aggregates import Rule
 from headrace.aggregates import whole_of as whole_of
 from headrace.durations import format_duration
 from headrace.errors import IncompatibleSchema, InvalidArgument
@@ -47,14 +47,12 @@ OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change_
 instant of the row's window: what is made of changes has no other time."""
 MARK = ("change__closed", "change__reachable")
 """Of a record that is no change, `change__op` '.': windows that end by then are final, or can no longer change."""
+RESULTS, SHAPED = "rows", "shaped"
+"""The tables of a view: its results, and the rows that a transform made of them. Others are the operator's own."""
 RECORD = "/record"
 """The one result of a flow whose results are records."""
 ROWS = "/rows"
 """How many rows a result is made of: with the last of them it goes."""
-WindowKind = Kind | Literal["parts"]
-"""`parts`: what sliding windows are made of, for the store alone."""
-
-
 Which = Literal["next", "previous"]
 VERSIONS: tuple[Which, ...] = ("next", "previous")
 """Versions of a view beside the one that is served: made anew, and the one served before."""
@@ -127,7 +125,7 @@ class ViewSpec:
     shaped: tuple[Column, ...] | None = None
     """What a transform makes of the results, besides window and groups: for each any number of rows. None: readers see
     the results themselves."""
-    windows: WindowKind = "fixed"
+    windows: Kind = "fixed"
     retracts: bool = False
     """Whether results can go again: they are made of another view's changes."""
     records: bool = False
@@ -147,29 +145,9 @@ class ViewSpec:
         return None if self.window_us is None else ending(self.windows, self.window_us[0])
 
     @property
-    def order(self) -> tuple[str, ...]:
-        """The key as rows lie in the file: by window, or, where those of a key are looked for, by group."""
-        if self.windows in ("fixed", "calendar", "cumulative"):
-            return self.key
-        own = 2 if self.windows == "parts" else 0
-        groups = self.key[1:]
-        return (*groups[: len(groups) - own], *self.key[:1], *groups[len(groups) - own :])
-
-    @property
-    def parts(self) -> ViewSpec | None:
-        """Of sliding windows: the records they are made of, a row for each instant and how late they were."""
-        if self.windows != "sliding":
-            return None
-        groups = (*self.groups, Column(COUNTS_FROM, "timestamp"), Column(ON_TIME_FROM, "timestamp"))
-        return ViewSpec(f"{self.name}/parts", groups, self.slots, (), (0, 0), public=False, windows="parts")
-
-    @property
-    def lives(self) -> ViewSpec | None:
-        """Of groups that go, without windows: from when to when each was there; see `lives`."""
-        if self.keep_us is None or self.window_us is not None:
-            return None
-        gap_us = (self.keep_us, 0)
-        return ViewSpec(f"{self.name}/lives", self.groups, self.slots, (), gap_us, public=False, windows="session")
+    def lives(self) -> bool:
+        """Whether groups go when nothing has come for `keep_us`, since there are no windows to go by."""
+        return self.keep_us is not None and self.window_us is None
 
     @property
     def places(self) -> list[Column]:
@@ -239,7 +217,7 @@ class FlowSpec:
     sources: tuple[str, ...]
     view: ViewSpec | None
     window: str = ""
-    aggregates: Mapping[str, str] = field(default_factory=dict)
+    aggregates: Mapping[str, str] = field(default_factory=dict, hash=False)
     """name -> text, e.g. "views" -> "count()"."""
     grace_us: int = 0
     within_us: int = 0
@@ -248,7 +226,8 @@ class FlowSpec:
     emit: Emit | None = None
     feeds: tuple[Emit, ...] = ()
     """Which of the view's changes flows of this home read: `feed_topic`."""
-    dedup: str = ""
+    operator: str = ""
+    """What records go through, as it is written."""
     idle_us: int = 30_000_000
     absent_us: int = 3_600_000_000
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
@@ -313,7 +292,7 @@ class FlowSpec:
         if self.view is not None and new.view is not None:
             kept, now_kept = self.view.keep_us, new.view.keep_us
             longer = kept is not None and (now_kept is None or now_kept > kept)
-            groups_go = self.view.lives is not None or new.view.lives is not None
+            groups_go = self.view.lives or new.view.lives
             if (self.view.retracts and longer) or (groups_go and kept != now_kept):
                 texts = ["for ever" if us is None else repr(format_duration(us)) for us in (kept, now_kept)]
                 said.append(f"keep: {texts[0]} became {texts[1]}")
@@ -351,7 +330,7 @@ class FlowSpec:
             "transform behind agg": "none" if made is None else f"to {made}" if made else "a filter",
             "written to": f"topic {self.target!r}" if self.target else "a view",
             "emit": self.emit or "none",
-            "dedup": self.dedup or "none",
+            "through": self.operator or "none",
         }
 
     def _types(self, aggregate: str) -> str:
@@ -393,6 +372,10 @@ class FlowState:
     """Topic -> (partition, offset) of records that were given up; only for who asks (`Views.buried`)."""
     held_seconds: float = field(default=0.0, compare=False)
     """How long the commit that made this state kept others from committing."""
+    closed_us: int | None = None
+    """Windows that end by then are final."""
+    unchanged_us: int | None = None
+    """Windows that end by then can no longer change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,12 +419,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One micro-batch's worth of change. `sequence` is the flow's before it. `partials`: rows of the view's key columns
-    and slots, `_corrections` and `_updated_at`, to be merged; several may be of one key. Of sessions they are pieces of
-    any, and so, by arrival, of a view without windows whose groups go; of sliding windows they are records of one
-    instant, `window_end`, counted in `_corrections`, with `COUNTS_FROM` and `ON_TIME_FROM`. A `finished` slot does not
-    come: it is made. `reachable_us`: no record to come can change a window that ended by then: what is kept for
-    changing it may go."""
+    """One micro-batch's worth of change. `sequence` is the flow's before it."""
 
     sequence: int
     places: Places
@@ -453,21 +431,18 @@ class Commit:
     frontier_us: int | None = None
     closed_us: int | None = None
     """Windows that end by then are final."""
-    reachable_us: int | None = None
-    partials: pa.Table | None = None
+    unchanged_us: int | None = None
+    """Windows that end by then can no longer change."""
     writes: Writes = field(default_factory=Writes)
     """To the flow's tables: made of `ViewStore.read_state` of the same sequence."""
+    changes: Callable[[], pa.Table] | None = None
+    """What changes for readers of the view, with `op`. Called in the transaction, and only if somebody watches."""
     ledger: Sequence[LedgerRow] = ()
     outgoing: Sequence[Outgoing] = ()
     relayed: int = -1
     """What is in the outbox up to this sequence has arrived where it goes …"""
     written: Position = field(default_factory=Position)
     """… and lies below these offsets there."""
-    shape: Callable[[pa.Table], pa.Table] | None = None
-    """What makes of the view's changes what goes out; of a view with `shaped`: of its results, `result_columns`, what
-    readers see, `places` and `shaped`. Called in the transaction, with the rows that changed."""
-    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    """Whose functions merge, and finish, what SQL cannot; by their names. Called in the transaction."""
 
 
 class ViewStore(Protocol):
@@ -504,6 +479,12 @@ class ViewStore(Protocol):
     def read_state(self, flow: FlowState) -> State:
         """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
         and the commit of anybody else is refused."""
+
+    def state_opener(self, flow: FlowState) -> Callable[[], State]:
+        """The same for another process of this machine: a function that pickles, and opens the state there."""
+
+    def is_watched(self, flow: str) -> bool:
+        """Whether somebody watches the view: then a commit had better know what it changes."""
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState: ...
 

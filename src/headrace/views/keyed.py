@@ -36,7 +36,7 @@ class TableSpec:
     columns: tuple[Column, ...]
     time: str | None = None
     """A timestamp column, of the key or not, by which rows are found: `State.due` and `Writes.drops`."""
-    rules: Mapping[str, AddRule] = field(default_factory=dict)
+    rules: Mapping[str, AddRule] = field(default_factory=dict, hash=False)
     """Of the columns, those that `adds` can merge. A table is added to only if all its columns have a rule."""
 
     @classmethod

@@ -10,7 +10,7 @@ import pyarrow.types as types
 
 from headrace.aggregates.groups import one_zero
 from headrace.views.contract import WIDE, Result, ViewSpec
-from headrace.views.values import arrow_type
+from headrace.views.values import arrow_type, cast_to
 
 __all__ = ["result_of", "results_of", "whole_sum"]
 
@@ -19,8 +19,8 @@ def results_of(view: ViewSpec, rows: pa.Table) -> dict[str, pa.Array]:
     """Result -> its values, of the type it has on its way to a topic: there a sum that does not fit is null."""
     sums = {result.name for result in view.whole_sums}
     return {
-        each.name: (_fitting(result_of(each, rows)) if each.name in sums else result_of(each, rows)).cast(
-            arrow_type(each.type)
+        each.name: cast_to(
+            _fitting(result_of(each, rows)) if each.name in sums else result_of(each, rows), arrow_type(each.type)
         )
         for each in view.results
     }

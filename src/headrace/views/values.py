@@ -21,6 +21,7 @@ __all__ = [
     "INSTANT",
     "arrow_type",
     "as_column",
+    "cast_to",
     "check_column",
     "key_order",
     "numbered",
@@ -53,6 +54,11 @@ _HELD = (
     *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_string),
     *(pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp, pa.types.is_nested),
 )
+
+
+def cast_to(column: pa.Array, arrow: pa.DataType) -> pa.Array:
+    """The column as that type: Arrow would copy one that has it already."""
+    return column if column.type == arrow else column.cast(arrow)
 
 
 def us_column(times: pa.Array | pa.ChunkedArray) -> I64:

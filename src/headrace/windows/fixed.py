@@ -51,12 +51,12 @@ class Sized(Aligned):
         import numpy as np
 
         pane, end, apart_us, count = self.panes(event)
+        if len(pane) and int(progress.max()) - grace_us < int(end.min()):  # as a rule nothing is late
+            none = np.zeros_like(pane)
+            return Judged(pane, none, none)
 
         def ended(bound: I64) -> I64:
-            over = bound - end
-            if np.max(over, initial=-1) < 0:  # as a rule nothing is late
-                return np.zeros_like(over)
-            passed: I64 = np.clip(over // apart_us + 1, 0, count)
+            passed: I64 = np.clip((bound - end) // apart_us + 1, 0, count)
             return passed
 
         late = ended(progress - grace_us)

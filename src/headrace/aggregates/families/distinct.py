@@ -54,7 +54,6 @@ class CountDistinctOfChanges(Kept):
     called: ClassVar[str] = "count_distinct"
     zero: ClassVar[bool] = True
     instead: ClassVar[str] = CountDistinct.instead
-    by_sql: ClassVar[str] = "count(*) FROM {values} WHERE row = {row}"
     quick: ClassVar[Quick] = "number"
 
     def result(self) -> str:

@@ -73,11 +73,9 @@ class Max(_Greatest, _Extreme):
 
 @dataclass(frozen=True)
 class MinOfChanges(_Least, Kept):
-    by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value LIMIT 1"
     quick: ClassVar[Quick] = "least"
 
 
 @dataclass(frozen=True)
 class MaxOfChanges(_Greatest, Kept):
-    by_sql: ClassVar[str] = "value FROM {values} WHERE row = {row} ORDER BY value DESC LIMIT 1"
     quick: ClassVar[Quick] = "greatest"

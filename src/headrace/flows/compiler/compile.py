@@ -130,9 +130,7 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
     inputs = tuple(replace(each, topic=topics[each.id]) for each in known.flow.inputs)
     if replace(known.given, inputs=inputs) != flow or known.time != time_folded(flow):
         return None
-    columns = {name: replace(each, topic=topics[name]) for name, each in known.columns.items()}
-    known_reads = replace(known.reads, columns=columns)
-    return replace(known, given=flow, flow=replace(known.flow, inputs=flow.inputs), reads=known_reads)
+    return replace(known, given=flow, flow=replace(known.flow, inputs=flow.inputs), reads=known.reads.of(topics))
 
 
 class _Checks:

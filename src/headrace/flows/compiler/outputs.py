@@ -53,7 +53,10 @@ def target(flow: Flow, view: ViewSpec | None, df: DataFrame) -> Written | None:
         return _taken_back(flow, df)
     if view is None:
         schema = schema_from(_plain(flow, df).schema)
-        if flow.dedup is not None:
+        if flow.operator is not None:
+            if flow.operator.output.columns is not None:
+                made = [f"{quoted_name(each.name)} {each.type}" for each in flow.operator.output.columns]
+                schema = parse_ddl(", ".join(made))
             partitions = len(flow.topics) * max(topic.settings.partitions for topic in flow.topics)
             settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}
             return Written(schema, settled)

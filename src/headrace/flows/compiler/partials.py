@@ -6,7 +6,7 @@ One partial row is a pane, a group, and how late its records were: for how many 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
@@ -16,6 +16,7 @@ from headrace.aggregates import Aggregate, Algebra, Columns
 from headrace.aggregates.aggregate import Own
 from headrace.errors import InvalidArgument
 from headrace.flows.flow import ARRIVED, Flow
+from headrace.flows.reading.numbers import NUMBER
 from headrace.kernels.columns import CARRIED, FIRST, LAST, RECORDS, UPDATED
 from headrace.kernels.judge import DROPPED, JUDGED, LATE, PANE, REACHED, SOURCE, UNTIMED
 from headrace.schema import quoted_name
@@ -28,12 +29,15 @@ WHERE = "where"
 """Of an aggregate's arguments: its condition."""
 
 
-def partial_rows(flow: Flow, df: DataFrame, time: Column | None) -> DataFrame:
+def partial_rows(flow: Flow, df: DataFrame, time: Column | None, numbered: Collection[str] | None = None) -> DataFrame:
     """Of records that were judged, if the flow has windows. `time`: their event time, None when the flow has no windows
-    and needs none."""
+    and needs none. `numbered`: the groups for which a number of the records stands, and for what a judge says of them;
+    None where they have no number."""
     assert flow.aggregates is not None
-    keys = [F.col(quoted_name(name)).alias(name) for name in flow.groups]
-    if flow.window is not None:
+    keys = [F.col(quoted_name(name)).alias(name) for name in flow.groups if name not in (numbered or ())]
+    if numbered is not None:
+        keys.append(F.col(NUMBER))
+    elif flow.window is not None:
         keys += [F.col(SOURCE), F.col("_partition")] if flow.own_progress else []
         keys += [F.nullif(F.col(PANE), F.lit(UNTIMED)).alias(PANE), F.col(DROPPED), F.col(LATE)]
     df, slots = aggregated(flow.aggregates, df, time, changes=flow.retracts)

@@ -259,7 +259,8 @@ def unknown_column(error: PySparkException, flow: str, names: list[str]) -> Unkn
     condition, facts = error.getCondition() or "", error.getMessageParameters() or {}
     if isinstance(error, AnalysisException) and condition.startswith("UNRESOLVED_COLUMN"):
         proposed = [_last_part(name) for name in facts.get("proposal", "").split(", ") if name]
-        return UnknownColumn(flow, _last_part(facts.get("objectName", "")), proposed or names)
+        known = _columns_at(error) or proposed or names
+        return UnknownColumn(flow, _last_part(facts.get("objectName", "")), known)
     if isinstance(error, AnalysisException) and condition == "UNRESOLVED_USING_COLUMN_FOR_JOIN":
         suggested = facts.get("suggestion", "").strip("[]").split(", ")
         return UnknownColumn(flow, _last_part(facts.get("colName", "")), [_last_part(name) for name in suggested])
@@ -267,6 +268,27 @@ def unknown_column(error: PySparkException, flow: str, names: list[str]) -> Unkn
         name = facts.get("attr_name", "")
         return UnknownColumn(flow, name, names) if name and nearest(name, names) else None
     return None
+
+
+def _columns_at(error: AnalysisException) -> list[str]:
+    """All columns where Spark could not find one: what goes into the lowest operator that is not resolved. Spark itself
+    proposes five at most. None where it does not give its plan (Spark Connect)."""
+    try:
+        node = error._origin.plan().get()  # type: ignore[attr-defined]
+        while below := [child for child in _children(node) if not child.resolved()]:
+            node = below[0]
+        return [column.name() for child in _children(node) for column in _items(child.output())]
+    except Exception:
+        return []
+
+
+def _children(node: Any) -> list[Any]:
+    return _items(node.children())
+
+
+def _items(sequence: Any) -> list[Any]:
+    """The items of a Scala Seq."""
+    return [sequence.apply(number) for number in range(sequence.size())]
 
 
 def _last_part(name: str) -> str:

@@ -4,7 +4,7 @@ judged and aggregated there, or behind the transforms by Spark. Owns that choice
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,16 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from headrace.aggregates.algebra import same_in_arrow
 from headrace.flows.compiler.arrow_plan import arrow_plan
 from headrace.flows.compiler.partials import as_if_judged, partial_rows
 from headrace.flows.compiler.plan_check import columns_needed, origins, passes
 from headrace.flows.compiler.records import in_arrow, judge_of, time_column
 from headrace.flows.flow import Flow, Input, through
-from headrace.flows.reading import ranges
+from headrace.flows.reading import numbers, ranges
+from headrace.flows.reading.numbers import NUMBER, Names, Numbering, names_of
 from headrace.flows.reading.passing import PLACE, Passed
+from headrace.flows.spark.session import context_of
 from headrace.kernels.judge import JUDGED, SOURCE
 from headrace.kernels.sieve import Sieve
 from headrace.log.contract import META
@@ -27,6 +30,7 @@ from headrace.schema import quoted_name, type_ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.log.contract import Topic
 
 Sieves = Mapping[str, Sequence[Sieve]]
 """Input -> what its records go through."""
@@ -43,6 +47,15 @@ class Reads:
     """The columns that transforms only pass on, where there are such and the flow writes records."""
     judged_behind: tuple[str, ...] = ()
     """Where records are judged behind the transforms: the columns that anybody reads from there on."""
+    names: Names | None = None
+    """What the records' numbers stand for, where they have such."""
+    by_number: Reads | None = None
+    """The same with numbers for what the records are grouped by, where that is possible."""
+
+    def of(self, topics: Mapping[str, Topic]) -> Reads:
+        """The same of other topics, by input, that are like these."""
+        columns = {name: replace(each, topic=topics[name]) for name, each in self.columns.items()}
+        return replace(self, columns=columns, by_number=self.by_number and self.by_number.of(topics))
 
 
 def reads(flow: Flow, df: DataFrame, sieves: Sieves | None) -> Reads:
@@ -53,16 +66,18 @@ def reads(flow: Flow, df: DataFrame, sieves: Sieves | None) -> Reads:
     if sieves is not None and (made := _in_place(flow, df, sieves, columns)) is not None:
         return made
     if _judged_when_read(flow, spark):
-        return Reads({each.id: _with_judge(flow, each, columns[each.id], spark) for each in flow.inputs})
+        columns = {each.id: _with_judge(flow, each, columns[each.id], spark) for each in flow.inputs}
+        return Reads(columns, by_number=_by_number(flow, df, columns, spark))
     passed = _passed(flow, df, spark)
     if passed is not None:
         columns = {name: _only_computed(flow, passed, each, spark) for name, each in columns.items()}
-    return Reads(columns, passed=passed, judged_behind=behind)
+    by_number = _by_number(flow, df, columns, spark) if flow.window is None else None
+    return Reads(columns, passed=passed, judged_behind=behind, by_number=by_number)
 
 
 def _passed(flow: Flow, df: DataFrame, spark: SparkSession) -> Passed | None:
     """What transforms of the records of one topic only pass on; None if nothing, or the rows are not records."""
-    if flow.aggregates is not None or flow.dedup is not None or flow.retracts or len(flow.inputs) > 1:
+    if flow.aggregates is not None or flow.through is not None or flow.retracts or len(flow.inputs) > 1:
         return None
     (read,) = flow.inputs
     transforms = functools.partial(through, (*read.transforms, *flow.transforms))
@@ -111,10 +126,53 @@ def _with_judge(flow: Flow, read: Input, columns: ranges.Columns, spark: SparkSe
     return replace(columns, schema=schema, needed=needed - {*JUDGED}, judge=judge)
 
 
-def _partials_of(flow: Flow, read: Input, df: DataFrame) -> DataFrame:
+def _partials_of(flow: Flow, read: Input, df: DataFrame, numbered: Collection[str] | None = None) -> DataFrame:
     time = time_column(flow)
     df = through((*read.transforms, *flow.transforms), df)
-    return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)))
+    return partial_rows(flow, df, None if time is None else F.col(quoted_name(time)), numbered)
+
+
+def _by_number(flow: Flow, df: DataFrame, columns: Mapping[str, ranges.Columns], spark: SparkSession) -> Reads | None:
+    """What is read where a number stands for what the judge says and for the groups that transforms only pass on; None
+    if that is not possible (Spark Connect has no accumulators), or not worth it: windows that are not aligned have few
+    records each. `df`: no records, as they look behind the transforms."""
+    context = context_of(spark)
+    if context is None or flow.aggregates is None or len(flow.inputs) > numbers.INPUTS_MAX:
+        return None
+    if flow.window is not None and not flow.window.aligned:
+        return None
+    known = {name: ranges.arrow_schema(each.known, each.schema.names) for name, each in columns.items()}
+    schemas = {name: _numbered_schema(each.schema) for name, each in columns.items()}
+    passed = {}
+    for read in flow.inputs:
+        passed[read.id] = origins(
+            spark, functools.partial(through, (*read.transforms, *flow.transforms)), schemas[read.id]
+        )
+
+    def kinds(group: str) -> list[pa.DataType | None]:
+        """By input, the type of the column that the group is, if it has the same type behind the transforms."""
+        kind = df.schema[group].dataType if group in df.columns else None
+        found = [(each, passed[each].get(group)) for each in passed]
+        same = [of is not None and schemas[each][of].dataType == kind for each, of in found]
+        return [known[each].field(of).type if fits else None for (each, of), fits in zip(found, same, strict=True)]
+
+    judged = JUDGED if flow.window is not None else ()
+    groups = {name: kinds(name)[0] for name in flow.groups if all(kind and same_in_arrow(kind) for kind in kinds(name))}
+    if any(each.get(NUMBER) != NUMBER for each in passed.values()) or not (groups or judged):
+        return None
+    names = names_of(context, pa.schema([*groups.items(), *((name, pa.int64()) for name in judged)]))
+    made = {}
+    for number, read in enumerate(flow.inputs):
+        query = functools.partial(_partials_of, flow, read, numbered=groups)
+        of = {name: passed[read.id][name] for name in groups}
+        numbering = Numbering(of, judged, number, names.gathered, numbers.NAMES_BYTES_MAX)
+        needed = columns_needed(spark, query, schemas[read.id]) - {NUMBER}
+        made[read.id] = replace(columns[read.id], schema=schemas[read.id], needed=needed, numbering=numbering)
+    return Reads(made, names=names)
+
+
+def _numbered_schema(schema: StructType) -> StructType:
+    return StructType([*(field for field in schema if field.name not in JUDGED), StructField(NUMBER, LongType())])
 
 
 def _judged_behind(flow: Flow, df: DataFrame, spark: SparkSession) -> tuple[str, ...]:
@@ -143,7 +201,7 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
         if partials is None:
             return None
         steps = [partials.of]
-    elif flow.dedup is None and all(each == come[0] for each in come):
+    elif flow.through is None and all(each == come[0] for each in come):
         out = come[0]
     else:
         return None

@@ -27,7 +27,6 @@ from pyspark.sql.types import (
 from headrace.aggregates import Aggregate
 from headrace.aggregates.aggregate import Own
 from headrace.aggregates.merged import RolledUp
-from headrace.bloom import Dedup
 from headrace.errors import HeadraceError, InvalidArgument, UnknownColumn
 from headrace.flows.compiler.partials import WHERE, arguments, as_if_judged, column_of, partial_rows
 from headrace.flows.compiler.plan_check import unknown_column
@@ -35,6 +34,8 @@ from headrace.flows.compiler.records import in_arrow, time_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
+from headrace.log.contract import META
+from headrace.operators.fold import Fold
 from headrace.schema import quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
     CHANGE,
@@ -57,11 +58,16 @@ from headrace.views.values import arrow_type, check_column
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.operators.records import Through
+
 TIMES = (TimestampType, TimestampNTZType)
 
 
 def settled(flow: Flow, df: DataFrame) -> Flow:
     """The flow with aggregates that know of which types they are: what they keep depends on that."""
+    if flow.through is not None:
+        _check_through(flow, flow.through, df)
+        return replace(flow, operator=flow.through.over(_record_schema(df), time_column(flow)))
     if flow.aggregates is None:
         return flow
     named = _with_named_columns(flow, df)
@@ -121,32 +127,38 @@ def flow_spec(flow: Flow, app: str, df: DataFrame) -> FlowSpec:
         target=flow.target,
         emit=flow.emit,
         feeds=flow.feeds,
-        dedup=str(flow.dedup or ""),
+        operator=str(flow.through or ""),
         idle_us=flow.idle_us,
         absent_us=flow.absent_us,
         dropped_to=flow.late.dropped_to,
         parent=flow.parent,
     )
-    if flow.dedup is not None:
-        _check_dedup(flow, flow.dedup, df)
+    if flow.operator is not None:
+        return replace(spec, tables=flow.operator.tables)
     if flow.aggregates is None:
         return spec
     view = _view(flow, df)
     if flow.after and view.public:
         view = replace(view, shaped=_shaped(flow, view, df.sparkSession))
-    return replace(spec, view=view)
+    spec = replace(spec, view=view)
+    return replace(spec, tables=Fold(spec, flow.aggregates).tables)
 
 
-def _check_dedup(flow: Flow, dedup: Dedup, df: DataFrame) -> None:
-    """Repetitions are found by a key and a time."""
+def _check_through(flow: Flow, step: Through, df: DataFrame) -> None:
+    """What the step needs of records, they have."""
     time = time_column(flow)
-    if time is None:
+    if step.timed and time is None:
         names = " and ".join(repr(topic.name) for topic in flow.topics)
         why = f"{names} has no event time, or they have different ones: create topics with event_time=…"
-        raise InvalidArgument("dedup", str(dedup), f"flow {flow.name!r}: {why}")
-    for name in (*dedup.key, time):
+        raise InvalidArgument(step.called, str(step), f"flow {flow.name!r}: {why}")
+    for name in (*step.needs, *([time] if step.timed and time is not None else [])):
         if name not in df.columns:
             raise UnknownColumn(flow.name, name, [each for each in df.columns if each != SOURCE])
+
+
+def _record_schema(df: DataFrame) -> pa.Schema:
+    """The columns of records, without headrace's own."""
+    return schema_from(df.drop(*META, SOURCE).schema)
 
 
 def _shaped(flow: Flow, view: ViewSpec, spark: SparkSession) -> tuple[Column, ...]:

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange
+from headrace.flows.reading.numbers import NUMBER, Numbering
 from headrace.kernels.judge import JUDGED, Judge
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name
@@ -227,6 +228,8 @@ class Columns:
     judge: Judge | None = None
     """Says how late records are, where they are read: `schema` has its three columns. What it reads besides what is
     `needed` does not leave the worker."""
+    numbering: Numbering | None = None
+    """Puts one number, `NUMBER`, in place of what the judge says and of groups."""
     changes: bool = False
     """Whether its records are changes, with marks between them, which are nobody's."""
     placeless: bool = False
@@ -375,6 +378,7 @@ class _Reading:
     """The columns that come, where no step makes something else."""
     steps: tuple[Step, ...] | None
     judge: Judge | None = None
+    numbering: Numbering | None = None
     changes: bool = False
     placeless: bool = False
     plain_changes: bool = False
@@ -384,9 +388,11 @@ class _Reading:
         records = self._records(topic, ranges)
         if self.steps is not None:
             return functools.reduce(lambda records, step: step(records), self.steps, records)
-        if self.judge is not None:
-            return (batch.select(self.names) for batch in self.judge.of(records))
-        return records
+        if self.judge is None and self.numbering is None:
+            return records
+        records = records if self.judge is None else self.judge.of(records)
+        records = records if self.numbering is None else self.numbering.of(records)
+        return (batch.select(self.names) for batch in records)
 
     def _records(self, topic: Topic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for each in ranges:
@@ -421,16 +427,19 @@ def _with_change(batch: pa.RecordBatch, wanted: Sequence[str], stored: Mapping[s
 def _reading(columns: Columns) -> _Reading:
     names = _names(columns)
     needed = {*names, *((OP, UPDATED_AT) if columns.changes else ()), *(columns.judge.reads if columns.judge else ())}
-    wanted = [name for name in columns.schema.names if name in needed and name not in JUDGED]
+    needed |= set(columns.numbering.origins.values()) if columns.numbering else set()
+    wanted = [name for name in columns.schema.names if name in needed and name not in (*JUDGED, NUMBER)]
     steps = None if columns.then is None else columns.then.steps
     plain_changes = columns.topic.settings.changes
-    return _Reading(wanted, names, steps, columns.judge, columns.changes, columns.placeless, plain_changes)
+    return _Reading(
+        wanted, names, steps, columns.judge, columns.numbering, columns.changes, columns.placeless, plain_changes
+    )
 
 
 def _names(columns: Columns) -> list[str]:
     """The columns that a worker hands to Spark, in order; one at least, so that records can be counted."""
-    judged = JUDGED if columns.judge is not None else ()
-    return [name for name in columns.schema.names if name in columns.needed or name in judged] or ["_offset"]
+    made = (NUMBER,) if columns.numbering is not None else JUDGED if columns.judge is not None else ()
+    return [name for name in columns.schema.names if name in columns.needed or name in made] or ["_offset"]
 
 
 def _of_rows(batch: pa.RecordBatch, without: Sequence[str]) -> pa.RecordBatch:

@@ -37,6 +37,7 @@ SETTINGS = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",  # one task groups at once, by the faster map too
     "spark.sql.shuffle.partitions": "{cores}",
     "spark.driver.memory": "2g",
     "spark.driver.maxResultSize": "0",

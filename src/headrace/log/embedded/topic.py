@@ -1,5 +1,5 @@
-"""A topic's handle: what users call. Owns nothing but the way to the parts that do the work. Arrow is imported
-when records are touched, not before: describing a topic stays cheap."""
+"""The topic handle that users call. Owns no state: it passes each call to the part that does the work. Arrow is
+imported only when records are read or written, so describing a topic stays cheap."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class EmbeddedTopic:
-    """A topic: appending, reading, groups and queues. `name` and `topic_id` say which it is."""
+    """A topic: append to it, read it, and consume it with groups and queues. `topic_id` changes when a topic is deleted
+    and created again under the same `name`."""
 
     def __init__(self, engine: Engine, catalog: Catalog, state: TopicState) -> None:
         self._engine, self._catalog = engine, catalog
@@ -55,7 +56,7 @@ class EmbeddedTopic:
         return f"<topic {self.name!r} of {self._engine.home}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: its columns, and its latest records."""
+        """For notebooks: the columns and the latest records."""
         from headrace.rendering import ROWS_MAX, html_table
         from headrace.schema import type_ddl
 
@@ -77,7 +78,7 @@ class EmbeddedTopic:
         return html_table(caption, ["_partition", "_offset", *columns], rows, note)
 
     def ref(self) -> EmbeddedRef:
-        """What names the topic to another process, which opens it there."""
+        """A small, picklable reference. Another process on this machine opens the topic with `ref.open()`."""
         return EmbeddedRef(str(self._engine.home), self.name, self.topic_id)
 
     def _state(self) -> TopicState:
@@ -88,16 +89,16 @@ class EmbeddedTopic:
 
     @property
     def settings(self) -> TopicSettings:
-        """What the topic is, apart from its schema."""
+        """The topic's settings: key, event time, partitions, retention and so on."""
         return self._state().settings
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as Arrow has them."""
+        """The columns, as an Arrow schema."""
         return self._catalog.schema(self._state())
 
     def describe(self) -> TopicDescription:
-        """Name, id, schema as DDL, settings, and how many records and bytes it holds."""
+        """Name, id, schema as DDL, settings, and the number of records and bytes."""
         state = self._state()
         with self._engine.index.reading() as db:
             rows = PARTITIONS.select(db, "WHERE topic = ?", state.id)
@@ -106,14 +107,14 @@ class EmbeddedTopic:
         return TopicDescription(state.name, state.uid, ddl, state.schema_version, state.settings, records, size)
 
     def usage(self) -> TopicUsage:
-        """What the topic takes on disk, and what retention would delete of it now."""
+        """The topic's size on disk, what retention would delete now, and the registered readers."""
         from headrace.log.embedded.upkeep import usage
 
         return usage.of_topic(self._engine, self._state())
 
     def at_risk(self) -> list[AtRisk]:
-        """The groups that retention overtakes soon, at their pace and their producers': in less than a tenth of the
-        retention, or in an hour where only bytes are bounded."""
+        """The groups that retention will overtake soon, at their pace and that of their producers: in less than a tenth
+        of the retention, or in an hour if only bytes are limited."""
         from headrace.log.embedded.storage import retention
 
         return retention.at_risk(self._engine, self._state())
@@ -134,11 +135,13 @@ class EmbeddedTopic:
         progress: Progress = None,
         stamp: Stamp | None = None,
     ) -> Appended:
-        """Appends a mapping, an iterable of them, or anything with `__arrow_c_stream__`; all or nothing.
+        """Appends a mapping, an iterable of mappings, or an Arrow table (anything with `__arrow_c_stream__`): all rows
+        or none.
 
-        Returns when the records are as durable as the topic asks. `expect={key: version}` makes it conditional
-        (versioned topics), `partition` says where rows without a key go, `progress` gives derived records the
-        event-time progress of their source, `stamp` makes it idempotent (see `producer(id=…)`)."""
+        Returns when the records are as durable as the topic's `durability` asks. `partition` chooses the partition of
+        rows without a key. `expect={key: version}` makes the append conditional (versioned topics): VersionConflict if
+        a key has another version. `progress` gives derived records the event-time progress of their source. `stamp`
+        makes the append idempotent (see `producer(id=…)`)."""
         from headrace.log.embedded.write.append import ATTEMPTS, SMALL_ROWS_MAX, NotSmall, Small, Stale, repeatable
 
         rows = repeatable(rows)
@@ -173,9 +176,10 @@ class EmbeddedTopic:
         batch_rows: int = 100_000,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Appends a large table in bounded memory, batch by batch, each whole or not at all: a pyarrow dataset
-        (Parquet files), or anything with `__arrow_c_stream__`. How many rows. With an `id`, a load of the same data
-        that was interrupted goes on behind what is there. `progress` is called with the rows so far."""
+        """Appends a large table in bounded memory: a pyarrow dataset (Parquet files), or anything with
+        `__arrow_c_stream__`. Each batch of `batch_rows` is appended whole or not at all. Returns the number of rows
+        appended. With an `id`, loading the same data again continues after the rows that the log already has.
+        `progress` is called with the rows so far."""
         from headrace.log.embedded.write.loading import load
 
         return load(self, data, id, batch_rows, progress)
@@ -183,8 +187,8 @@ class EmbeddedTopic:
     def append_batch(
         self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None
     ) -> None:
-        """Appends a table of any size in one transaction; a writer's batch of that number only if it is not in the log
-        yet. BatchDiffers: it is, with other rows."""
+        """Appends a table of any size in one transaction. With a `writer` and a `number`, it appends nothing if the log
+        already has that batch of the writer; BatchDiffers if that batch has another number of rows."""
         from headrace.log.embedded.batches import append_batch
 
         append_batch(self, rows, writer, number, progress)
@@ -194,7 +198,7 @@ class EmbeddedTopic:
         self.prepare(rows)
 
     def refresh(self) -> None:
-        """After the topic was found altered: what is known of it is looked up again."""
+        """Looks up the topic's state again, after an append found that the topic was altered."""
         self._state()
 
     def _refuse_own(self) -> None:
@@ -202,7 +206,7 @@ class EmbeddedTopic:
             raise InvalidArgument("topic", self.name, "is headrace's own: it can be read, not written or altered")
 
     def known_state(self) -> TopicState:
-        """The state as last seen: an append finds out under the lock whether it still is."""
+        """The state as last seen. An append checks under the lock whether it is still current."""
         self._catalog.check()
         return self._catalog.known(self._id) or self._state()
 
@@ -234,9 +238,9 @@ class EmbeddedTopic:
         )
 
     def bury(self, letters: Sequence[Mapping[str, Any]], *, stamp: Stamp | None = None) -> range:
-        """Keeps as dead letters what could not be appended here, or not be processed: each has a `reason` (a word), an
-        `error` (a sentence), a `source`, and the `raw` bytes as they came or the `row` as JSON. With a `stamp` (of the
-        dead letters' own topic) a repetition is recognised. Returns the letters' numbers."""
+        """Stores dead letters for records that could not be appended or processed. Each has a `reason` (a word), an
+        `error` (a sentence), a `source`, and either the `raw` bytes or the `row` as JSON. With a `stamp` (of the dead
+        letters' own topic), a repeated call stores nothing. Returns the numbers of the letters."""
         from headrace.log.embedded.write import dead_letters
 
         prepared = dead_letters.letters(self._catalog, self._state(), [dict(one) for one in letters])
@@ -245,7 +249,7 @@ class EmbeddedTopic:
         return done.ranges[0]
 
     def letter_stamps(self, producer: str) -> Stamp:
-        """As `stamps`, for dead letters."""
+        """Like `stamps`, for dead letters."""
         from headrace.log.embedded.write import dead_letters
         from headrace.log.embedded.write.append import Stamp
         from headrace.log.embedded.write.producer import begin
@@ -253,7 +257,7 @@ class EmbeddedTopic:
         return Stamp(producer, *begin(self._engine, dead_letters.home(self._catalog), producer))
 
     def version(self, key: Any) -> int:
-        """How many records were ever appended for the key (versioned topics)."""
+        """The number of records ever appended for the key (versioned topics)."""
         from headrace import keys
 
         state = self._state()
@@ -273,7 +277,9 @@ class EmbeddedTopic:
         buffer_bytes: int = 64 << 20,
         overload: Overload = "block",
     ) -> EmbeddedProducer:
-        """Sends rows one by one and appends them in batches. With an `id` it is idempotent across restarts."""
+        """A producer: takes rows one by one and appends them in batches. With an `id` it is idempotent across restarts.
+        `linger`: how long a row may wait for others. `overload`: what `send` does when `buffer_bytes` are waiting:
+        "block" waits, "buffer" raises Overloaded, "drop" drops the row and counts it."""
         from headrace.log.embedded.write.producer import EmbeddedProducer
 
         return EmbeddedProducer(
@@ -281,8 +287,8 @@ class EmbeddedTopic:
         )
 
     def stamps(self, producer: str) -> Stamp:
-        """The stamp of this producer's next append, with a new epoch: whoever used the name before is fenced. Each
-        append that carries one counts up its sequence by its rows."""
+        """The stamp of this producer's next append. It has a new epoch, so an earlier producer of the same name is
+        fenced. Each append with a stamp adds its number of rows to the sequence."""
         from headrace.log.embedded.write.append import Stamp
         from headrace.log.embedded.write.producer import begin
         from headrace.names import check_name
@@ -299,7 +305,7 @@ class EmbeddedTopic:
         buffer_bytes: int = 64 << 20,
         overload: Overload = "block",
     ) -> AsyncProducer:
-        """The producer for an event loop: `position = await p.send(row)`."""
+        """Like `producer`, for an event loop: `position = await p.send(row)`. Never blocks the loop."""
         from headrace.log.embedded.write.producer import AsyncProducer
 
         return AsyncProducer(
@@ -317,9 +323,9 @@ class EmbeddedTopic:
         stop: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Arrow record batches of [start, stop) of one partition, up to the end of now; without `partition`, of all
-        partitions, one after the other. `columns` may name metadata (`hr.META`) as well. An offset below what is
-        kept, or beyond the end, is OffsetOutOfRange."""
+        """Reads one partition's offsets [start, stop) as Arrow record batches, at most up to the end that the partition
+        has now. Without `partition`, it reads all partitions, one after the other. `columns` may include metadata
+        columns (`hr.META`). Raises OffsetOutOfRange for an offset that was deleted, or is beyond the end."""
         from headrace.log.embedded.read.reading import Reader, partition_state, start_offset
 
         state = self._state()
@@ -347,10 +353,10 @@ class EmbeddedTopic:
         follow: bool = False,
         timeout: Duration | None = None,
     ) -> Iterator[Record]:
-        """Records as dicts, in order of arrival across partitions and of offsets within one.
+        """Reads records as dicts, in order of arrival across partitions, and of offsets within one.
 
-        `key` picks one key's records. `follow=True` goes on at the end, woken by new records; with `timeout` it stops
-        after that long without one."""
+        `key` selects the records of one key. With `follow=True` it waits at the end for new records, without polling;
+        with `timeout` it stops when none has come for that long."""
         from headrace.log.embedded.read import following
 
         return following.records(
@@ -365,8 +371,8 @@ class EmbeddedTopic:
         )
 
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
-        """First and next offset and event-time progress by partition; with `at`, as they were at that time: `next`
-        is then the first record that arrived at `at` or later."""
+        """Earliest and next offset, and event-time progress, by partition. With `at`, as they were at that time: `next`
+        is then the offset of the first record that arrived at `at` or later."""
         from headrace.log.contract import Offsets
 
         state = self._state()
@@ -385,7 +391,8 @@ class EmbeddedTopic:
         return out
 
     def arrived_us(self, partition: int, offset: int) -> int | None:
-        """When the record at the offset arrived; None if there is none, or none any more that can be read."""
+        """The arrival of the record at the offset, in microseconds since 1970; None if there is no such record, or it
+        can no longer be read."""
         from headrace.log.embedded.read.reading import Reader, partition_state
 
         state = self._state()
@@ -395,7 +402,7 @@ class EmbeddedTopic:
         return Reader(self._engine, self._catalog, state, partition).arrival(offset)
 
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
-        """The first `limit` stored batches with records at `start` or behind it: what a reader plans with."""
+        """The first `limit` stored batches with records at or after `start`, for planning reads."""
         from headrace.log.contract import Span
         from headrace.log.embedded.storage.frames import HEADER_BYTES
 
@@ -421,8 +428,9 @@ class EmbeddedTopic:
         ]
 
     def erase(self, key: Any) -> Erased:
-        """Removes every record of the key from the log's files, dead letters included: its offsets stay, with nothing
-        at them. Records of the key appended meanwhile or later are not touched."""
+        """Removes every record of the key from the log's files, including dead letters. The offsets stay, and are
+        empty. Records of the key that are appended meanwhile or later are not removed. If the result's `incomplete` has
+        entries, bytes may be left there."""
         from headrace.log.embedded.upkeep import erasing, rounds
 
         self._refuse_own()
@@ -431,7 +439,7 @@ class EmbeddedTopic:
             return erasing.erase(self._engine, self._catalog, state, key)
 
     def group(self, name: str) -> EmbeddedGroup:
-        """A consumer group: its members share the partitions, its offsets are kept by the log."""
+        """A consumer group: its members share the partitions, and the log stores its offsets."""
         from headrace.log.embedded.consume.groups import EmbeddedGroup
         from headrace.log.embedded.storage.retention import kind_of
         from headrace.names import check_name
@@ -440,7 +448,7 @@ class EmbeddedTopic:
         return EmbeddedGroup(self._engine, self._catalog, self._state(), name)
 
     def groups(self) -> list[EmbeddedGroup]:
-        """The groups that ever joined this topic, and `__flow.NAME` for each flow that reads it."""
+        """The registered groups of this topic, and `__flow.NAME` for each flow that reads it."""
         state = self._state()
         with self._engine.index.reading() as db:
             rows = GROUPS.select(db, "WHERE topic = ? ORDER BY name", state.id)
@@ -456,12 +464,11 @@ class EmbeddedTopic:
         start: Start = "earliest",
         create: bool = True,
     ) -> EmbeddedQueue:
-        """A queue: its messages go to consumers one by one. Made if there is none, unless `create=False`
-        (UnknownQueue), to begin at `start`.
-
-        `visibility` (30 seconds): how long a message stays with a consumer that does not answer. `max_deliveries` (5):
-        then it is a dead letter. `order="key"`: one message of a key at a time, in their order; fixed when the queue is
-        made. What is not given stays as it is."""
+        """A queue: it delivers each record, as a message, to one consumer. A new queue is created and begins at
+        `start`; with `create=False`, a queue that does not exist is UnknownQueue.  `visibility` (30 seconds): how long
+        a message stays with a consumer that does not acknowledge it. `max_deliveries` (5): after that many, a message
+        becomes a dead letter. `order="key"`: one message of a key at a time, in order; this is fixed when the queue is
+        created. A setting that is left out keeps its value."""
         from headrace.log.embedded.consume import queues
         from headrace.names import check_name
 
@@ -489,14 +496,14 @@ class EmbeddedTopic:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedRef:
-    """A topic by where it is: for processes of the same machine."""
+    """A reference to a topic, for processes on the same machine."""
 
     home: str
     name: str
     topic_id: str
 
     def open(self) -> EmbeddedTopic:
-        """The topic, opened once per process. TopicReplaced if another one has its name."""
+        """The topic, opened once per process. TopicReplaced if another topic has its name now."""
         found = _open.pop(self, None)
         if found is None:
             engine = acquire(Path(self.home), create=False)
@@ -517,12 +524,12 @@ class EmbeddedRef:
 
 
 OPEN_MAX = 16
-"""So many topics a process keeps open by reference: a worker may serve many logs in its life."""
+"""How many topics a process keeps open by reference. A worker may use many logs in its life."""
 _open: dict[EmbeddedRef, EmbeddedTopic] = {}
 
 
 def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
-    """The rows, when they are mappings and few: then they may share a frame with others'."""
+    """The rows if they are a few mappings, which may share a frame with other appends; else None."""
     if isinstance(rows, Mapping):
         return [rows]
     if isinstance(rows, (list, tuple)) and len(rows) <= limit and all(isinstance(row, Mapping) for row in rows):
@@ -531,7 +538,7 @@ def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
 
 
 def _nothing(topic: EmbeddedTopic) -> Appended:
-    """An empty append: nothing is written; the position is how far the topic is."""
+    """An append without rows: it writes nothing, and its position is the end of the topic."""
     from headrace.log.contract import Appended
     from headrace.position import Position
 

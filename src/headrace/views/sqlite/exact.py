@@ -1,5 +1,4 @@
-"""What SQLite lacks to add decimals, whole numbers of any size and sums that do not round (`aggregates.exact`): so that
-a merge is one SQL statement all the same."""
+"""What SQLite lacks to add decimals and whole numbers of any size: so that adding to a row is one SQL statement."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import json
 import sqlite3
 from decimal import Context, Decimal
 
-from headrace.aggregates.exact import add, rounded
 from headrace.errors import DoesNotFit
 from headrace.views.sqlite.values import as_whole
 from headrace.views.values import arrow_type
@@ -44,5 +42,3 @@ def register(db: sqlite3.Connection, problems: list[DoesNotFit]) -> None:
     db.create_function("hr_add_decimal", 3, add_decimals, deterministic=True)
     db.create_function("hr_add_whole", 3, add_whole)
     db.create_function("hr_widened", 0, widened)
-    db.create_function("hr_add_exact", 2, add, deterministic=True)
-    db.create_function("hr_round_exact", 1, rounded, deterministic=True)

@@ -35,7 +35,7 @@ from headrace.views.sqlite import exact, filling, flow_rows, watchers
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
-FORMAT = "3"
+FORMAT = "4"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 BESIDE_CACHE_KIB = 32 << 10

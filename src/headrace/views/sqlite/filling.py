@@ -26,37 +26,37 @@ def made_rows(
     view: str,
     fill: Fill,
     state: str,
-    row: str,
-    groups: Sequence[str],
+    groups: Mapping[str, str],
     results: Mapping[str, str],
     closed: str,
     only: Sequence[str] = (),
 ) -> str:
     """A SELECT of the rows that are made, with all columns that readers see. From the first window of a group to its
-    last, or to the newest one that is closed, window after window; each knows the stored row that it is, or follows.
+    last, or to the newest one that is closed, window after window; each knows the start of the stored row that it is,
+    or follows.
 
-    `state`, `row` and `groups` are quoted names; `results`: quoted name -> its value in a made row, of the stored row
-    before it as `s`; `closed`: an expression, up to when windows are closed; `only`: conditions on groups."""
+    `state` is a quoted name; `groups`: quoted name -> what readers see of it, of a row `s`; `results`: quoted name ->
+    its value in a made row, of the stored row before it as `s`; `closed`: an expression, up to when windows are closed;
+    `only`: conditions on groups."""
     window = "'" + fill.window.replace("'", "''") + "'"
-    of_span, of_grid = ("".join(f" AND s.{name} IS {of}.{name}" for name in groups) for of in ('"/span"', "g"))
+    of_grid = "".join(f" AND s.{name} = g.{name}" for name in groups)
     names = "".join(f"{name}, " for name in groups)
     mine = "".join(f"g.{name}, " for name in groups)
-    values = "".join(f"{value} AS {name}, " for name, value in results.items())
+    values = "".join(f"{value} AS {name}, " for name, value in [*groups.items(), *results.items()])
     return (
         f'WITH RECURSIVE "/span" AS (SELECT {names}min(window_start) AS "/first", '
         f"max(max(window_start), coalesce(hr_closed_start({window}, {closed}), '')) AS \"/last\" "
         f"FROM {state} s WHERE {' AND '.join(only) or '1'} GROUP BY {', '.join(groups) or chr(39) * 2}), "
-        f'"/grid" ({names}window_start, window_end, "/last", "/row", "/made") AS ('
-        f'SELECT {names}"/first", hr_window_end({window}, "/first"), "/last", '
-        f'(SELECT s.{row} FROM {state} s WHERE s.window_start = "/first"{of_span}), 0 FROM "/span" '
+        f'"/grid" ({names}window_start, window_end, "/last", "/from", "/made") AS ('
+        f'SELECT {names}"/first", hr_window_end({window}, "/first"), "/last", "/first", 0 FROM "/span" '
         f'WHERE hr_may_fill(\'{view}\', (SELECT sum(hr_windows({window}, "/first", "/last")) FROM "/span") '
         f"- (SELECT count(*) FROM {state})) "
         f'UNION ALL SELECT {mine}g.window_end, hr_window_end({window}, g.window_end), g."/last", '
-        f'coalesce(s.{row}, g."/row"), s.{row} IS NULL FROM "/grid" g '
+        f'coalesce(s.window_start, g."/from"), s.window_start IS NULL FROM "/grid" g '
         f'LEFT JOIN {state} s ON s.window_start = g.window_end{of_grid} WHERE g.window_end <= g."/last") '
-        f"SELECT g.window_start AS window_start, g.window_end AS window_end, {mine}{values}"
+        f"SELECT g.window_start AS window_start, g.window_end AS window_end, {values}"
         f"CASE WHEN g.window_end <= {closed} THEN 'final' ELSE 'open' END AS _status, 0 AS _corrections, "
-        f'NULL AS _updated_at FROM "/grid" g JOIN {state} s ON s.{row} = g."/row" WHERE g."/made"'
+        f'NULL AS _updated_at FROM "/grid" g JOIN {state} s ON s.window_start = g."/from"{of_grid} WHERE g."/made"'
     )
 
 

@@ -9,14 +9,14 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import islice, zip_longest
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import UnknownView, ViewsDamaged
-from headrace.horizon import dropped_us, over_us
+from headrace.horizon import dropped_us
 from headrace.position import Position
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
@@ -47,7 +47,7 @@ LEDGER = (
 SCHEMA = (
     "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE _flows (flow TEXT PRIMARY KEY, app TEXT NOT NULL, spec TEXT NOT NULL, epoch INTEGER NOT NULL, "
-    "sequence INTEGER NOT NULL, frontier UTC_TIMESTAMP, closed UTC_TIMESTAMP, reachable UTC_TIMESTAMP, "
+    "sequence INTEGER NOT NULL, frontier UTC_TIMESTAMP, closed UTC_TIMESTAMP, unchanged UTC_TIMESTAMP, "
     "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
     "WITHOUT ROWID",
     "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
@@ -97,11 +97,18 @@ def whole(db: sqlite3.Connection) -> Iterator[None]:
 def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
     found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
     with whole(db):
-        return None if found is None else FlowSpec.from_json(json.loads(found[0]))
+        return None if found is None else parse_spec(found[0])
+
+
+@functools.lru_cache(maxsize=256)
+def parse_spec(text: str) -> FlowSpec:
+    """Parsed once: every commit and every read asks for it."""
+    return FlowSpec.from_json(json.loads(text))
 
 
 def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
-    found = db.execute("SELECT epoch, sequence, frontier FROM _flows WHERE flow = ?", (flow,)).fetchone()
+    facts = "epoch, sequence, frontier, closed, unchanged"
+    found = db.execute(f"SELECT {facts} FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
         raise UnknownView(view=flow, known=names(db))
     with whole(db):
@@ -117,7 +124,10 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
             begins.setdefault(topic, {})[partition] = Place(offset, us_of(progress))
         (born,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"born/{flow}",)).fetchone() or ("",)
         (line,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"line/{flow}",)).fetchone() or (born,)
-        return FlowState(flow, found[0], found[1], places, ids, us_of(found[2]), begins, born, line)
+        epoch, sequence, *times = found
+        frontier_us, closed_us, unchanged_us = map(us_of, times)
+        state = FlowState(flow, epoch, sequence, places, ids, frontier_us, begins, born, line)
+        return replace(state, closed_us=closed_us, unchanged_us=unchanged_us)
 
 
 def names(db: sqlite3.Connection) -> list[str]:
@@ -144,7 +154,7 @@ def _ledger_values(row: LedgerRow) -> tuple[Any, ...]:
     return start, end, row.on_time, row.corrected, row.dropped, row.untimed
 
 
-def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) -> None:
+def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
     """How far the flow has come. Neither frontier nor what is closed goes back."""
     db.executemany(
         _POSITION,
@@ -168,11 +178,11 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit, closed: str | None) 
     db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
     later = ", ".join(
         f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
-        for at, name in ((2, "frontier"), (3, "closed"), (4, "reachable"))
+        for at, name in ((2, "frontier"), (3, "closed"), (4, "unchanged"))
     )
     db.execute(
         f"UPDATE _flows SET sequence = sequence + 1, {later}, committed_at = ?5 WHERE flow = ?1",
-        (flow, text(commit.frontier_us), closed, text(commit.reachable_us), now()),
+        (flow, *map(text, (commit.frontier_us, commit.closed_us, commit.unchanged_us)), now()),
     )
 
 
@@ -268,17 +278,10 @@ def _stream(rows: pa.Table) -> bytes:
     return body
 
 
-def not_kept(db: sqlite3.Connection, spec: FlowSpec, commit: Commit | None = None) -> int | None:
+def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
     """Rows of windows that end by then have gone: they are older than the flow's view keeps them, and final, and no
-    record changes them. With `commit`: they go with that. What can be taken back has gone for good, so that no part of
-    it begins anew; of other rows the commit alone decides: a topic may have got a partition more."""
-    if spec.view is None:
+    record changes them."""
+    if spec.view is None or spec.view.window_us is None:
         return None
-    if spec.view.lives is not None and spec.view.keep_us is not None:
-        return over_us(spec.view.keep_us, None if commit is None else commit.reachable_us)
-    new = () if commit is None else ((commit.frontier_us, commit.closed_us, commit.reachable_us),)
-    if commit is None or spec.view.retracts:
-        stored = db.execute("SELECT frontier, closed, reachable FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-        new = (*new, tuple(map(us_of, stored)))
-    known = (max((us for us in each if us is not None), default=None) for each in zip(*new, strict=True))
-    return dropped_us(spec.view.keep_us, *known)
+    stored = db.execute("SELECT frontier, closed, unchanged FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
+    return dropped_us(spec.view.keep_us, *map(us_of, stored))

@@ -2,22 +2,21 @@
 transactions they are part of.
 
 A table is one B-tree, clustered by its key: WITHOUT ROWID, and no second index but for a `time` that is not the key's
-first column. Keys have times as text, since readers look for rows by them (`WHERE window_start = '…'`); other times are
-whole numbers of microseconds, of which `seen` makes the text that readers see. A null in a key is
-an empty blob, which no other value is (of a binary column: the number 0). Keys come and go as bound values, some
-hundred to a statement: that is quicker than JSON, and exact for every type."""
+first column. Times are text, since readers look for rows by them (`WHERE window_start = '…'`). A null in a key is an
+empty blob, which no other value is (of a binary column: the number 0); `seen` makes a null of it again. Keys come and
+go as bound values, some hundred to a statement: that is quicker than JSON, and exact for every type."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import ViewsDamaged
-from headrace.views.contract import FlowSpec
+from headrace.views.contract import SHAPED, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
 from headrace.views.reading import quoted
 from headrace.views.sqlite.values import (
@@ -40,6 +39,8 @@ NULLS = (
     "PRIMARY KEY (flow, name, column)) WITHOUT ROWID"
 )
 """Key columns of tables that have had a null: there the order is not that of the file, in which nulls come last."""
+ROWS_SORTED = 100
+"""Fewer rows are written in the order they come."""
 ROWS_WRITTEN = 100
 ROWS_READ = (256, 16, 1)
 """So many rows go in one statement; few different numbers, since each is a statement of its own."""
@@ -78,13 +79,24 @@ class KeyedTable:
         name, arrow = quoted(column.name), self._arrow[column.name]
         if column.name in self._whole:
             return f"{name} {WHOLE} COLLATE {BY_VALUE}"
-        return f"{name} {'INTEGER' if pa.types.is_timestamp(arrow) else declared(arrow, column=column.name)}"
+        return f"{name} {declared(arrow, column=column.name)}"
 
-    def seen(self, column: str) -> str:
-        """SQL, of the table as `s`: what readers see of the column."""
+    def seen(self, column: str, nulls: frozenset[str]) -> str:
+        """SQL, of the table as `s`: what readers see of the column. `nulls`: key columns that have had a null."""
         name = f"s.{quoted(column)}"
-        timed = column not in self.spec.key_names and pa.types.is_timestamp(self._arrow[column])
-        return _text_of(name) if timed else name
+        if column not in nulls:
+            return name
+        arrow = self._arrow[column]
+        order = f" COLLATE {BY_VALUE}" if pa.types.is_decimal(arrow) else ""
+        return f"nullif({name}, {_literal(_null(arrow))}){order}"
+
+    def is_null(self, column: str) -> str:
+        """SQL, of the table as `s`: whether a column of the key is null."""
+        return f"s.{quoted(column)} = {_literal(_null(self._arrow[column]))}"
+
+    def key_cell(self, column: str, value: Any) -> Any:
+        """A value, encoded, as the key has it."""
+        return _null(self._arrow[column]) if value is None else value
 
     @property
     def _time(self) -> str | None:
@@ -93,9 +105,6 @@ class KeyedTable:
     @property
     def _behind_time(self) -> list[str]:
         return [name for name in self.key if name != self._time]
-
-    def time_cell(self, us: int) -> int | str:
-        return text_of_us(us) if self.spec.time in self.spec.key_names else us
 
     # -- cells -------------------------------------------------------------------------------------
 
@@ -117,7 +126,7 @@ class KeyedTable:
         given = given if given.type == arrow else given.cast(arrow)
         if column.name in self._whole:
             return encode_whole(given)
-        return list(given.cast(pa.int64()).to_pylist()) if pa.types.is_timestamp(arrow) else encode(given)
+        return encode(given)
 
     def decoded(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
         """Rows of a SELECT of all columns."""
@@ -135,14 +144,7 @@ class KeyedTable:
         return decode(cells, arrow)
 
     def _value_array(self, name: str, values: Sequence[Any], arrow: pa.DataType) -> pa.Array:
-        if name in self._whole:
-            return decode_whole(list(values))
-        if not pa.types.is_timestamp(arrow):
-            return decode(list(values), arrow)
-        try:
-            return pa.array(values, pa.int64()).cast(arrow)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise ViewsDamaged(path="views.db", why=f"there is no time in column {name!r}: {error}") from error
+        return decode_whole(list(values)) if name in self._whole else decode(list(values), arrow)
 
     def in_order(self, rows: pa.Table) -> pa.Table:
         """By key, after nulls were made of what stands for them."""
@@ -233,17 +235,16 @@ class KeyedTable:
             if keys.num_rows:
                 db.execute(f"DELETE FROM {self.name}")
             return
-        cells, row = self.key_cells(keys, names), f"({', '.join('?' * len(names))})"
-        columns = ", ".join(map(quoted, names))
-        _many(
-            db, lambda count: f"DELETE FROM {self.name} WHERE ({columns}) IN (VALUES {', '.join([row] * count)})", cells
-        )
+        # One key to a statement: of many in one, SQLite reads the whole table where they are only first columns.
+        where = " AND ".join(f"{quoted(name)} = ?" for name in names)
+        db.executemany(f"DELETE FROM {self.name} WHERE {where}", zip(*self.key_cells(keys, names), strict=True))
 
     def drop_until(self, db: sqlite3.Connection, upto_us: int) -> None:
-        db.execute(f"DELETE FROM {self.name} WHERE {self._time} <= ?{self._timed}", (self.time_cell(upto_us),))
+        db.execute(f"DELETE FROM {self.name} WHERE {self._time} <= ?{self._timed}", (text_of_us(upto_us),))
 
     def put(self, db: sqlite3.Connection, rows: pa.Table, *, add: bool) -> None:
-        rows = sort_by_key(rows, self.spec.key_names)  # neighbours in the file are written together
+        if rows.num_rows >= ROWS_SORTED:
+            rows = sort_by_key(rows, self.spec.key_names)  # neighbours in the file are written together
         for name in self.spec.key_names:
             if rows[name].null_count:
                 db.execute("INSERT OR IGNORE INTO _nulls VALUES (?, ?, ?)", (self.flow, self.spec.name, name))
@@ -266,11 +267,15 @@ def apply(db: sqlite3.Connection, tables: Mapping[str, KeyedTable], writes: Writ
         tables[name].put(db, rows, add=True)
 
 
+@lru_cache(maxsize=256)
 def tables_of(spec: FlowSpec) -> dict[str, KeyedTable]:
-    """The tables of a flow."""
+    """The tables of a flow. Made once: a small commit is quicker than writing its statements."""
     slots = () if spec.view is None else spec.view.slots
     whole = frozenset(slot.name for slot in slots if slot.rule == "whole")
-    return {table.name: KeyedTable(spec.name, table, whole) for table in spec.tables}
+    return {
+        table.name: KeyedTable(spec.name, table, frozenset() if table.name == SHAPED else whole)
+        for table in spec.tables
+    }
 
 
 def nulls_in(db: sqlite3.Connection, flow: str) -> dict[str, frozenset[str]]:
@@ -332,13 +337,13 @@ class SqliteState(State):
         times = [upto_us] if after_us is None else [upto_us, after_us]
         sql = one.due(self._nulls.get(table, frozenset()), after=after_us is not None)
         with self._reading() as db:
-            values = [*(one.time_cell(us) for us in times), -1 if limit is None else limit]
+            values = [*(text_of_us(us) for us in times), -1 if limit is None else limit]
             return one.decoded(db.execute(sql, values).fetchall())
 
     def last_us(self, table: str) -> int | None:
         with self._reading() as db:
             (found,) = db.execute(self._tables[table].last()).fetchone()
-        return us_of(found) if isinstance(found, str) else found
+        return us_of(found)
 
     def _found(
         self,
@@ -407,10 +412,3 @@ def _literal(value: str | bytes | int) -> str:
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
-
-
-def _text_of(us: str) -> str:
-    """SQL: microseconds as the text `text_of_us` makes, for any SQLite."""
-    part = f"(({us} % 1000000 + 1000000) % 1000000)"
-    second = f"datetime(({us} - {part}) / 1000000, 'unixepoch')"
-    return f"CASE {part} WHEN 0 THEN {second} ELSE {second} || '.' || substr('00000' || {part}, -6) END"

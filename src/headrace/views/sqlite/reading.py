@@ -32,7 +32,7 @@ from headrace.errors import (
 from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.schema import type_ddl
-from headrace.views.contract import WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
+from headrace.views.contract import RESULTS, WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
 from headrace.views.origins import Reader, position_of
 from headrace.views.reading import (
     LEDGER_COLUMNS,
@@ -49,7 +49,8 @@ from headrace.views.reading import (
 )
 from headrace.views.sqlite import filling, versions
 from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
-from headrace.views.sqlite.flow_rows import reader_of, spec_of, state_of, whole
+from headrace.views.sqlite.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
+from headrace.views.sqlite.keyed import nulls_in
 from headrace.views.sqlite.tables import NUMBER, tables_of
 from headrace.views.sqlite.values import (
     NAN,
@@ -86,6 +87,8 @@ _SERVED = "instr(flow, '/') = 0"
 """Versions beside a view are nobody's business but who makes them: see `versions`."""
 
 
+COUNTED_FIRST = 100_000
+"""Counting begins with so many rows, and takes four times as many as long as there is time."""
 BREATHE_OFTEN_STEPS = 100
 """A step may be a function call that takes a second."""
 PATTERN_BYTES_MAX = 1_000
@@ -279,7 +282,7 @@ class SqliteReading(SqlViews):
             db.execute("BEGIN")
             found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} OR flow = ? ORDER BY flow", (version,))
             with whole(db):
-                specs = [FlowSpec.from_json(json.loads(text)) for (text,) in found.fetchall()]
+                specs = [parse_spec(text) for (text,) in found.fetchall()]
                 return {spec.name: reader_of(db, spec) for spec in specs}
 
     # -- what there is -----------------------------------------------------------------------------
@@ -290,7 +293,7 @@ class SqliteReading(SqlViews):
         with self._reading() as db:
             found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
             with whole(db):
-                return [FlowSpec.from_json(json.loads(text)) for (text,) in found]
+                return [parse_spec(text) for (text,) in found]
 
     def states(self) -> list[FlowState]:
         if not self._made():
@@ -327,10 +330,9 @@ class SqliteReading(SqlViews):
     def status(self, view: str, *, topics: bool = False) -> ViewStatus:
         with self._reading(view) as db:
             db.execute("BEGIN")
-            spec = self._flow(db, view, topics=topics).view
-            tables = None if spec is None else tables_of(spec)
+            spec = self._flow(db, view, topics=topics)
             state = state_of(db, view)
-            counted = "SELECT 0" if tables is None else f"SELECT count(*) FROM {tables.shaped or tables.state}"
+            counted = "SELECT 0" if spec.view is None else f"SELECT count(*) FROM {tables_of(spec).counted}"
             (count,) = db.execute(counted).fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
@@ -352,13 +354,13 @@ class SqliteReading(SqlViews):
         self, db: sqlite3.Connection, flow: str, spec: str, closed: str | None, pid: int, host: str, *times: str | None
     ) -> FlowGlance:
         with whole(db):
-            known = FlowSpec.from_json(json.loads(spec))
+            known = parse_spec(spec)
         ends_us, view = None, known.view
         if view is not None and view.window_us is not None:
-            by, more_us = tables_of(view).ending
+            by, more_us = tables_of(known).ending
             after_us = us_of(closed)
             after = "" if after_us is None else text_of_us(after_us - more_us)
-            first = f"SELECT min({by}) FROM {tables_of(view).state} WHERE {by} > ?"
+            first = f"SELECT min({by}) FROM {tables_of(known).rows.name} WHERE {by} > ?"
             found = us_of(db.execute(first, (after,)).fetchone()[0])
             ends_us = None if found is None else found + more_us
         (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
@@ -366,18 +368,14 @@ class SqliteReading(SqlViews):
         return FlowGlance(known, state_of(db, flow), ends_us, buried, pid, host, *moments)
 
     def count(self, view: str, *, seconds: float) -> int:
-        tables = tables_of(self.spec(view))
+        counted, until = tables_of(self.flow(view)).counted, time.monotonic() + seconds / 2
+        most, count = COUNTED_FIRST, 0
         with self._reading() as db:
-            _limit(db, Bounds(seconds=seconds))
-            try:
-                (count,) = db.execute(f"SELECT count(*) FROM {tables.shaped or tables.state}").fetchone()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorname != "SQLITE_INTERRUPT":
-                    raise
-                db.set_progress_handler(None, 0)
-                row = f"SELECT max({tables.row}) - min({tables.row}) + 1 FROM {tables.state}"
-                (count,) = db.execute(row).fetchone()
-        return int(count)
+            while True:
+                (count,) = db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {counted} LIMIT ?)", (most,)).fetchone()
+                if count < most or time.monotonic() > until:
+                    return int(count)
+                most *= 4
 
     def totals(self, flow: str) -> LedgerRow:
         sums = "SELECT total(on_time), total(corrected), total(dropped), total(untimed) FROM _ledger WHERE flow = ?"
@@ -397,44 +395,50 @@ class SqliteReading(SqlViews):
         bounds: Bounds,
         stored: bool = False,
     ) -> Page:
-        spec = self.spec(view)
-        tables, schema, windowed = tables_of(spec), schema_of(spec.columns), spec.window_us is not None
+        flow = self.flow(view)
+        spec, tables = self.spec(view), tables_of(flow)
+        schema, windowed = schema_of(spec.columns), spec.window_us is not None
         groups = [column.name for column in spec.groups]
-        conditions: list[str] = []
-        values: list[Any] = []
+        cells: dict[str, Any] = {}
         for name, value in (where or {}).items():
             if name not in groups:
                 why = f"view {view!r} is not grouped by it.{nearest(name, groups)} It is by: {', '.join(groups) or '-'}"
                 raise InvalidArgument(name, value, why)
-            conditions.append(f"s.{quoted(name)} IS ?")
-            values.append(_cell(name, value, schema.field(name).type))
-        seen, seen_from = tables.seen(), tables.seen_from
-        if spec.fill is not None and not stored:
-            seen, seen_from, values = "s.*", f"({tables.shown(conditions)}) s", [*values, *values]
-        for sign, bound_us in ((">=", start_us), ("<", stop_us)):
-            if bound_us is not None:
-                if not windowed:
-                    raise InvalidArgument("from" if sign == ">=" else "to", view, "the view has no windows")
-                conditions.append(f"s.window_start {sign} ?")
-                values.append(text_of_us(bound_us))
-        keys = [*(f"s.{key}" for key in tables.key), *([] if tables.shaped is None else [f"f.{quoted(NUMBER)}"])]
-        if after is not None:
-            condition, more = _behind(keys, _place_of(after, len(keys)), descending=windowed)
-            conditions.append(condition)
-            values += more
-        order = ", ".join(f"{key} {'DESC' if windowed else 'ASC'}" for key in keys) or "1"
-        sql = (
-            f"SELECT {', '.join([*keys, seen])} FROM {seen_from} "
-            f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
-        )
-        with self._reading(view) as db, self._explaining(sql, bounds):
+            cells[name] = _cell(name, value, schema.field(name).type)
+        of_groups = [f"s.{quoted(name)} = ?" for name in cells]
+        in_key = [tables.rows.key_cell(name, cell) for name, cell in cells.items()]
+        with self._reading(view) as db:
             db.execute("BEGIN")
-            if self._flow(db, view).view != spec:  # switched to another version since
+            if self._flow(db, view) != flow:  # switched to another version since
                 again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after, "stored": stored}
                 return self.page(view, bounds=bounds, **again)  # type: ignore[arg-type]
+            nulls = nulls_in(db, view).get(RESULTS, frozenset())
+            keys = [tables.rows.seen(name, nulls) for name in spec.key]
+            keys += [] if tables.shaped is None else [f"f.{quoted(NUMBER)}"]
+            seen, seen_from, conditions, values = tables.seen(nulls), tables.seen_from, of_groups, in_key
+            if spec.fill is not None and not stored:
+                keys = [f"s.{quoted(name)}" for name in spec.key]
+                seen, seen_from = "s.*", f"({tables.shown(nulls, of_groups)}) s"
+                conditions, values = [f"s.{quoted(name)} IS ?" for name in cells], [*in_key, *cells.values()]
+            for sign, bound_us in ((">=", start_us), ("<", stop_us)):
+                if bound_us is not None:
+                    if not windowed:
+                        raise InvalidArgument("from" if sign == ">=" else "to", view, "the view has no windows")
+                    conditions.append(f"s.window_start {sign} ?")
+                    values.append(text_of_us(bound_us))
+            if after is not None:
+                condition, more = _behind(keys, _place_of(after, len(keys)), descending=windowed)
+                conditions.append(condition)
+                values += more
+            order = ", ".join(f"{key} {'DESC' if windowed else 'ASC'}" for key in keys) or "1"
+            sql = (
+                f"SELECT {', '.join([*keys, seen])} FROM {seen_from} "
+                f"WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} LIMIT {bounds.rows + 1}"
+            )
             state = state_of(db, view)
-            _limit(db, bounds)
-            found, more_rows = _up_to(db.execute(sql, values), bounds)
+            with self._explaining(sql, bounds):
+                _limit(db, bounds)
+                found, more_rows = _up_to(db.execute(sql, values), bounds)
         rows = pa.Table.from_batches([batch_of([row[len(keys) :] for row in found], schema)], schema)
         last = _place_text(found[-1][: len(keys)]) if more_rows and found else None
         return Page(rows, last, state.sequence, state.line)
@@ -457,9 +461,10 @@ class SqliteReading(SqlViews):
     def _all(
         self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None, *, stored: bool = False
     ) -> tuple[ViewSpec, sqlite3.Cursor]:
-        spec = self._flow(db, view).view
+        flow = self._flow(db, view)
+        spec, tables = flow.view, tables_of(flow)
         assert spec is not None, "_flow() has looked"
-        schema = schema_of(spec.columns)
+        schema, nulls = schema_of(spec.columns), nulls_in(db, view).get(RESULTS, frozenset())
         for name in where or ():
             if name not in schema.names:
                 why = f"view {view!r} has no such column.{nearest(name, schema.names)}"
@@ -467,13 +472,13 @@ class SqliteReading(SqlViews):
         cells = {name: _cell(name, value, schema.field(name).type) for name, value in (where or {}).items()}
         condition = " AND ".join(f"{quoted(name)} IS ?" for name in cells) or "1"
         order = ", ".join(quoted(name) for name in (*spec.key, *(each.name for each in spec.shaped or ()))) or "1"
-        tables, groups = tables_of(spec), [group.name for group in spec.groups if group.name in cells]
         if stored or spec.fill is None:
             return spec, db.execute(
-                f"SELECT * FROM {tables.stored} WHERE {condition} ORDER BY {order}", [*cells.values()]
+                f"SELECT * FROM {tables.stored(nulls)} WHERE {condition} ORDER BY {order}", [*cells.values()]
             )
-        rows = tables.shown([f"s.{quoted(name)} IS ?" for name in groups])
-        values = [*(cells[name] for name in groups), *cells.values()]
+        groups = [group.name for group in spec.groups if group.name in cells]
+        rows = tables.shown(nulls, [f"s.{quoted(name)} = ?" for name in groups])
+        values = [*(tables.rows.key_cell(name, cells[name]) for name in groups), *cells.values()]
         return spec, db.execute(f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY {order}", values)
 
     def diff(self, view: str, limit: int | None = None) -> Diff:
@@ -483,10 +488,9 @@ class SqliteReading(SqlViews):
             found = versions.found_beside(db, view)
             if not found:
                 raise CannotRebuild(flow=view, why="has no other version to compare with: app.rebuild(…) makes one")
-            old, new = served.view, self._flow(db, found[0]).view
+            old, new = served, self._flow(db, found[0])
             if found[0] == version_name(view, "previous"):
                 old, new = new, old
-            assert old is not None and new is not None, "_flow() has looked"
             compared = versions.Compared(old, new)
             rows = batch_of(list(compared.rows(db, limit)), schema_of(compared.columns))
             counts = compared.counts(db)

@@ -14,15 +14,19 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as replace_spec
+from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
+from headrace.views.changes import snapshot
 from headrace.views.contract import (
+    RESULTS,
     Commit,
     Emit,
     FlowSpec,
@@ -36,8 +40,9 @@ from headrace.views.contract import (
     version_name,
     widened,
 )
-from headrace.views.sqlite import feeding, keyed, merging, staged, versions, watchers
-from headrace.views.sqlite.file import TIME_SHARE, ViewsFile
+from headrace.views.reading import quoted, schema_of
+from headrace.views.sqlite import keyed, staged, versions, watchers
+from headrace.views.sqlite.file import TIME_SHARE, ViewsFile, connected
 from headrace.views.sqlite.flow_rows import (
     names,
     next_epoch,
@@ -48,11 +53,9 @@ from headrace.views.sqlite.flow_rows import (
     settle,
     spec_of,
     state_of,
-    text,
 )
-from headrace.views.sqlite.folding import fold
-from headrace.views.sqlite.tables import tables_of
-from headrace.views.sqlite.values import us_of
+from headrace.views.sqlite.tables import check_names, tables_of
+from headrace.views.sqlite.values import batch_of, us_of
 
 
 class SqliteViews(ViewsFile, ViewStore):
@@ -63,10 +66,8 @@ class SqliteViews(ViewsFile, ViewStore):
     def begin(self, spec: FlowSpec, *, replace: bool = False) -> FlowState:
         """Takes the flow: makes its tables if there are none, and gives it a new epoch. A flow that is not what its
         state was made by is FlowChanged; with `replace` its state is dropped, to be made again from the log."""
-        text = json.dumps(spec.as_json())
-        tables = tables_of(spec.view) if spec.view else None
-        if tables is not None:
-            tables.check()
+        if spec.view is not None:
+            check_names(spec.view, max(len(table.names) for table in spec.tables))
         with self._writing() as db:
             known = self._refused(db, spec, replace=replace)
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
@@ -81,12 +82,9 @@ class SqliteViews(ViewsFile, ViewStore):
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
                 db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"born/{spec.name}", uuid.uuid4().hex[:12]))
-            statements = () if tables is None else tables.create() if known is None or replace else tables.show()
-            for statement in statements:
-                db.execute(statement)
-            if known is None or replace:
                 for table in keyed.tables_of(spec).values():
                     db.execute(table.create())
+            show(db, spec)
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
             put_out(db, spec.name, 0, taken_back)  # with the first commit, which comes before anything is sent
@@ -132,20 +130,32 @@ class SqliteViews(ViewsFile, ViewStore):
         self, db: sqlite3.Connection, spec: FlowSpec, emits: Sequence[Emit], op: str, after_us: int | None = None
     ) -> list[Outgoing]:
         """All that the flow has, for who reads its changes: of windows that end later than `after_us`."""
-        if spec.view is None:
+        if spec.view is None or not emits:
             return []
         view, _, _ = spec.name.partition("/")
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-        tables = tables_of(spec.view)
-        return [
-            each for emit in emits for each in feeding.snapshot(db, tables, view, emit, op, us_of(closed), after_us)
-        ]
+        rows = self._all_rows(db, spec)
+        return [each for emit in emits for each in snapshot(spec.view, view, rows, emit, op, us_of(closed), after_us)]
+
+    def _all_rows(self, db: sqlite3.Connection, spec: FlowSpec) -> pa.Table:
+        """All rows of the view as they are stored; of a shaped view, those that the transform made."""
+        view = spec.view
+        assert view is not None
+        if view.shaped is None:
+            return self._state(db, spec).scan(RESULTS, pa.table({"all": [None]}).select([]))
+        tables, nulls = tables_of(spec), keyed.nulls_in(db, spec.name).get(RESULTS, frozenset())
+        columns = [column for column in view.columns if column.name != "_status"]
+        names = ", ".join(quoted(column.name) for column in columns)
+        rows = db.execute(f"SELECT {names} FROM {tables.stored(nulls)}").fetchall()
+        return pa.Table.from_batches([batch_of(rows, schema_of(columns))])
 
     def drop(self, flow: str) -> list[str]:
         """Forgets a flow with all its rows, and its helpers; the log has what they were made from. Returns the topics
         of headrace's own that are nobody's then."""
         with self._writing() as db, self._sparing_space(db):
-            dropped = [self._known(db, flow), *(spec for spec in self._specs(db) if spec.parent == flow)]
+            dropped, known = [self._known(db, flow)], self._specs(db)
+            for each in dropped:  # which grows: helpers have helpers
+                dropped += [spec for spec in known if spec.parent == each.name]
             names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
             gone = [file for name in names for file in self._drop(db, self._known(db, name))]
             for name in names:  # now: a moment later somebody may write for a flow of that name
@@ -157,8 +167,8 @@ class SqliteViews(ViewsFile, ViewStore):
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> list[str]:
         """Forgets the flow; the names of its files in the outbox, to be removed when that is committed."""
         gone = staged.names(db, "flow = ?", spec.name)
-        for statement in tables_of(spec.view).drop() if spec.view else ():
-            db.execute(statement)
+        if spec.view is not None and spec.view.public:
+            db.execute(f"DROP VIEW IF EXISTS {quoted(spec.name)}")
         for keyed_table in keyed.tables_of(spec).values():
             db.execute(f"DROP TABLE IF EXISTS {keyed_table.name}")
         for table in (*versions.FLOW_TABLES, "_steps"):
@@ -330,13 +340,17 @@ class SqliteViews(ViewsFile, ViewStore):
     def last_window_end(self, flow: str) -> int | None:
         """The end of the flow's last window that has a row."""
         with self._reading() as db:
-            view = self._known(db, flow).view
-            if view is None or view.window_us is None:
+            spec = self._known(db, flow)
+            if spec.view is None or spec.view.window_us is None:
                 return None
-            by, more_us = tables_of(view).ending
-            (found,) = db.execute(f"SELECT max({by}) FROM {tables_of(view).state}").fetchone()
-        last = us_of(found)
-        return None if last is None else last + more_us
+            last_us = self._state(db, spec).last_us(RESULTS)
+        return None if last_us is None else last_us + tables_of(spec).ending[1]
+
+    def _state(self, db: sqlite3.Connection, spec: FlowSpec) -> State:
+        """As this transaction sees it."""
+        return keyed.SqliteState(
+            keyed.tables_of(spec), keyed.nulls_in(db, spec.name), lambda: contextlib.nullcontext(db)
+        )
 
     def closes(self, flow: str, frontier_us: int) -> bool:
         """Whether a window that has a row is open, and final with this frontier of the flow: one of its own, or of a
@@ -360,9 +374,9 @@ class SqliteViews(ViewsFile, ViewStore):
         if view is None or view.window_us is None or view.records:  # nobody sees whether those are final
             return False
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-        where, values = merging.ending(tables_of(view), closed, closed_us)
-        found = db.execute(f"SELECT 1 FROM {tables_of(view).state} WHERE {where} LIMIT 1", values).fetchone()
-        return found is not None
+        more_us, after_us = tables_of(spec).ending[1], us_of(closed)
+        after_us = None if after_us is None else after_us - more_us
+        return bool(self._state(db, spec).due(RESULTS, closed_us - more_us, 1, after_us=after_us).num_rows)
 
     def _tells(self, spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
         """The topics that the flow writes to, and the frontier of those who have read them."""
@@ -388,8 +402,18 @@ class SqliteViews(ViewsFile, ViewStore):
 
     def read_state(self, flow: FlowState) -> State:
         with self._reading_beside() as db:
+            self._check(db, flow, flow.sequence)
             spec = self._known(db, flow.name)
             return keyed.SqliteState(keyed.tables_of(spec), keyed.nulls_in(db, flow.name), self._reading_beside)
+
+    def state_opener(self, flow: FlowState) -> Callable[[], State]:
+        with self._reading_beside() as db:
+            self._check(db, flow, flow.sequence)
+            return StateOpener(self.path, self._known(db, flow.name), keyed.nulls_in(db, flow.name))
+
+    def is_watched(self, flow: str) -> bool:
+        with self._reading_beside() as db:
+            return watchers.are_there(db, flow)
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -425,22 +449,19 @@ class SqliteViews(ViewsFile, ViewStore):
             began = time.monotonic()
             reach("view.begun")
             self._check(db, flow, commit.sequence)
-            closed = text(commit.closed_us)
-            watched = watchers.record(db, flow.name, commit.closed_us)
             spec = self._known(db, flow.name)
             gone = staged.names(db, "flow = ? AND sequence <= ?", flow.name, commit.relayed)
             settle(db, spec, commit.relayed, commit.written)
-            outgoing = [*commit.outgoing, *fold(db, spec, commit, closed)]
+            if commit.changes is not None and watchers.are_alive(db, flow.name):
+                watchers.keep(db, flow.name, commit.sequence + 1, commit.changes())
+            nulls = keyed.nulls_in(db, flow.name)
             keyed.apply(db, keyed.tables_of(spec), commit.writes)
             spec = self._widen(db, spec)
-            if watched is not None:
-                watched.merged()
+            if keyed.nulls_in(db, flow.name) != nulls:
+                show(db, spec)
             reach("view.merged")
-            note(db, flow.name, commit, closed)
-            put_out(db, flow.name, commit.sequence, outgoing, files)
-            if watched is not None:
-                assert spec.view is not None
-                watched.keep(commit.sequence + 1, spec.view)
+            note(db, flow.name, commit)
+            put_out(db, flow.name, commit.sequence, commit.outgoing, files)
             state = state_of(db, flow.name)  # inside: a moment later it may be somebody else's
             reach("view.applied")
         reach("view.committed")
@@ -448,7 +469,7 @@ class SqliteViews(ViewsFile, ViewStore):
 
     def _widen(self, db: sqlite3.Connection, spec: FlowSpec) -> FlowSpec:
         """Notes which columns have a sum, for the first time, that does not fit their type."""
-        if spec.view is None or not tables_of(spec.view).whole:
+        if spec.view is None or not spec.view.whole_sums:
             return spec
         wide = set(json.loads(*db.execute("SELECT hr_widened()").fetchone()))
         new = [each.name for each in spec.view.whole_sums if not each.widened and each.slots[0] in wide]
@@ -465,3 +486,23 @@ class SqliteViews(ViewsFile, ViewStore):
             raise FlowFenced(flow=flow.name, epoch=flow.epoch, current_epoch=found[0] if found else 0, why=why)
         if sequence is not None and found[1] != sequence:
             raise CommitConflict(flow=flow.name, sequence=sequence, current=found[1])
+
+
+@dataclass(frozen=True)
+class StateOpener:
+    """Opens a flow's state in another process."""
+
+    path: Path
+    spec: FlowSpec
+    nulls: Mapping[str, frozenset[str]]
+
+    def __call__(self) -> State:
+        db = connected(self.path)
+        return keyed.SqliteState(keyed.tables_of(self.spec), self.nulls, lambda: contextlib.nullcontext(db))
+
+
+def show(db: sqlite3.Connection, spec: FlowSpec) -> None:
+    """Makes what readers see of the flow's view."""
+    if spec.view is not None:
+        for statement in tables_of(spec).show(keyed.nulls_in(db, spec.name).get(RESULTS, frozenset())):
+            db.execute(statement)

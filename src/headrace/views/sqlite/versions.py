@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from headrace.views.contract import VERSIONS, Column, FlowSpec, ViewSpec
+from headrace.views.contract import RESULTS, VERSIONS, Column, FlowSpec
 from headrace.views.reading import Counts, quoted
-from headrace.views.sqlite import watchers
-from headrace.views.sqlite.tables import NUMBER, ROW, tables_of
+from headrace.views.sqlite import keyed, watchers
+from headrace.views.sqlite.tables import NUMBER, ViewTables, tables_of
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 
@@ -25,6 +25,7 @@ __all__ = ["FLOW_TABLES", "Compared", "exchange", "found_beside", "program"]
 FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_nulls")
 """What the store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
 not: they say what those who read its changes have, of whatever version it was."""
+THERE = "/there"
 UNROUNDED = 1e-9
 """Sums of doubles depend on their order this much, of the larger of the two."""
 
@@ -52,7 +53,7 @@ def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: st
     assert served.view is not None and comes.view is not None, "flows into topics have no versions"
     alike = served.view.columns == comes.view.columns
     columns = watchers.watched_columns(comes.view) if alike else []
-    compared = Compared(served.view, comes.view, exactly=True)
+    compared = Compared(served, comes, exactly=True)
     watchers.switched(db, view, sequence, columns, lambda: compared.rows(db))
     _rename(db, served, goes)
     _rename(db, comes, view)
@@ -72,9 +73,12 @@ def _rename(db: sqlite3.Connection, spec: FlowSpec, name: str) -> None:
     for fact in ("born", "program"):
         db.execute("UPDATE _meta SET name = ? WHERE name = ?", (f"{fact}/{name}", f"{fact}/{spec.name}"))
     db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(named.as_json()), name))
-    assert named.view is not None
-    for statement in tables_of(named.view).show():
+    for statement in tables_of(named).show(_nulls(db, name)):
         db.execute(statement)
+
+
+def _nulls(db: sqlite3.Connection, name: str) -> frozenset[str]:
+    return keyed.nulls_in(db, name).get(RESULTS, frozenset())
 
 
 def _tables(db: sqlite3.Connection, name: str) -> list[str]:
@@ -93,13 +97,17 @@ class Compared:
     of the same names and types, none do. Compared is what both have, but how far it is called final, and sums of
     doubles as far as their order does not matter; `exactly`: all of it."""
 
-    def __init__(self, old: ViewSpec, new: ViewSpec, *, exactly: bool = False) -> None:
+    def __init__(self, served: FlowSpec, other: FlowSpec, *, exactly: bool = False) -> None:
+        self._sides = {"o": tables_of(served), "n": tables_of(other)}
+        old, new = (tables.spec for tables in self._sides.values())
         self._old, self._new = old, new
         before, after = ({column.name: column.type for column in spec.columns} for spec in (old, new))
         self.added = [name for name in after if name not in before]
         self.removed = [name for name in before if name not in after]
-        self._key = [*new.key, *([NUMBER] if old.shaped is not None or new.shaped is not None else [])]
-        self._alike = old.places == new.places
+        keys = [f"/{number}" for number in range(len(self._sides["n"].key))]
+        self._key = [*keys, *([NUMBER] if old.shaped is not None or new.shaped is not None else [])]
+        """The columns of the key as the tables have them, in which no null is missing."""
+        self._alike = old.places == new.places and old.windows == new.windows
         common = [name for name in after if name in before]
         same = [self._same(name, after[name], exactly=exactly) for name in common if exactly or name != "_status"]
         self._is_same = " AND ".join(same) or "1"
@@ -116,17 +124,17 @@ class Compared:
         order = ", ".join([*(quoted(name) for name in self._new.key if self._alike), side])
         sql = (
             f"SELECT CASE {side} WHEN 0 THEN '-' ELSE '+' END, {names} FROM ("
-            f"SELECT 0 AS {side}, {self._shown('o')} {self._differing('o', 'n')} UNION ALL "
-            f"SELECT 1 AS {side}, {self._shown('n')} {self._differing('n', 'o')}) ORDER BY {order} LIMIT ?"
+            f"SELECT 0 AS {side}, {self._shown('o')} {self._differing(db, 'o', 'n')} UNION ALL "
+            f"SELECT 1 AS {side}, {self._shown('n')} {self._differing(db, 'n', 'o')}) ORDER BY {order} LIMIT ?"
         )
         return db.execute(sql, (-1 if limit is None else limit,))
 
     def counts(self, db: sqlite3.Connection) -> Counts:
-        sides = [db.execute(f"SELECT count(*) FROM {tables_of(spec).seen_from}") for spec in (self._old, self._new)]
+        sides = [db.execute(f"SELECT count(*) FROM {tables.counted}") for tables in self._sides.values()]
         (old,), (new,) = (side.fetchone() for side in sides)
         if not self._alike:
             return Counts(new, old, 0, 0)
-        both = f"FROM {self._side('o')} JOIN {self._side('n')} ON {self._together()}"
+        both = f"FROM {self._side(db, 'o')} JOIN {self._side(db, 'n')} ON {self._together()}"
         found, same = db.execute(f"SELECT count(*), coalesce(sum(coalesce({self._is_same}, 0)), 0) {both}").fetchone()
         return Counts(new - found, old - found, found - same, same)
 
@@ -139,28 +147,30 @@ class Compared:
         close = f"abs({old} - {new}) <= {most}"
         return f"({old} IS {new} OR ({numbers} AND coalesce({close}, 0)))"
 
-    def _differing(self, here: str, there: str) -> str:
+    def _differing(self, db: sqlite3.Connection, here: str, there: str) -> str:
         """The rows of one side that the other has not, or not so."""
         if not self._alike:
-            return f"FROM {self._side(here)}"
-        missing = f"{there}.{quoted(ROW)} IS NULL OR NOT coalesce({self._is_same}, 0)"
-        return f"FROM {self._side(here)} LEFT JOIN {self._side(there)} ON {self._together()} WHERE {missing}"
+            return f"FROM {self._side(db, here)}"
+        missing = f"{there}.{quoted(THERE)} IS NULL OR NOT coalesce({self._is_same}, 0)"
+        sides = f"FROM {self._side(db, here)} LEFT JOIN {self._side(db, there)} ON {self._together()}"
+        return f"{sides} WHERE {missing}"
 
     def _together(self) -> str:
-        return " AND ".join(f"o.{quoted(name)} IS n.{quoted(name)}" for name in self._key) or "1"
+        return " AND ".join(f"o.{quoted(name)} = n.{quoted(name)}" for name in self._key) or "1"
 
-    def _side(self, side: str) -> str:
-        """A version's rows as readers see them, each with its number: of one result a transform may have made several,
-        which are taken in order. Doubles decide last: they may differ in their last digits."""
-        spec = self._old if side == "o" else self._new
-        tables = tables_of(spec)
+    def _side(self, db: sqlite3.Connection, side: str) -> str:
+        """A version's rows as readers see them, with their keys. Of one result a transform may have made several, which
+        are taken in order. Doubles decide last: they may differ in their last digits."""
+        tables: ViewTables = self._sides[side]
+        keys = "".join(f"s.{name} AS {quoted(f'/{number}')}, " for number, name in enumerate(tables.key))
         numbered = ""
         if NUMBER in self._key:
-            made = sorted(spec.shaped or (), key=lambda column: _kind(column.type) == "DOUBLE")
+            made = sorted(tables.spec.shaped or (), key=lambda column: _kind(column.type) == "DOUBLE")
             by = ", ".join(f"f.{quoted(column.name)}" for column in made) or "1"
-            keys = ", ".join(f"s.{name}" for name in tables.key) or "1"
-            numbered = f", row_number() OVER (PARTITION BY {keys} ORDER BY {by}) AS {quoted(NUMBER)}"
-        return f"(SELECT s.{tables.row} AS {quoted(ROW)}, {tables.seen()}{numbered} FROM {tables.seen_from}) {side}"
+            of = ", ".join(f"s.{name}" for name in tables.key) or "1"
+            numbered = f", row_number() OVER (PARTITION BY {of} ORDER BY {by}) AS {quoted(NUMBER)}"
+        seen = tables.seen(_nulls(db, tables.spec.name))
+        return f"(SELECT 1 AS {quoted(THERE)}, {keys}{seen}{numbered} FROM {tables.seen_from}) {side}"
 
     def _shown(self, side: str) -> str:
         has = {column.name for column in (self._old if side == "o" else self._new).columns}

@@ -28,11 +28,12 @@ import pyarrow.compute as pc
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, ForkedProcess, HeadraceError, InvalidArgument, UnknownView, WatchLost
 from headrace.rows import to_rows
-from headrace.views.contract import Emit, ViewSpec, check_emit
+from headrace.views.contract import RESULTS, Emit, FlowSpec, ViewSpec, check_emit
 from headrace.views.reading import POLL_SECONDS, Watch, quoted, schema_of
 from headrace.views.sqlite import watchers
 from headrace.views.sqlite.file import FILE, connected, translate
 from headrace.views.sqlite.flow_rows import spec_of
+from headrace.views.sqlite.keyed import nulls_in
 from headrace.views.sqlite.store import SqliteViews
 from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import batch_of
@@ -102,8 +103,9 @@ class SqliteWatch(Watch):
     def _begun(self, snapshot: bool) -> tuple[list[pa.RecordBatch], pa.Schema, int]:
         """The rows, the schema of changes and the sequence, of one moment."""
         self._db.execute("BEGIN")
-        spec = _public(spec_of(self._db, self.view))
-        if spec is None:
+        flow = spec_of(self._db, self.view)
+        spec = _public(flow)
+        if spec is None or flow is None:
             raise UnknownView(view=self.view, known=[])
         schema = schema_of(watchers.watched_columns(spec)).append(pa.field("_position", pa.int64()))
         if len(set(schema.names)) < len(schema.names):
@@ -114,7 +116,8 @@ class SqliteWatch(Watch):
         ready = []
         if snapshot:
             order = ", ".join(quoted(name) for name in spec.key) or "1"
-            cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {tables_of(spec).stored} ORDER BY {order}")
+            stored = tables_of(flow).stored(nulls_in(self._db, self.view).get(RESULTS, frozenset()))
+            cursor = self._db.execute(f"SELECT '+', *, {sequence} FROM {stored} ORDER BY {order}")
             read = [batch_of(rows, schema) for rows in iter(lambda: cursor.fetchmany(watchers.CHUNK_ROWS), [])]
             ready = [batch for batch in map(self._wanted, read) if batch.num_rows]
         self._db.execute("COMMIT")
@@ -311,7 +314,7 @@ class _Lease:
         self._thread.join(LEAVE_SECONDS)
 
 
-def _public(spec: Any) -> ViewSpec | None:
+def _public(spec: FlowSpec | None) -> ViewSpec | None:
     """The view that readers may see, if the flow has one."""
     found: ViewSpec | None = None if spec is None else spec.view
     return found if found is not None and found.public else None

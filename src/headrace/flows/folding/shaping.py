@@ -1,6 +1,6 @@
-"""What the transforms behind an aggregation make of its results, in the midst of a commit. Owns their plan, made once
-for all small commits, and the difference between a program that fails and surroundings that do: no record is to blame
-for a result, so nothing is divided and tried again in smaller batches; the program is to be mended."""
+"""What the transforms behind an aggregation make of its results, between a batch and its commit. Owns their plan, made
+once for all small batches. It also tells a program that fails from surroundings that do: no record is to blame for a
+result, so nothing is divided and tried again in smaller batches; the program must be mended."""
 
 from __future__ import annotations
 

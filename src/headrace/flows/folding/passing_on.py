@@ -1,8 +1,9 @@
-"""Repetitions on their way out of a flow: what the operator `ApproximateDedup` says of a batch, as what goes to topics.
-Knows no Spark, and keeps nothing: what was seen is in the flow's tables, with its commits."""
+"""A flow that passes records through an operator: what the operator's step says of a batch, as what goes to topics.
+Knows no Spark, and keeps nothing: state is in the flow's tables, with its commits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,71 +12,69 @@ import pyarrow as pa
 
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
-from headrace.operators.dedup import HASH, INPUT, TOPIC, ApproximateDedup
+from headrace.operators.contract import Operator, Step
+from headrace.operators.records import HASH, INPUT, OP, TOPIC
 from headrace.views.contract import (
     WINDOW,
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
-    Column,
     LedgerRow,
     Outgoing,
     State,
-    TableSpec,
     Writes,
 )
 
 if TYPE_CHECKING:
     from headrace.flows.flow import Flow
 
-__all__ = ["HASH", "Repeats", "TakenOut"]
+__all__ = ["InParts", "PassedOn", "PassingOn"]
+
+InParts = Callable[[Operator, pa.Table], Step | None]
+"""An operator's step over these records; None where it had better run here."""
 
 
 @dataclass(slots=True)
-class TakenOut:
-    """A batch without repetitions: what goes on, what became of all, and what is known now."""
+class PassedOn:
+    """What came of a batch: what goes on, what became of its records, and what is written."""
 
     outgoing: list[Outgoing] = field(default_factory=list)
     ledger: tuple[LedgerRow, ...] = ()
     writes: Writes = field(default_factory=Writes)
 
 
-class Repeats:
+class PassingOn:
     def __init__(self, flow: Flow) -> None:
-        assert flow.dedup is not None and flow.target is not None
-        self._flow, self._target = flow, flow.target
-        event_time = flow.inputs[0].topic.settings.event_time
-        assert event_time is not None, "dedup has asked for one"
-        self._time = event_time
+        assert flow.operator is not None and flow.target is not None
+        self._flow, self._operator, self._target = flow, flow.operator, flow.target
+        self._time = flow.inputs[0].topic.settings.event_time
         self._names = [topic.name for topic in flow.topics]
         self._places = [sorted(self._names).index(name) for name in self._names]  # the program may name them otherwise
-        self._operator = ApproximateDedup(flow.dedup, (Column(event_time, "timestamp"),), event_time)
 
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        return self._operator.tables
-
-    def taken_out(self, records: pa.Table, state: State) -> TakenOut:
-        """Of the records behind that state those that go on."""
+    def step(self, records: pa.Table, state: State, in_parts: InParts | None = None) -> PassedOn:
+        """Of the records behind that state those that go on. `in_parts`: how a large step runs in Spark's workers."""
         names = pa.array(self._names, pa.string()).take(records[SOURCE].combine_chunks())
-        step = self._operator.step({INPUT: records.append_column(TOPIC, names)}, state, {}, changes=True)
-        out = TakenOut(ledger=step.ledger, writes=step.writes)
+        records = records.append_column(TOPIC, names)
+        step = None if in_parts is None else in_parts(self._operator, records)
+        step = step or self._operator.step({INPUT: records}, state, {}, changes=True)
+        out = PassedOn(ledger=step.ledger, writes=step.writes)
         if step.changes is not None:
-            for source, partition, some in _runs(step.changes.drop_columns(["op"])):
+            for source, partition, some in _runs(step.changes.drop_columns([OP])):
                 self._send(out, some, partition * len(self._places) + self._places[source])
         if step.dropped is not None:
             self._send_dropped(out, step.dropped)
         return out
 
-    def _send(self, out: TakenOut, rows: pa.Table, partition: int) -> None:
+    def _send(self, out: PassedOn, rows: pa.Table, partition: int) -> None:
         """Each partition's records stay together, in a partition of the topic: there, too, progress never goes back."""
         if rows.num_rows:
             rows = _plain(rows).append_column("_partition", pa.array(np.full(rows.num_rows, partition), pa.int32()))
             out.outgoing.append(Outgoing(self._target, rows))
 
-    def _send_dropped(self, out: TakenOut, rows: pa.Table) -> None:
+    def _send_dropped(self, out: PassedOn, rows: pa.Table) -> None:
         """With their own time in place of a window's, as of sessions."""
         target = self._flow.late.dropped_to
         if target is not None and rows.num_rows:
+            assert self._time is not None, "without a time nothing is late"
             for name in WINDOW:
                 rows = rows.append_column(name, rows[self._time])
             for name, count in (WINDOWS_MISSED, 1), (WINDOWS_COUNTED, 0):

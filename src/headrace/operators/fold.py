@@ -1,0 +1,190 @@
+"""A batch of partial rows folded into a view: what is written, what goes out, and what readers who watch are told. Owns
+the order of these; operators, `emit` and `views.changes` do the work. Pure: state and time are arguments, nothing is
+locked, and a transform behind the aggregation, which may be a Spark job, is a function that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from headrace.aggregates import Aggregate
+from headrace.aggregates.groups import json_texts, row_numbers
+from headrace.operators.aggregate import OP, Bounds
+from headrace.operators.contract import Step
+from headrace.operators.emit import closing, emitted
+from headrace.operators.kinds import aggregation
+from headrace.operators.result_rows import aligned, column
+from headrace.operators.shaped import Shape, ShapedAggregation
+from headrace.views.changes import as_fed, as_results, as_seen, marked, with_status
+from headrace.views.contract import Emit, FlowSpec, Outgoing, feed_topic
+from headrace.views.keyed import State, TableSpec, Writes
+
+__all__ = ["Fold", "Folded"]
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a batch comes to. `changes()`: what changes for readers of the view, with `op`, as they see rows."""
+
+    writes: Writes
+    outgoing: list[Outgoing]
+    changes: Callable[[], pa.Table]
+
+
+class Fold:
+    """The fold of one flow. `shape`: the transform behind the aggregation, if there is one: results in, rows out."""
+
+    def __init__(self, spec: FlowSpec, aggregates: Mapping[str, Aggregate], shape: Shape | None = None) -> None:
+        assert spec.view is not None
+        self._spec, self._view, self._shape = spec, spec.view, shape
+        self._operator = aggregation(spec, aggregates)
+        self._shaped = None if spec.view.shaped is None else ShapedAggregation(self._operator)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return self._operator.tables if self._shaped is None else self._shaped.tables
+
+    def __call__(
+        self, partials: pa.Table | None, state: State, now: Bounds, before: Bounds, *, watched: bool = False
+    ) -> Folded:
+        """`watched`: somebody will ask what changes. Otherwise the step need not read old rows, if nothing goes out."""
+        told = watched or self._spec.emit is not None or bool(self._spec.feeds)
+        step, made = self._step(partials, state, now, before, changes=told)
+
+        def changes() -> pa.Table:
+            known = step if step.changes is not None else self._step(partials, state, now, before, changes=True)[0]
+            return self._seen(known, made, state, now, before)
+
+        return Folded(step.writes, self._outgoing(step, made, state, now, before), changes)
+
+    def _step(
+        self, partials: pa.Table | None, state: State, now: Bounds, before: Bounds, *, changes: bool
+    ) -> tuple[Step, pa.Table]:
+        """The step, whose changes are of results; and the rows that the transform made of those."""
+        if self._shaped is not None:
+            assert self._shape is not None, "a shaped view needs its transform"
+            return self._shaped.fold(partials, state, now, before, self._shape)
+        return self._operator.fold(partials, state, now, before, changes=changes), pa.table({})
+
+    # -- what goes out ---------------------------------------------------------------------------------
+
+    def _outgoing(self, step: Step, made: pa.Table, state: State, now: Bounds, before: Bounds) -> list[Outgoing]:
+        view, out = self._view, []
+        closes = now.final_us is not None and (before.final_us is None or now.final_us > before.final_us)
+        marks = (now.final_us, now.unchanged_us) if closes else None
+        if view.records and now.frontier_us is not None:  # records are judged again, by how far their input is
+            marks = now.frontier_us, now.unchanged_us
+        for emit in self._spec.feeds:
+            rows = marked(view, self._emitted(step, made, state, emit, now, before, partial(as_fed, view)), marks)
+            if rows.num_rows:
+                out.append(Outgoing(feed_topic(self._spec.name, emit), rows))
+        if self._spec.emit is None:
+            return out
+        rows = self._emitted(step, made, state, self._spec.emit, now, before, partial(as_results, view))
+        if view.window_us:
+            rows = rows.append_column("_progress", rows["window_start"])  # a change of a view is never late
+        if self._shape is not None and rows.num_rows:
+            rows = self._shape(rows)
+        assert self._spec.target is not None, "what is emitted goes somewhere"
+        return [*out, Outgoing(self._spec.target, rows)] if rows.num_rows else out
+
+    def _emitted(
+        self,
+        step: Step,
+        made: pa.Table,
+        state: State,
+        emit: Emit,
+        now: Bounds,
+        before: Bounds,
+        tell: Callable[[pa.Table], pa.Table],
+    ) -> pa.Table:
+        if self._shaped is None:
+            return emitted(self._operator, step, state, emit, now, before, tell)
+        return tell(self._shaped.emitted(step, made, state, emit, now, before))
+
+    # -- what readers see ------------------------------------------------------------------------------
+
+    def _seen(self, step: Step, made: pa.Table, state: State, now: Bounds, before: Bounds) -> pa.Table:
+        """'-' a row as it was, '+' as it is; rows that only become final, and rows that are dropped, too."""
+        raw = step.changes
+        assert raw is not None
+        comes, closes = np.asarray(pc.equal(column(raw, OP), "+")), raw.slice(0, 0)
+        if self._view.window_us is not None:
+            closes = self._untouched(closing(self._operator, Step(changes=closes), state, now, before), raw)
+        drops = self._untouched(self._dropped(state, now, before, raw), raw, closes)
+        goes = pa.concat_tables([raw.filter(pa.array(~comes)), closes, drops])
+        stays = self._operator.lasting(pa.concat_tables([raw.filter(pa.array(comes)), closes]), now, before)
+        later = [us for us in (now.final_us, before.final_us) if us is not None]
+        made = pa.concat_tables([made, self._stored(closes, state)])
+        was = with_status(self._view, self._visible(goes, "-", self._stored(goes, state)), before.final_us)
+        becomes = with_status(self._view, self._visible(stays, "+", made), max(later, default=None))
+        return _difference(was, becomes, self._view.key)
+
+    def _dropped(self, state: State, now: Bounds, before: Bounds, like: pa.Table) -> pa.Table:
+        rows = self._operator.dropped(state, now, before)
+        if rows is None:
+            return like.slice(0, 0)
+        return rows.add_column(0, OP, pa.repeat("-", rows.num_rows)).select(like.column_names).cast(like.schema)
+
+    def _untouched(self, rows: pa.Table, *others: pa.Table) -> pa.Table:
+        """Without rows whose keys are among the others."""
+        names = self._operator.rows.key_names
+        for other in others:
+            if other.num_rows and rows.num_rows:
+                rows = rows.filter(pa.array(aligned(rows, other, names) < 0)) if names else rows.slice(0, 0)
+        return rows
+
+    def _stored(self, rows: pa.Table, state: State) -> pa.Table:
+        """The rows that the transform made of these before the step."""
+        return pa.table({}) if self._shaped is None else self._shaped.stored(rows, state)
+
+    def _visible(self, rows: pa.Table, op: str, made: pa.Table) -> pa.Table:
+        """Stored rows as readers see them. `made`: the rows that the transform made of them."""
+        rows = rows.set_column(0, OP, pa.repeat(op, rows.num_rows))
+        if self._shaped is not None:
+            rows, _ = self._shaped.joined(rows, np.arange(rows.num_rows), made)
+        return as_seen(self._view, rows)
+
+
+def _difference(was: pa.Table, becomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Rows that went and rows that came, without those that stay: first rows whose key is gone, then by key."""
+    if becomes.schema != was.schema:  # a sum became wider, or no sum is wide any more
+        wide = [a if types.is_decimal(a.type) else b for a, b in zip(was.schema, becomes.schema, strict=True)]
+        was, becomes = was.cast(pa.schema(wide)), becomes.cast(pa.schema(wide))
+    both = pa.concat_tables([was, becomes])
+    if not both.num_rows:
+        return both
+    plain = [column(both, name) for name in both.column_names if name != OP]
+    plain = [json_texts(each) if types.is_nested(each.type) else each for each in plain]
+    number, sign = _dense(row_numbers(plain, both.num_rows)), np.arange(both.num_rows) >= was.num_rows
+    kept = _unpaired(number, sign)
+    keys = row_numbers([column(both, name) for name in key], both.num_rows)
+    gone = ~np.isin(keys, keys[sign])
+    order = np.lexsort((sign, keys, ~gone))
+    return both.take(pa.array(order[kept[order]]))
+
+
+def _dense(number: I64) -> I64:
+    return np.unique(number, return_inverse=True)[1].reshape(-1)
+
+
+def _unpaired(number: I64, sign: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Rows of a number of which there are more on their own side than on the other."""
+    rank = np.zeros(len(number), np.int64)
+    for side in (False, True):
+        mine = np.flatnonzero(sign == side)
+        order = mine[np.argsort(number[mine], kind="stable")]
+        first = np.r_[True, number[order][1:] != number[order][:-1]] if len(order) else np.zeros(0, np.bool_)
+        start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+        rank[order] = np.arange(len(order)) - start
+    pair = number * (len(number) + 1) + rank
+    return np.where(sign, ~np.isin(pair, pair[~sign]), ~np.isin(pair, pair[sign]))

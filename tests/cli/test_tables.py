@@ -1,0 +1,70 @@
+"""Tables on a terminal: what a narrow one shows of many columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.output import StreamedTable, print_table
+from headrace.cli.topics import LISTED
+
+TOPIC = dict.fromkeys(LISTED, "") | {
+    "topic": "clicks",
+    "records": 1200,
+    "schema": "user string, page string, at timestamp",
+}
+VIEW = {
+    "window_start": "2026-01-01T09:00:00Z",
+    "window_end": "2026-01-01T09:01:00Z",
+    "page": "/",
+    "views": 3,
+    "_status": "final",
+    "_corrections": 1,
+    "_updated_at": "2026-01-01T09:01:31Z",
+}
+
+
+def printed(row: Mapping[str, Any], width: int) -> list[str]:
+    out = io.StringIO()
+    print_table(Console(file=out, width=width), list(row), [row, row])
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_table_that_fits_has_one_line_a_row() -> None:
+    lines = printed(VIEW, 200)
+    assert len(lines) == 3 and lines[0].split() == list(VIEW)
+
+
+def test_names_of_columns_stay_whole_where_there_is_room() -> None:
+    lines = printed(VIEW, 80)  # of which the values alone take more
+    assert lines[0].split() == list(VIEW) and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [65, 67])
+def test_names_of_columns_break_at_underscores_only(width: int) -> None:
+    head = printed(VIEW, width)[:2]
+    assert max(map(len, head)) <= width
+    assert {word for line in head for word in line.split()} == {
+        *("window_", "start", "end", "page", "views", "_status", "_corrections", "_updated_", "at")
+    }
+
+
+def test_a_terminal_too_narrow_for_the_names_shows_a_field_a_line() -> None:
+    lines = printed(TOPIC, 60)
+    assert [line.split()[0] for line in lines if line and not line.startswith(" ")] == [*LISTED, *LISTED]
+    assert "records" in lines[1] and "1200" in lines[1]
+    assert lines[len(LISTED)] == ""  # between two rows
+
+
+def test_a_streamed_table_breaks_names_like_the_others() -> None:
+    table = StreamedTable(list(VIEW))
+    out = io.StringIO()
+    table._console = Console(file=out, width=65)
+    table.print([VIEW])
+    head = [line.split() for line in out.getvalue().splitlines()[:2]]
+    assert {word for line in head for word in line} >= {"window_", "start", "_corrections", "_updated_", "at"}
+    assert "…" not in "".join("".join(line) for line in head)
