@@ -429,8 +429,7 @@ def test_watch_says_when_the_view_is_dropped(shell: Shell, committing: Committin
     shell.ok("views", "drop", VIEW, "--yes", "--force")
     assert watcher.wait(SECONDS_MAX) == 1
     assert watcher.stderr.read().decode() == (
-        f"headrace: watching view {VIEW!r} ended: the view was dropped. "
-        "Watch it again, from its current rows.\n"
+        f"headrace: watching view {VIEW!r} ended: the view was dropped. Watch it again, from its current rows.\n"
     )
     del committing
 
