@@ -161,12 +161,13 @@ def test_an_erasure_that_is_incomplete_says_so_and_is_finished_later(numbers: Sh
     done = numbers("erase", "numbers", "7", "--yes")
     assert done.code == 1
     assert done.rows[0]["records"] == 1
-    assert done.rows[0]["incomplete"] == ["the index's write-ahead log: a reader is in the way. Try again in a moment"]
+    why = "the index's write-ahead log: a process is reading the index. Try again in a moment"
+    assert done.rows[0]["incomplete"] == [why]
     (line,) = done.err.splitlines()
     assert line.startswith("headrace: bytes of erased records may be left: the index's write-ahead log: ")
     assert line.endswith("headrace maintain continues it.")
     upkeep = next(row for row in numbers.ok("doctor").rows if row["check"] == "upkeep")
-    assert (upkeep["state"], upkeep["found"]) == ("warn", "an erasure is not wiped everywhere yet")
+    assert (upkeep["state"], upkeep["found"]) == ("warn", "an erasure still has bytes to overwrite")
     assert numbers("maintain").code == 1
     reader.close()
     assert numbers.ok("maintain").rows[0]["incomplete"] == []

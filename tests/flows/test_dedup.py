@@ -74,7 +74,7 @@ def test_begun_again_with_more_partitions_and_by_another_program(spark: Any, tmp
         assert app.log.topic("__records.clean.dedup").settings.partitions == 3
     with hr.App("tests", home=tmp_path, spark=spark) as app:
         cleaning(app, approx=0.02)
-        with pytest.raises(FlowChanged, match=r"dedup: dedup\('id'.*approx=0.01.* became .*approx=0.02"):
+        with pytest.raises(FlowChanged, match=r"through: dedup\('id'.*approx=0.01.* became .*approx=0.02"):
             app.drain()
 
 

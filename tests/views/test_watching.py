@@ -556,12 +556,13 @@ def test_what_cannot_be_watched(committing: Committing, tmp_path: Path) -> None:
     assert kept(committing) == (0, 0)
 
 
-def test_nobody_watching_costs_one_lookup(committing: Committing) -> None:
+def test_nobody_watching_costs_a_lookup_before_the_fold_and_one_in_the_commit(committing: Committing) -> None:
     said: list[str] = []
     committing.store._db.set_trace_callback(said.append)
     committing.commit([(0, "/", 1)])
     assert [text for text in said if "_watchers" in text or "_changes" in text] == [
-        f"SELECT watcher, read, ends_at FROM _watchers WHERE flow = '{VIEW}'"
+        f"SELECT 1 FROM _watchers WHERE flow = '{VIEW}' LIMIT 1",
+        f"SELECT watcher, read, ends_at FROM _watchers WHERE flow = '{VIEW}'",
     ]
     plan = committing.store._db.execute("EXPLAIN QUERY PLAN SELECT read FROM _watchers WHERE flow = 1")
     assert "SEARCH _watchers USING PRIMARY KEY" in plan.fetchone()[3]

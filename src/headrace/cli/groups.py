@@ -65,7 +65,7 @@ def warn(risks: list[AtRisk]) -> None:
 @format_option
 @home_option
 def list_(topic: str | None, format_: str | None) -> None:
-    """List the groups, of one topic or of all, with their lag. And how long until retention overtakes them.
+    """List the groups, of one topic or of all, with their lag. Also the time until retention overtakes them.
 
     A flow that reads a topic is listed as __flow.NAME; its lag is at most a second old.
 
@@ -144,10 +144,12 @@ def show(group: str, topic: str, format_: str | None) -> None:
 @topic_argument
 @click.option("--members", type=click.IntRange(min=0), metavar="N", help="Until N members share all partitions.")
 @click.option("--lag", type=click.IntRange(min=0), metavar="N", help="Until at most N records are unread.")
-@click.option("--timeout", default="1 minute", show_default=True, metavar="DURATION", help="Then give up, with exit 1.")
+@click.option(
+    "--timeout", default="1 minute", show_default=True, metavar="DURATION", help="After this, end with exit code 1."
+)
 @home_option
 def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: str) -> None:
-    """Wait until a group is as asked: for scripts. A group that is not there yet is waited for.
+    """Wait until a group has members or a lag: for scripts. If the group does not exist yet, it waits for it.
 
     \b
     Example:
@@ -190,7 +192,7 @@ def rewind(group: str, topic: str, start: str, format_: str | None) -> None:
 @yes_option
 @home_option
 def delete(group: str, topic: str, yes: bool) -> None:
-    """Forget a group and its offsets; live members are put out.
+    """Delete a group and its offsets; live members are fenced.
 
     \b
     Example:

@@ -1,5 +1,5 @@
-"""`headrace produce`. Owns what happens to records on their way in: batches, bad lines, dead letters, the report at
-the end. A batch is appended whole or not at all; its bad lines are left out first, and told."""
+"""`headrace produce`. Owns what happens to records on their way in: batches, bad lines, dead letters, the report at the
+end. A batch is appended whole or not at all; its bad lines are reported and left out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ INFER_ROWS_PIPE = 1_000
     "--format",
     "format_",
     type=click.Choice(["json", "csv", "parquet", "arrow"]),
-    help="What the input is; default: by the file's name, else JSON lines.",
+    help="The format of the input; default: by the file's extension, else JSON lines.",
 )
 @click.option("--dead-letters", is_flag=True, help="Keep bad lines as dead letters instead of failing at the end.")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there; its schema is read off the input.")
+@click.option(
+    "--create", is_flag=True, help="Create the topic if it does not exist, with a schema inferred from the input."
+)
 @click.option("--key", callback=columns_of, metavar="A,B", help="With --create: the columns that choose the partition.")
-@click.option("--event-time", metavar="COLUMN", help="With --create: the column that says when it happened.")
-@click.option("--partitions", type=int, metavar="N", help="With --create: how many partitions.")
+@click.option("--event-time", metavar="COLUMN", help="With --create: the column with the time of the event.")
+@click.option("--partitions", type=int, metavar="N", help="With --create: the number of partitions.")
 @click.option(
     "--batch-rows", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Rows appended together."
 )

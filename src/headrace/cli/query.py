@@ -30,14 +30,14 @@ _BROKEN = re.compile(r"-?(0|[1-9][0-9]{0,6})\.(0|[0-9]{0,6}[1-9])")
     metavar="POSITION",
     help="First wait until the views have read up to there; latest: all that is in the log now.",
 )
-@click.option("--timeout", metavar="DURATION", help="With --wait-for: how long; 5 seconds unless said.")
+@click.option("--timeout", metavar="DURATION", help="With --wait-for: how long; default: 5 seconds.")
 @format_option
 @home_option
 def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str | None, format_: str | None) -> None:
     """Read views with SQL (SQLite's), or a whole view by its name. Nothing can be written.
 
-    --param binds values, so that nothing in them is SQL: numbers as numbers, times with a zone
-    (2026-01-31T12:00:00Z) as times, all else as text.
+    --param binds a value, which is never part of the SQL: a number as a number, a time with a zone
+    (2026-01-31T12:00:00Z) as a time, anything else as text.
 
     \b
     Example:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.log.capabilities import Queue
     from headrace.log.contract import Log
 
-EMPTY = "No queues yet. Make one: headrace work MODULE:FUNCTION TOPIC QUEUE"
+EMPTY = "No queues yet. Create one: headrace work MODULE:FUNCTION TOPIC QUEUE"
 LISTED = ("queue", "topic", "order", "ready", "in_flight", "waiting", "due", "dead_open", "oldest_seconds")
 
 

@@ -1,5 +1,5 @@
-"""`headrace rebuild APP.py VIEW`: a changed flow made anew beside the old one, what that changes, the switch and the
-way back. Owns how it is told; `flows.rebuild` does it."""
+"""`headrace rebuild APP.py VIEW`: computes a changed flow beside the old one, prints the difference, switches, and
+rolls back. Owns the output; `flows.rebuild` does the work."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ SHOWN = 20
 @click.command()
 @app_argument
 @view_argument
-@click.option("--switch", is_flag=True, help="Then switch: the view is the new version from that moment on.")
+@click.option("--switch", is_flag=True, help="Then switch the view to the new version.")
 @click.option("--rollback", is_flag=True, help="Go back to the version before the last switch.")
 @click.option(
     "--discard", is_flag=True, help="Drop the version beside the view: the new one; after a switch, the old one."
 )
-@click.option("--start", default="earliest", metavar="WHERE", help="Where in the log to begin; earliest unless said.")
-@click.option("--max", "max_", type=click.IntRange(0), default=SHOWN, show_default=True, help="Print so many rows.")
-@click.option("--spark", metavar="MASTER", help="Where to run; a local session unless said.")
+@click.option("--start", default="earliest", metavar="WHERE", help="Where in the log to begin; default: earliest.")
+@click.option(
+    "--max", "max_", type=click.IntRange(0), default=SHOWN, show_default=True, help="Print at most this many rows."
+)
+@click.option("--spark", metavar="MASTER", help="The Spark to use; default: a local session.")
 @format_option
 @home_option
 def rebuild(
@@ -47,14 +49,15 @@ def rebuild(
     spark: str | None,
     format_: str | None,
 ) -> None:
-    """Compute a view again from the log, with the program as it is now, and print what that changes.
+    """Compute a view again from the log, with the current program, and print the difference.
 
-    The view is served as it was meanwhile, and its runner, if there is one, continues. Without --switch the new version
-    is kept beside it: the same command with --switch continues that version. A switch reads to the log's end and
-    takes one moment. A runner of this program continues with the new version; one of another program continues without
-    this view. What was served before is kept for --rollback, until --discard or the next rebuild.
+    The old version is served meanwhile, and its runner, if there is one, continues. Without --switch the new version is
+    kept beside it, and the same command with --switch continues that version. A switch reads to the log's end and takes
+    one moment. A runner of this program continues with the new version; a runner of another program continues without
+    this view. The old version is kept for --rollback, until --discard or the next rebuild.
 
-    '-' is a row as it was, '+' as it will be. Columns that only one version has are named, and not compared.
+    '-' is a row of the old version, '+' one of the new version. Columns that only one version has are named, and not
+    compared.
 
     \b
     Example:

@@ -36,14 +36,18 @@ app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Pat
 
 @click.command()
 @app_argument
-@click.option("--drain", "--once", "drain", is_flag=True, help="Process all there is, then end.")
+@click.option("--drain", "--once", "drain", is_flag=True, help="Process all records, then end.")
 @click.option("--standby", is_flag=True, help="If another process runs the flows, wait until it ends.")
 @click.option("--take-over", is_flag=True, help="If another process runs the flows, take them from it.")
-@click.option("--spark", metavar="MASTER", help="Where to run: local[4], spark://…; a local session unless said.")
-@click.option("--serve/--no-serve", default=None, help="Serve the page; on a terminal it is, unless said.")
+@click.option("--spark", metavar="MASTER", help="The Spark to use: local[4], spark://…; default: a local session.")
+@click.option("--serve/--no-serve", default=None, help="Serve the page; default: on a terminal.")
 @click.option("--metrics", metavar="PORT", type=int, help="Serve metrics for Prometheus on this port of 127.0.0.1.")
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="The format of log lines.",
 )
 @home_option
 def run(
@@ -58,9 +62,9 @@ def run(
 ) -> None:
     """Run every flow of a program, until Ctrl-C or SIGTERM; on a terminal, serve the page meanwhile.
 
-    The program is a Python file with one hr.App (or APP.py:NAME names it). A flow that fails is started again; a
-    record that its functions cannot take becomes a dead letter. Stopping lets the batch that runs finish; what is not
-    committed is read again by the next start.
+    The program is a Python file with one hr.App; if it has several, use APP.py:NAME. A flow that fails is started
+    again. A record on which its functions fail becomes a dead letter. When it is stopped, a running batch has ten
+    seconds to finish; the next start reads again what is not committed.
 
     \b
     Example:
@@ -206,7 +210,7 @@ def _one_by_one(statuses: list[FlowStatus], pace: Pace) -> str:
 
 @click.command()
 @app_argument
-@click.option("--spark", metavar="MASTER", help="Where to run; a local session unless said.")
+@click.option("--spark", metavar="MASTER", help="The Spark to use; default: a local session.")
 @home_option
 def check(program: str, spark: str | None) -> None:
     """Check a program without running it: columns, types, transforms, and whether its views are what they were.
@@ -225,7 +229,7 @@ def check(program: str, spark: str | None) -> None:
 
 @click.command()
 @app_argument
-@click.option("--spark", metavar="MASTER", help="Where to run; a local session unless said.")
+@click.option("--spark", metavar="MASTER", help="The Spark to use; default: a local session.")
 @format_option
 @home_option
 def audit(program: str, spark: str | None, format_: str | None) -> None:
@@ -311,10 +315,10 @@ def _check_flows(app: App) -> None:
 
 
 NO_SESSION = (
-    "PySpark makes columns (F.col, F.expr) and UDFs of a type in words (F.udf('int')) only while there is a session, "
-    "and that is started when the program is loaded. In .agg(…) write a column's name or SQL: hr.sum('v'), "
-    "hr.sum('v * 2'), hr.count(where='v > 2'). A UDF of a type object can be made here: @F.udf(IntegerType()). All "
-    "else goes into the function of .transform(…)."
+    "PySpark can create columns (F.col, F.expr) and UDFs whose type is text (F.udf('int')) only while there is a "
+    "session, and there is none yet. In .agg(…) write a column's name or SQL: hr.sum('v'), hr.sum('v * 2'), "
+    "hr.count(where='v > 2'). Declare a UDF with a type object: @F.udf(IntegerType()). Put everything else into the "
+    "function of .transform(…)."
 )
 
 

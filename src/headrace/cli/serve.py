@@ -25,17 +25,20 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="8321, or the next that is free, unless said.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="What to listen on.")
-@click.option("--insecure", is_flag=True, help="Yes, listen elsewhere than on this machine alone, unencrypted.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="The port; default: 8321, or the next free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="The address to listen on.")
+@click.option("--insecure", is_flag=True, help="Allow a --host that other machines can reach, unencrypted.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Keep the token in this file.")
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 @home_option
 def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, open_: bool) -> None:
     """Serve the page and the HTTP API of the log and its views, until Ctrl-C or SIGTERM. Starts no Spark.
 
-    Prints a link with a token, which lets everybody who has it in: a new one for each start, unless HEADRACE_TOKEN or
-    --token-file keeps it. Listens on this machine only; what --host opens it to is not encrypted, and needs --insecure.
+    Prints a link with a token. Everybody who has the token has access. It is new for each start, unless HEADRACE_TOKEN
+    or --token-file sets it. The server listens on this machine only; to listen for others, unencrypted, use --host with
+    --insecure.
 
     \b
     Example:
@@ -45,7 +48,7 @@ def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, 
     from headrace.serve import open_server
 
     if host not in LOOPBACK and not insecure:
-        why = "what is sent there is not encrypted: bring the port to you with ssh -L, or add --insecure"
+        why = "the connection would not be encrypted: use an ssh tunnel (ssh -L), or add --insecure"
         raise InvalidArgument("host", host, why)
     server = open_server(home(), host=host, port=port, token=token(token_file))
     with stoppable() as stopping, server, contextlib.ExitStack() as opening:

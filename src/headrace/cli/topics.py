@@ -43,7 +43,7 @@ def topics() -> None:
 
 # -- what a topic is -----------------------------------------------------------------------------------
 
-_partitions = click.option("--partitions", type=int, metavar="N", help="How many partitions; 1 unless said.")
+_partitions = click.option("--partitions", type=int, metavar="N", help="The number of partitions; default: 1.")
 _retention = click.option(
     "--retention",
     metavar="DURATION",
@@ -52,7 +52,7 @@ _retention = click.option(
 _retention_bytes = click.option(
     "--retention-bytes",
     metavar="N",
-    help="How many bytes the topic keeps, the newest (none: no limit).",
+    help="The most bytes that the topic keeps (none: no limit).",
 )
 _cleanup = click.option(
     "--cleanup",
@@ -62,13 +62,13 @@ _cleanup = click.option(
 _unread = click.option(
     "--unread",
     type=click.Choice(["keep", "delete"]),
-    help="What retention does with records a group or queue has not read; delete unless said.",
+    help="What retention does with records a group or queue has not read; default: delete.",
 )
 _tombstone_grace = click.option(
-    "--tombstone-grace", metavar="DURATION", help="How long compaction keeps a tombstone; 1 day unless said."
+    "--tombstone-grace", metavar="DURATION", help="The least time that compaction keeps a tombstone; default: 1 day."
 )
 _durability = click.option(
-    "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives power loss, os the process."
+    "--durability", type=click.Choice(["fsync", "os"]), help="fsync survives a power loss, os the death of the process."
 )
 _compression = click.option(
     "--compression",
@@ -76,10 +76,12 @@ _compression = click.option(
     help="Of batches that upkeep has sealed: zstd (default) is smaller, lz4 quicker to read.",
 )
 _max_ahead = click.option(
-    "--max-ahead", metavar="DURATION", help="How far event time may be ahead of the clock; beyond it: dead letters."
+    "--max-ahead",
+    metavar="DURATION",
+    help="How far event time may be ahead of the clock; records beyond that become dead letters.",
 )
 _extra = click.option(
-    "--extra", type=click.Choice(["forbid", "ignore", "keep"]), help="What becomes of unknown fields."
+    "--extra", type=click.Choice(["forbid", "ignore", "keep"]), help="What to do with unknown fields."
 )
 
 
@@ -87,7 +89,7 @@ _extra = click.option(
 @click.argument("name")
 @click.argument("schema")
 @click.option("--key", callback=columns_of, metavar="A,B", help="The columns that choose the partition.")
-@click.option("--event-time", metavar="COLUMN", help="The column that says when it happened.")
+@click.option("--event-time", metavar="COLUMN", help="The column with the time of the event.")
 @_partitions
 @_retention
 @_retention_bytes
@@ -99,7 +101,7 @@ _extra = click.option(
 @click.option("--versioned", is_flag=True, help="Count records by key, for conditional appends.")
 @_max_ahead
 @_extra
-@click.option("--exist-ok", is_flag=True, help="A topic that is there already is left as it is.")
+@click.option("--exist-ok", is_flag=True, help="Accept a topic that exists already, and do not change it.")
 @home_option
 def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any) -> None:
     """Create a topic. SCHEMA is Spark DDL text: columns, types, NOT NULL.
@@ -137,7 +139,7 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
 @_extra
 @home_option
 def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: Any) -> None:
-    """Change a topic's settings, or let its schema grow. Old records are read as the newest schema.
+    """Change a topic's settings, or add columns. Old records are read with the newest schema.
 
     \b
     Example:
@@ -145,7 +147,7 @@ def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: 
     """
     changes = _settings(given)
     if schema is not None and add_column:
-        raise click.UsageError("--schema says it all: leave --add-column out.")
+        raise click.UsageError("--schema is the whole schema: leave --add-column out.")
     if schema is None and not add_column and not changes:
         raise click.UsageError("Nothing to change: say what, as in --retention '7 days'.")
     with opened() as log:
@@ -217,8 +219,8 @@ def show(topic: str, format_: str | None) -> None:
     """Show a topic: settings, schema, partitions, disk use, readers. And what retention would delete now, and how far
     its groups and queues are.
 
-    A partition is `ahead` when its newest arrival or its progress is later than now: headrace clock says more.
-    The bytes of `home` are those of all topics together: in use, not needed any more, and what maintain would free.
+    A partition is `ahead` if its newest arrival or its progress is later than now: headrace clock says more. The `home`
+    bytes are those of all topics together: used, unused, and what maintain would free.
 
     \b
     Example:

@@ -1,5 +1,4 @@
-"""`headrace maintain` and `headrace erase`: what keeps a log alive, by hand. Owns how it is told; the log owns what is
-done."""
+"""`headrace maintain` and `headrace erase`. Owns the output; the log does the work."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from headrace.cli.output import FOUND, busy, chosen, note, print_one, say
 @format_option
 @home_option
 def maintain(format_: str | None) -> None:
-    """Do now what writing processes do in the background: delete what retention allows, compact, seal small batches
-    into large ones, give disk space back, and finish erasures that were interrupted.
+    """Do now what writing processes do in the background: apply retention, compact, seal small batches into large ones,
+    give disk space back, and finish interrupted erasures.
 
-    Safe beside readers and writers, and to interrupt: the next run continues. Groups and queues that retention has
-    overtaken, or soon will, are named on standard error. Exit code 3 if it met damage (headrace verify
+    It may run beside readers and writers, and may be interrupted: the next run continues. Groups and queues that
+    retention has overtaken, or soon will, are named on standard error. Exit code 3 if it found damage (headrace verify
     says more), 1 if something could not be done now: the disk is full, the clock is not believed, or an erasure could
     not be finished yet.
 
@@ -55,7 +54,7 @@ def maintain(format_: str | None) -> None:
     if done.incomplete:
         say(_unfinished(done.incomplete))
     if done.problems:
-        say("there is damage; what it concerns was left as it is. headrace verify says more.")
+        say("there is damage; the damaged batches were not changed. headrace verify says more.")
         raise click.exceptions.Exit(FOUND)
     if done.incomplete or done.postponed:
         raise click.exceptions.Exit(1)
@@ -68,14 +67,14 @@ def maintain(format_: str | None) -> None:
 @format_option
 @home_option
 def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> None:
-    """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. There
-    is no way back. Offsets stay as they are, with nothing at them.
+    """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. This
+    cannot be undone. The offsets stay, and are empty.
 
-    KEY is typed as the key column is; a negative number goes behind --, after the options. Of several columns: a
-    KEY for each, or all in one, as A,B or as a JSON array ('["ann", null]').
+    KEY has the type of the key column; write a negative number behind --, after the options. A key of several columns
+    is several arguments, or one: A,B or a JSON array ('["ann", null]').
 
-    Prints what was touched. Exit code 1 if bytes may be left somewhere for now: the last line says where, why, and what
-    to do.
+    Prints how many records, batches and dead letters it has changed. Exit code 1 if bytes may still be left somewhere:
+    the last line says where, why, and what to do.
 
     \b
     Example:

@@ -1,5 +1,5 @@
-"""`headrace views …` and `headrace ledger`: which views there are, how far they are, and what became of their records.
-Owns how they are shown, and the question before one is dropped. Starts no Spark."""
+"""`headrace views …` and `headrace ledger`: lists views, their progress, and the counts of their records. Owns the
+output, and the question before a view is dropped. Starts no Spark."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ COUNTS = ("on_time", "corrected", "dropped", "untimed")
 @format_option
 @home_option
 def ledger(view: str, format_: str | None) -> None:
-    """Print what became of every record, window by window: rows in = on time + corrected + dropped + untimed.
+    """Count a view's records by window: rows in = on time + corrected + dropped + untimed.
 
-    The row without a window counts what belongs to none. A table ends with the totals.
+    The row without a window counts the records that belong to none. A table ends with the totals.
 
     \b
     Example:
@@ -182,12 +182,14 @@ def _totals(found: pa.Table) -> dict[str, int]:
 @views.command()
 @view_argument
 @yes_option
-@click.option("--force", is_flag=True, help="Even while its process runs: that one is refused, and stops.")
+@click.option(
+    "--force", is_flag=True, help="Drop it while its process runs, too; that process's next commit is refused."
+)
 @home_option
 def drop(view: str, yes: bool, force: bool) -> None:
-    """Forget a view, its rows, its ledger and how far it has read. Run again, its app computes it again from the log.
-
-    The same for a flow that writes to a topic, by its name: what it wrote stays; run again, it writes all once more.
+    """Drop a view, its rows, its ledger and its offsets. The next run of its app computes it again from the log.  To
+    drop a flow that writes to a topic, use the topic's name. Its records stay there, and its next run writes all of
+    them again.
 
     \b
     Example:
@@ -217,6 +219,6 @@ def drop(view: str, yes: bool, force: bool) -> None:
             for name in (view, *helpers, version_name(view, "next")):
                 log.forget_flow(name)
     if target is None:
-        note(f"{what} are dropped; the log has what they were made from")
+        note(f"{what} are dropped; the log still has their records")
     else:
-        note(f"{what} is dropped; what it wrote stays. Run again, it writes all once more: delete the topic first")
+        note(f"{what} is dropped; its records stay. Its next run writes all of them again: delete the topic first")

@@ -1,4 +1,4 @@
-"""`headrace watch`. Owns the printing; `views.watching` owns that nothing is missed and nothing doubled."""
+"""`headrace watch`. Owns the output; `views.watching` makes sure that no change is missed or repeated."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @view_argument
-@click.option("--snapshot/--no-snapshot", default=True, help="Begin with the rows as they are, or only with changes.")
+@click.option("--snapshot/--no-snapshot", default=True, help="Begin with the current rows, or print changes only.")
 @click.option(
     "--emit", type=click.Choice(["updates", "final"]), default="updates", help="Every change, or final results only."
 )
-@click.option("--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N changes, the first rows too.")
+@click.option(
+    "--max", "max_", type=click.IntRange(1), metavar="N", help="Stop after N changes, including the first rows."
+)
 @click.option("--timeout", metavar="DURATION", help="Stop after this long without a change.")
 @format_option
 @home_option
 def watch(view: str, snapshot: bool, emit: Emit, max_: int | None, timeout: str | None, format_: str | None) -> None:
     """Print a view's rows, then its changes as they are committed, until Ctrl-C.
 
-    Each has op: '+' a row that came, '-' one that went; a row that changed goes and comes. A window that closes changes
-    the _status of its rows. _position is the number of the commit: applying all changes up to it gives the view as it
-    was then, exactly. With --emit final each result is printed once, when its window closes, and then corrections.
+    Each change has op: '+' for a row that was added, '-' for one that was removed; a changed row has both. A window
+    that closes changes the _status of its rows. _position is the number of the commit: applying all changes up to it
+    gives the view as it was at that commit. With --emit final each result is printed once, when its window closes, and
+    after that only corrections.
 
     \b
     Example:

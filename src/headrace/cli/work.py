@@ -46,21 +46,24 @@ EXTENSIONS_PER_VISIBILITY = 3
     default=1,
     show_default=True,
     metavar="N",
-    help="Messages worked on at the same time.",
+    help="Messages processed at the same time.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Messages fetched at a time; as many as can be begun at once unless said.",
+    help="Messages fetched at a time; default: as many as the worker can start.",
 )
 @click.option(
     "--visibility",
     metavar="DURATION",
-    help="How long a message stays with a worker that is gone; 30 seconds unless said.",
+    help="How long a message stays with a worker that has died; default: 30 seconds.",
 )
 @click.option(
-    "--max-deliveries", type=click.IntRange(1), metavar="N", help="Then a message is a dead letter; 5 unless said."
+    "--max-deliveries",
+    type=click.IntRange(1),
+    metavar="N",
+    help="After this many, a message becomes a dead letter; default: 5.",
 )
 @click.option(
     "--order",
@@ -92,14 +95,15 @@ def work(
     retry_after: str | None,
     stop_when_empty: bool,
 ) -> None:
-    """Run a function on the messages of a queue: its return acknowledges, an exception rejects.
+    """Run a function on the messages of a queue. When it returns, the message is acknowledged; when it raises,
+    rejected.
 
-    FUNCTION takes the message (message.value, .key, .deliveries, …) and is plain or async; MODULE is found from the
-    current directory, too. The queue is made if it is new. While the function runs, its message stays with this worker,
-    however long it takes. What it raises is the error of the dead letter a message becomes in the end.
+    FUNCTION takes the message (message.value, .key, .deliveries, …) and is plain or async. MODULE is looked up in the
+    current directory, too. The queue is created if it does not exist. While the function runs, its message stays with
+    this worker, however long that takes. If the message becomes a dead letter, the last exception is its error.
 
-    On SIGTERM or Ctrl-C the worker finishes what it has begun, gives the rest back, and ends (exit code 0, or 130 on
-    Ctrl-C); a second Ctrl-C ends it at once.
+    On SIGTERM or Ctrl-C the worker finishes the messages it has started, gives back the others, and ends (exit code 0,
+    or 130 on Ctrl-C). A second Ctrl-C ends it at once.
 
     \b
     Example:

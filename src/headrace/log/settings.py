@@ -155,7 +155,9 @@ def check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
     if settings.key:
         check_key_columns(schema, settings.key)
     if settings.changes and ("op" not in schema.names or schema.field("op").type != pa.string()):
-        raise InvalidArgument("changes", True, "needs a column 'op string', which says whether a row came or went")
+        raise InvalidArgument(
+            "changes", True, "needs a column 'op string', which says whether a row was added or removed"
+        )
     column = settings.event_time
     if column is not None:
         if not isinstance(column, str):
@@ -165,5 +167,5 @@ def check_columns(schema: pa.Schema, settings: TopicSettings) -> None:
             raise InvalidArgument("event_time", column, why)
         if schema.field(column).type != pa.timestamp("us", tz="UTC"):
             why = f"is {type_ddl(schema.field(column).type)}; it must be a timestamp. Append it as one, or leave "
-            why += "event_time out and window by one that a transform makes of it: window(…, time=…)"
+            why += "event_time out and use a time column that a transform computes: window(…, time=…)"
             raise InvalidArgument("event_time", column, why)

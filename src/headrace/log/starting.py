@@ -29,7 +29,7 @@ def start_of(text: str) -> Start:
         return from_us(instant_us(text, argument="start"))
     except InvalidArgument as error:
         why = (
-            f"say earliest, latest, PARTITION:OFFSET,… or a time with its zone, as in 2026-01-31T12:00:00Z "
+            f"must be earliest, latest, PARTITION:OFFSET,… or a time with its zone, as in 2026-01-31T12:00:00Z "
             f"({error.why})"
         )
         raise InvalidArgument("start", text, why) from None

@@ -1,5 +1,5 @@
-"""Answers: values and errors as JSON. Owns which error has which status. What is not an error of ours is told in one
-sentence that says nothing of the program."""
+"""Answers: values and errors as JSON. Owns which error has which status. An error that is not headrace's own becomes
+one sentence without details of the program."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that 
     (400, (InvalidArgument, InvalidQuery, InvalidSchema, OffsetOutOfRange)),
 ]
 ERRORS = {
-    400: "What was asked makes no sense: `error` says why.",
+    400: "The request is not valid: `error` says why.",
     401: "No token, or another one.",
-    403: "Asked for from another site, or under another host name.",
+    403: "The request comes from another site, or uses another host name.",
     404: "There is no such thing.",
-    409: "It is not what it was: look again, decide again.",
+    409: "A conflict: the topic or view has changed. Read it again.",
     413: "Too large.",
-    422: "A record the topic cannot hold, or a parameter of the wrong kind.",
-    503: "Not now: too much to do, or a disk in trouble. Nothing was done.",
-    504: "It took longer than was waited.",
+    422: "A record that the topic cannot hold, or a parameter of the wrong type.",
+    503: "Not possible now: the server is at its limit, or the disk has a problem. Nothing was done.",
+    504: "It took longer than the timeout.",
 }
 EXACT_MAX = 2**53
 """Larger whole numbers are texts in tables, in lists too: JavaScript would round them."""

@@ -50,14 +50,14 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
     ),
     "headrace_group_time_to_loss_seconds": (
         "gauge",
-        "How long until retention deletes what a group has not read; absent: never, at its pace.",
+        "Time until retention deletes records that a group has not read; absent if that does not happen at its pace.",
         "groups",
         ("topic", "group"),
         lambda group: group["time_to_loss_seconds"],
     ),
     "headrace_queue_ready": (
         "gauge",
-        "Messages not handed out yet.",
+        "Messages not delivered yet.",
         "queues",
         ("topic", "queue"),
         lambda queue: queue["ready"],
@@ -86,7 +86,7 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
     "headrace_view_rows": ("gauge", "Rows of a view.", "views", ("name",), lambda view: view["rows"]),
     "headrace_view_commits_total": (
         "counter",
-        "Batches that made a view or a flow's topic.",
+        "Committed batches of a view or a flow's topic.",
         "flows",
         ("name",),
         lambda flow: flow["commits"],
@@ -107,7 +107,7 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
     ),
     "headrace_dead_letters": (
         "gauge",
-        "Dead letters that wait for a decision.",
+        "Dead letters that were neither replayed nor dropped.",
         "dead_letters",
         (),
         lambda letters: letters["count"],

@@ -37,7 +37,7 @@ def translate(error: OSError, path: str | Path) -> StorageError:
     if error.errno in _FILES:
         return TooManyFiles(path=str(path), why=f"{why}: raise the limit ('ulimit -n') or close logs you do not need")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return LogMissing(path=str(path), why=f"{why}: it was removed, or never was there. Nothing is created anew")
+        return LogMissing(path=str(path), why=f"{why}: it was removed, or never existed. It is not created again")
     return StorageError(path=str(path), why=why)
 
 
@@ -49,7 +49,7 @@ def shortage(path: str | Path) -> str | None:
         return None
     if found.f_files and not found.f_favail:
         free = found.f_bavail * found.f_frsize
-        return f"no inodes left, so no file can be made ({free} bytes are free; see df -i): remove files"
+        return f"no inodes left, so no file can be created ({free} bytes are free; see df -i): remove files"
     return None if found.f_bavail else "no space left on device"
 
 

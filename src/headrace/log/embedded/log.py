@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 class EmbeddedLog:
     """A partitioned, durable, typed log in a directory. Thread-safe; any number of processes may have it open.
-    `clock_us`: what arrival is stamped with, in place of the machine's clock; for tests."""
+    `clock_us`: the clock for arrival times, in place of the machine's; for tests."""
 
     def __init__(self, home: str | Path, *, create: bool = True, clock_us: Clock | None = None) -> None:
         self._engine = opening.acquire(directory(home).absolute(), create=create, clock_us=clock_us)
@@ -50,17 +50,17 @@ class EmbeddedLog:
 
     @property
     def address(self) -> str:
-        """The directory, as text: what the log is opened by."""
+        """The directory, as text: the address that opens this log."""
         return str(self.home)
 
     @property
     def log_id(self) -> str:
-        """Names this log for ever, wherever it is copied."""
+        """The log's id. Copies of the log have the same id."""
         return self._engine.index.log_id
 
     @property
     def in_place(self) -> bool:
-        """Whether the directory still holds this log: it may have been removed, or made anew."""
+        """True if the directory still holds this log: it may have been removed or replaced."""
         return self._engine.index.in_place()
 
     def _check(self) -> None:
@@ -92,7 +92,7 @@ class EmbeddedLog:
     ) -> EmbeddedTopic:
         """A new topic. `schema` is DDL text ("user string, at timestamp"), a `pa.Schema` or a Spark StructType.
 
-        With `exist_ok` a topic that is there already is returned as it is, whatever was asked for here."""
+        With `exist_ok`, a topic that exists already is returned unchanged, whatever the other arguments are."""
         self._check()
         settings = settings_of(
             {
@@ -124,16 +124,16 @@ class EmbeddedLog:
         max_ahead: Duration = "1 hour",
         partitions: int = 1,
     ) -> EmbeddedTopic:
-        """A topic of headrace's own, which is not listed; the one that is there, if there is, with columns added that
-        it has not, and made wider where these are. IncompatibleSchema if they are of another kind."""
+        """An internal topic of headrace, which is not listed. It is created if it does not exist; otherwise it gets
+        missing columns and wider types. IncompatibleSchema if a type cannot be widened."""
         self._check()
         settings = settings_of({"event_time": event_time, "max_ahead": max_ahead, "partitions": partitions})
         self._catalog.create(name, schema, settings, exist_ok=True, system=True)
         return self._grown_topic(name, schema)
 
     def flow_topic(self, name: str, schema: pa.Schema, *, flow: str, **settings: Any) -> EmbeddedTopic:
-        """The topic a flow writes to: made if there is none. The one that this flow has made gets columns added that it
-        has not, and made wider where these are; any other stays as it is."""
+        """The topic that a flow writes to. It is created if it does not exist. A topic that this flow created gets
+        missing columns and wider types; any other is not changed."""
         self._check()
         made = replace(settings_of(settings), made_by=flow)
         state = self._catalog.create(name, schema, made, exist_ok=True)
@@ -148,7 +148,7 @@ class EmbeddedLog:
         return self.topic(name)
 
     def widen_own_topic(self, name: str, partitions: int) -> None:
-        """Gives a topic, of headrace's own too, so many partitions, if it has fewer."""
+        """Adds partitions to a topic, also an internal one, if it has fewer than `partitions`."""
         state = self._catalog.named(name)
         if state.settings.partitions < partitions:
             self._catalog.alter(state, {"partitions": partitions})
@@ -164,7 +164,8 @@ class EmbeddedLog:
         return [self._handle(state) for state in self._catalog.all()]
 
     def clone_topic(self, topic: Topic) -> EmbeddedTopic:
-        """A topic like another log's, without its records; one of that name that is here is returned as it is."""
+        """A topic with the schema and settings of another log's topic, without its records. If a topic of that name
+        exists, it is returned unchanged."""
         self._check()
         described = topic.describe()
         own = topic.name.startswith(OWN_PREFIX)
@@ -177,7 +178,7 @@ class EmbeddedLog:
         self.delete_own_topic(name)
 
     def delete_own_topic(self, name: str) -> None:
-        """The same, of headrace's own too."""
+        """Like `delete_topic`, for internal topics, too."""
         self._check()
         self._catalog.delete(self._catalog.named(name))
 
@@ -202,30 +203,31 @@ class EmbeddedLog:
             yield tx
 
     def sync(self) -> None:
-        """Makes durable whatever can be read now, also what only `os` topics have."""
+        """Syncs all records that can be read now, including those of `os` topics."""
         self._check()
         self._engine.committer.run(lambda _: None, synced=True)
 
     def sender(self, name: str) -> EmbeddedSender:
-        """Appends numbered rows, each once; whoever sent under that name before is fenced."""
+        """A sender: appends numbered rows, each once. An earlier sender of the same name is fenced."""
         from headrace.log.embedded.write.sender import EmbeddedSender
 
         self._check()
         return EmbeddedSender(name, self.topic, self.widen_own_topic)
 
     def news(self, topics: Iterable[Topic]) -> dict[str, int]:
-        """What `wait` compares with: take it before looking, wait when there was nothing to see."""
+        """A state of the topics for `wait`. Take it before you read; if there was nothing to read, pass it to
+        `wait`."""
         self._check()
         return {topic.topic_id: self._engine.wakes.count(topic.topic_id) for topic in topics}
 
     def wait(self, seen: Mapping[str, int], timeout: float | None = None) -> bool:
-        """Until one of the topics has news since `seen`, or for `timeout` seconds. True: look again."""
+        """Waits until one of the topics has changed since `seen`, or for `timeout` seconds. True if one has changed."""
         self._check()
         return self._engine.wakes.wait_any(seen, timeout)
 
     def report(self, flow: str, places: Iterable[tuple[Topic, Mapping[int, int]]]) -> Future[None]:
-        """A flow tells how far it has read topics, so that retention minds it and lag is seen. Need not be waited
-        for: what is lost of it only keeps records for longer."""
+        """Reports the offsets that a flow has read, for retention and for lag. The caller need not wait for the result:
+        if a report is lost, records are only kept longer."""
         from headrace.log.embedded.consume import readers
 
         self._check()
@@ -238,15 +240,15 @@ class EmbeddedLog:
         return found.known_state()
 
     def forget_flow(self, flow: str) -> None:
-        """Nothing is kept for the flow any more."""
+        """Removes the flow's registration: retention keeps no records for it any more."""
         from headrace.log.embedded.consume import readers
 
         self._check()
         readers.forget(self._engine, flow)
 
     def dead_letters(self, *, newest: int | None = None) -> Iterator[DeadLetter]:
-        """Records that could not go where they should, oldest first: why, from where, what. Replay or drop them.
-        `newest`: only so many of the last."""
+        """The dead letters: records that could not be appended or processed, oldest first, with reason and origin.
+        Replay or drop them. `newest`: only the last N."""
         from headrace.log.embedded.consume import replaying
         from headrace.log.embedded.write import dead_letters
 
@@ -255,7 +257,7 @@ class EmbeddedLog:
         return dead_letters.listed(self._engine, self._catalog, owner, newest=newest)
 
     def dead_letter(self, id: int) -> DeadLetter:
-        """The one of that id; InvalidArgument if it is not there (any more)."""
+        """The dead letter of that id; InvalidArgument if there is none, or it was replayed or dropped."""
         from headrace.log.embedded.consume import replaying
         from headrace.log.embedded.write import dead_letters
 
@@ -266,45 +268,46 @@ class EmbeddedLog:
         raise InvalidArgument("id", id, "there is no such dead letter (any more). See headrace dead list")
 
     def dead_letters_count(self) -> int:
-        """How many wait for a decision."""
+        """The number of dead letters."""
         from headrace.log.embedded.write import dead_letters
 
         self._check()
         return dead_letters.counted(self._engine)
 
     def maintain(self) -> Maintained:
-        """Deletes what retention allows, compacts, seals small batches into large ones and frees disk space. Safe
-        beside readers and writers, and to interrupt. A process that writes does it by itself now and then."""
+        """Applies retention, compacts, seals small batches into large ones and frees disk space. It may run beside
+        readers and writers, and may be interrupted. A process that writes does the same in the background."""
         from headrace.log.embedded.upkeep import rounds
 
         self._check()
         return rounds.maintain(self._engine, self._catalog)
 
     def usage(self) -> LogUsage:
-        """What the data files take: bytes in use, bytes nobody needs, and what `maintain` would free of them."""
+        """The size of the data files: used bytes, unused bytes, and what `maintain` would free."""
         from headrace.log.embedded.upkeep import usage
 
         self._check()
         return usage.of_log(self._engine)
 
     def clock(self) -> ClockStanding:
-        """What this log makes of the clock, and which partitions are ahead of it."""
+        """How this log judges the machine's clock, and the partitions that are ahead of it."""
         from headrace.log.embedded.storage import timekeeping
 
         self._check()
         return timekeeping.standing(self._engine)
 
     def confirm_clock(self) -> None:
-        """Says that the clock is right, after ClockAhead: records are taken again, and retention goes by it."""
+        """Confirms that the clock is right, after ClockAhead: appends and retention use it again."""
         from headrace.log.embedded.storage import timekeeping
 
         self._check()
         timekeeping.confirm(self._engine)
 
     def mend(self) -> list[Mended]:
-        """Mends the topics that are ahead of the clock, which must be right: each is replaced by a new incarnation, in
-        which what arrived in the future arrives now, and what happened in the future is a dead letter. Offsets, groups
-        and queues stay; handles on the topic get TopicReplaced, and its views have to be rebuilt."""
+        """Repairs the topics that are ahead of the clock, which must be right now. Each is replaced by a new topic of
+        the same name: records that arrived in the future get the present as their arrival, and records with an event
+        time in the future become dead letters. Offsets, groups and queues stay. Handles on the old topic get
+        TopicReplaced, and its views must be rebuilt."""
         from headrace.log.embedded.upkeep import mending
 
         self._check()
@@ -320,7 +323,7 @@ class EmbeddedLog:
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Lets go of the directory; what others have open stays open."""
+        """Closes this handle. Other handles on the directory stay open."""
         if not self._catalog.closed:
             self._catalog.closed = True
             opening.release(self._engine)
@@ -335,8 +338,8 @@ class EmbeddedLog:
 
 
 def _grown(known: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """The columns of both. Of two types the one that holds what the other does; if neither does, the one that is given,
-    which will be refused."""
+    """The columns of both schemas. Of two types, the wider one; if neither is wider, the given one, which is then
+    refused."""
     import pyarrow as pa
 
     from headrace.schema import evolve

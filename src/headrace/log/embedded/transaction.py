@@ -45,8 +45,8 @@ class EmbeddedTransaction:
         progress: Progress = None,
         stamp: Stamp | None = None,
     ) -> None:
-        """Checked now, appended when the block ends. A `stamp` makes it idempotent: what is in the log already is not
-        appended again, whatever else the transaction holds."""
+        """Checks the rows now, and appends them when the block ends. A `stamp` makes it idempotent: rows that are in
+        the log already are not appended again; the rest of the transaction is written."""
         self._check()
         handle = self._topic(topic) if isinstance(topic, str) else topic
         if handle._engine is not self._engine:
@@ -61,7 +61,8 @@ class EmbeddedTransaction:
         self._handles.append(handle)
 
     def commit(self, member: EmbeddedMember) -> None:
-        """The member's offsets, up to what it has polled, become part of the transaction; MemberFenced refuses all."""
+        """Makes the member's offsets, up to its last polled records, part of the transaction. MemberFenced refuses all
+        of it."""
         self._check()
         if not isinstance(member, EmbeddedMember):
             raise InvalidArgument("member", member, "must be what group.join() returned")
@@ -70,7 +71,7 @@ class EmbeddedTransaction:
         self._members.append((member, member.claims()))
 
     def ack(self, *messages: Message) -> None:
-        """The messages' acks become part of the transaction; LeaseExpired refuses all."""
+        """Makes the acks of the messages part of the transaction. LeaseExpired refuses all of it."""
         self._check()
         for message in messages:
             if not isinstance(message, Message):
@@ -82,7 +83,7 @@ class EmbeddedTransaction:
 
     @property
     def position(self) -> Position:
-        """How far the log was written, once the block has ended."""
+        """The position behind the transaction's records, once the block has ended."""
         position = Position()
         for done in self.results:
             position |= done.position
@@ -90,7 +91,7 @@ class EmbeddedTransaction:
 
     @property
     def results(self) -> list[Appended]:
-        """What each append did, in their order, once the block has ended."""
+        """The result of each append, in order, once the block has ended."""
         if self._results is None:
             raise Closed(what="the transaction (it has not ended, or was abandoned)")
         return self._results
@@ -141,7 +142,7 @@ def transaction(engine: Engine, topic: Callable[[str], EmbeddedTopic]) -> Iterat
 
 
 class _Whole:
-    """All of it as one job."""
+    """The whole transaction, as one job of the committer."""
 
     merge_key = None
     frees = False

@@ -166,9 +166,17 @@ class ViewsFile:
 
     @contextlib.contextmanager
     def _reading_beside(self) -> Iterator[sqlite3.Connection]:
-        """A connection of this thread, for reading while others of this process write. What two calls read may be of
-        two commits."""
+        """For reading while others of this process write: the store's own connection, whose cache is warm, if nobody
+        uses it; else one of this thread's own. What two calls read may be of two commits."""
         self._usable()
+        if self._gate.lock.acquire(blocking=False):
+            try:
+                if not self._db.in_transaction:  # of this thread: a commit that asks what it changes
+                    with self._reading() as own:
+                        yield own
+                    return
+            finally:
+                self._gate.lock.release()
         with self._typed():
             db = getattr(self._beside, "db", None)
             if db is None:

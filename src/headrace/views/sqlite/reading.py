@@ -33,6 +33,7 @@ from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import RESULTS, WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
+from headrace.views.naming import NUMBER
 from headrace.views.origins import Reader, position_of
 from headrace.views.reading import (
     LEDGER_COLUMNS,
@@ -51,7 +52,7 @@ from headrace.views.sqlite import filling, versions
 from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
 from headrace.views.sqlite.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
 from headrace.views.sqlite.keyed import nulls_in
-from headrace.views.sqlite.tables import NUMBER, tables_of
+from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import (
     NAN,
     as_whole,

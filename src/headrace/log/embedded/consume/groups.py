@@ -1,11 +1,12 @@
 """Consumer groups: members share a topic's partitions and keep their offsets in the log. Owns membership, leases,
 hand-over and offsets. Does not know what members do with records.
 
-A member holds a lease and renews it from a thread. Whoever finds a lease expired puts the member out and shares its
-partitions anew. A partition is taken from a live member by asking: it hands over at its next poll, when what it
-polled before is done, or loses it when it does not within its lease. Every change of owner or offset from outside
-raises the partition's epoch, and a commit names the epoch it was polled under: a member that slept through its
-lease can commit nothing. Time is the machine's monotonic clock; a lease of another boot has expired."""
+A member holds a lease and renews it from a thread. A process that finds an expired lease removes the member and shares
+its partitions out again. A live member is asked to hand a partition over: it does so at its next poll, when the records
+it polled before are done, or loses the partition if it does not within its lease. Every change of owner or offset by
+others raises the partition's epoch. A commit names the epoch under which its records were polled, so a member that
+slept through its lease can commit nothing. Time is the machine's monotonic clock; a lease of another boot has
+expired."""
 
 from __future__ import annotations
 
@@ -63,13 +64,13 @@ class EmbeddedGroup:
 
     @property
     def flow(self) -> str | None:
-        """The flow that this group stands for; None: it is a group."""
+        """The flow that this group stands for; None if it is an ordinary group."""
         kind, name = kind_of(self.name)
         return name if kind == "flow" else None
 
     def join(self, *, lease: Duration = "10 seconds", start: Start = "earliest") -> EmbeddedMember:
-        """A new member. `start`: where partitions without a committed offset begin. `lease`: how long a member that
-        shows no sign of life keeps its partitions."""
+        """Joins the group as a new member. `start`: where partitions without a committed offset begin. `lease`: how
+        long a member keeps its partitions without a sign of life."""
         self._refuse_flow()
         return EmbeddedMember(self._engine, self._catalog, self._topic, self.name, lease=lease, start=start)
 
@@ -96,15 +97,15 @@ class EmbeddedGroup:
         return out
 
     def time_to_loss(self) -> timedelta | None:
-        """How long until retention deletes the oldest record this group has not read, at its pace and its producers'.
-        None: not at this pace, or never."""
+        """The time until retention deletes the oldest record that this group has not read, at its pace and that of its
+        producers. None if that does not happen at this pace."""
         topic = self._current()
         self._require()
         kind, name = kind_of(self.name)
         return time_to_loss(self._engine, topic, name, kind=kind)
 
     def members(self) -> list[MemberInfo]:
-        """Who has joined, with which partitions, and who of them is alive."""
+        """The members, with their partitions, and whether they are alive."""
         self._catalog.check()
         with self._engine.index.snapshot() as db:
             rows = MEMBERS.select(db, "WHERE topic = ? AND group_name = ? ORDER BY joined", self._topic.id, self.name)
@@ -124,8 +125,9 @@ class EmbeddedGroup:
     def wait(
         self, *, members: int | None = None, lag: int | None = None, timeout: Duration = "1 minute"
     ) -> tuple[int, int]:
-        """Until `members` live members have all the partitions, and at most `lag` records are unread; returns both
-        numbers, or raises WaitTimeout. Looks ten times a second: offsets and leases change without waking anybody."""
+        """Waits until `members` live members have all the partitions, and at most `lag` records are unread. Returns
+        both numbers, or raises WaitTimeout. It polls ten times a second, because changes of offsets and leases wake
+        nobody."""
         limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
         until = time.monotonic() + limit
         while True:
@@ -137,7 +139,8 @@ class EmbeddedGroup:
             time.sleep(0.1)
 
     def _standing(self) -> tuple[int, int]:
-        """Live members (-1 while partitions are with nobody or on their way) and unread records (-1 if unknown)."""
+        """The number of live members (-1 while a partition has no owner or is being handed over) and of unread records
+        (-1 if unknown)."""
         try:
             unread = sum(part.records for part in self.lag().values())
         except UnknownGroup:
@@ -149,7 +152,7 @@ class EmbeddedGroup:
 
     def rewind(self, start: Start) -> dict[int, int]:
         """Sets the group's offsets: "earliest", "latest", a time, or `{partition: offset}` (others stay). Members
-        go on from there at their next poll; what they polled before can no longer be committed."""
+        continue from there at their next poll; they can no longer commit what they polled before."""
         from headrace.log.embedded.read.reading import partition_states, start_offset
 
         self._refuse_flow()
@@ -183,7 +186,7 @@ class EmbeddedGroup:
             )
 
     def delete(self) -> None:
-        """Forgets the group and its offsets; live members are fenced."""
+        """Deletes the group and its offsets; live members are fenced."""
         topic = self._current()
         self._require()
 
@@ -213,7 +216,7 @@ class EmbeddedGroup:
 
 @dataclass(slots=True)
 class _Held:
-    """A partition as its member knows it."""
+    """A member's view of one of its partitions."""
 
     epoch: int
     position: int  # the next offset to poll
@@ -226,7 +229,7 @@ Claims = dict[int, tuple[str, int, int]]
 
 
 class EmbeddedMember:
-    """One consumer of a group: polls records of its partitions, and commits what is dealt with. `id` names it."""
+    """One consumer of a group: polls records of its partitions, and commits their offsets. `id` is its name."""
 
     def __init__(
         self, engine: Engine, catalog: Catalog, topic: TopicState, group: str, *, lease: Duration, start: Start
@@ -253,7 +256,7 @@ class EmbeddedMember:
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions this member has, as of its last poll."""
+        """The partitions of this member, as of its last poll."""
         return tuple(sorted(self._held))
 
     @property
@@ -289,7 +292,7 @@ class EmbeddedMember:
         self._refresh()
 
     def beat(self) -> None:
-        """Renews the lease, and looks after the group: others' expired leases, hand-overs that are due."""
+        """Renews the lease, and checks the group: expired leases of others, and hand-overs that are due."""
 
         def apply(tx: Tx) -> None:
             row = MEMBERS.get(tx.db, self._topic.id, self._group, self.id)
@@ -302,7 +305,8 @@ class EmbeddedMember:
         self._engine.committer.run(apply, synced=False)
 
     def close(self) -> None:
-        """Leaves the group; its partitions go to the others at once. Uncommitted records will be read again."""
+        """Leaves the group; its partitions go to the others at once. Records that are not committed will be read
+        again."""
         with self._lock:
             if self._closed:
                 return
@@ -333,8 +337,8 @@ class EmbeddedMember:
     # -- reading -----------------------------------------------------------------------------------
 
     def poll(self, timeout: Duration = "1 second", max_records: int = 500) -> list[Record]:
-        """The next records of the partitions this member has; waits up to `timeout` for the first. Polling says that
-        what was polled before is dealt with: partitions others wait for are handed over here."""
+        """Returns the next records of this member's partitions; waits up to `timeout` for the first. A poll means that
+        the records polled before are done, so partitions that others wait for are handed over here."""
         limit = duration_us(timeout, argument="timeout", positive=False) / 1e6
         if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
             raise InvalidArgument("max_records", max_records, "must be 1 or more")
@@ -356,7 +360,7 @@ class EmbeddedMember:
         self._catalog.check()
 
     def _refresh(self, *, hand_over: bool = False) -> None:
-        """Which partitions are ours now, and where they stand."""
+        """Looks up which partitions this member has now, and their offsets."""
         with self._engine.index.snapshot() as db:
             alive = MEMBERS.get(db, self._topic.id, self._group, self.id) is not None
             shares = SHARES.select(
@@ -432,7 +436,8 @@ class EmbeddedMember:
     # -- committing --------------------------------------------------------------------------------
 
     def claims(self) -> Claims:
-        """What `commit` would commit: the offset behind the last polled record, where that is news."""
+        """What `commit` would commit: the offset behind the last polled record, for each partition where it has
+        changed."""
         with self._lock:
             return {
                 partition: (self.id, held.epoch, held.position)
@@ -441,9 +446,9 @@ class EmbeddedMember:
             }
 
     def commit(self, upto: Record | None = None) -> None:
-        """Commits what was polled; with `upto`, only its partition, up to and including that record. MemberFenced
-        when partitions were taken, rewound or reassigned since they were polled: then nothing is committed, and what is
-        still this member's is polled again.
+        """Commits the records that were polled; with `upto`, only those of its partition, up to and including that
+        record. MemberFenced if partitions were taken, rewound or reassigned since they were polled: then nothing is
+        committed, and the records of partitions that this member still has are polled again.
 
         It is not synced: a power loss may take the last commits, and their records are then polled again, as after a
         crash before a commit. In a transaction (`tx.commit(member)`) offsets are as durable as its appends."""
@@ -495,7 +500,7 @@ class EmbeddedMember:
             )
 
     def refused(self, claims: Claims) -> None:
-        """After a commit that some other partition's loss prevented: nothing of it may be passed over."""
+        """Called after a commit failed because another partition was lost: no record of this one may be skipped."""
         with self._lock:
             for partition, (_, epoch, _) in claims.items():
                 held = self._held.get(partition)
@@ -536,7 +541,7 @@ def _give(tx: Tx, share: ShareRow, member: str | None) -> None:
 
 
 def rebalance(tx: Tx, topic: TopicState, group: str, boot: str) -> None:
-    """Puts expired members out and moves partitions where they belong: free ones at once, held ones by asking."""
+    """Removes expired members and assigns partitions: free ones at once, held ones by asking their member."""
     now = _now()
     members = {row.member: row for row in MEMBERS.select(tx.db, "WHERE topic = ? AND group_name = ?", topic.id, group)}
     for row in [row for row in members.values() if not _alive(row, boot, now)]:

@@ -1,10 +1,10 @@
-"""Queues: messages of a topic to consumers, one by one. Owns the handle users call, the wait for messages, and answers.
-What rows mean is `deliveries`; what is handed out, `receiving`; what ends as a dead letter, `burying`.
+"""Queues: deliver messages of a topic to consumers, one by one. Owns the handle that users call, the wait for messages,
+and acks. `deliveries` owns the meaning of rows, `receiving` the choice of messages, `burying` the dead letters.
 
-A receive is one transaction, unsynced: a power loss takes it back, and the messages are handed out again. An ack is one
-transaction, as durable as the topic; acks that wait together share one. So a message is never lost, and delivered twice
-only when its ack was not committed. Nothing is polled: receivers are woken by appends and by answers that make a
-message due, and know when the next visibility runs out."""
+A receive is one transaction, unsynced: after a power loss the messages are delivered again. An ack is one transaction,
+as durable as the topic; acks that wait together share one. So a message is never lost, and is delivered twice only if
+its ack was not committed. Nothing polls: appends, and rejections that make a message due, wake receivers, and receivers
+know when the next visibility runs out."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ RECEIVE_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A record as one delivery of a queue. Answer it before its visibility runs out: `ack`, `nack`, or by
-    `with message:`, which acknowledges, or rejects it when the block raises (and lets the exception through)."""
+    """A record that a queue delivered. Call `ack` or `nack` before its visibility runs out, or use `with message:`,
+    which acknowledges it, or rejects it if the block raises (the exception is passed on)."""
 
     topic: str
     partition: int
@@ -72,15 +72,15 @@ class Message:
         return Claim(self.partition, self.offset, self._lease, self._hash)
 
     def ack(self) -> None:
-        """It is done. LeaseExpired when it was given to somebody else meanwhile."""
+        """Acknowledges the message. LeaseExpired if it was delivered to another consumer meanwhile."""
         self._queue.ack([self])
 
     def nack(self, error: str = "", *, delay: Duration | None = None) -> None:
-        """It failed: somebody gets it again, after `delay`; after `max_deliveries` it is a dead letter."""
+        """Rejects the message: it is delivered again after `delay`. After `max_deliveries` it becomes a dead letter."""
         self._queue.nack([self], error, delay=delay)
 
     def extend(self, duration: Duration) -> None:
-        """It takes longer: from now on nobody else gets it for `duration`."""
+        """Extends the visibility: no other consumer gets the message for `duration` from now on."""
         self._queue.extend([self], duration)
 
     def __enter__(self) -> Self:
@@ -107,13 +107,13 @@ def said(error: BaseException) -> str:
 
 
 def mark_answered(messages: Iterable[Message]) -> None:
-    """Their answers are committed: a `with` block around one has nothing left to do."""
+    """Marks messages whose ack or nack is committed, so that a `with` block around one does nothing more."""
     for message in messages:
         message.answered = True
 
 
 class EmbeddedQueue:
-    """A queue on a topic: hands messages out one by one, and again until they are answered."""
+    """A queue on a topic: delivers each message to one consumer, and again until it is acknowledged."""
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
@@ -129,12 +129,12 @@ class EmbeddedQueue:
 
     @property
     def visibility(self) -> timedelta:
-        """How long a message stays with a consumer that does not answer."""
+        """How long a message stays with a consumer that does not acknowledge it."""
         return timedelta(microseconds=self._core.row().visibility)
 
     @property
     def max_deliveries(self) -> int:
-        """After so many deliveries without an ack a message is a dead letter."""
+        """After this many deliveries without an ack, a message becomes a dead letter."""
         return self._core.row().max_deliveries
 
     @property
@@ -143,7 +143,7 @@ class EmbeddedQueue:
         return "key" if self._core.row().by_key else "none"
 
     def stats(self) -> QueueStats:
-        """How many messages are where, the counters, and the age of the oldest that is not done."""
+        """The number of messages in each state, the counters, and the age of the oldest message that is not done."""
         core, outlook = self._core, look(self._core)
         queue, states = outlook.queue, outlook.states
         now_us = WAITING - 1 if queue.boot != core.engine.boot else queue_core.now()
@@ -178,11 +178,11 @@ class EmbeddedQueue:
         )
 
     def time_to_loss(self) -> timedelta | None:
-        """How long until retention deletes the oldest message that is not done, if it stays so. None: never."""
+        """The time until retention deletes the oldest message that is not done; None if never."""
         return retention.time_to_loss(self._core.engine, self._core.topic_now(), self.name, kind="queue")
 
     def peek(self, count: int = 10) -> list[Record]:
-        """What would be handed out next, without handing it out."""
+        """The next messages, without delivering them."""
         _whole_number("count", count)
         core, outlook, topic = self._core, look(self._core), self._core.topic_now()
         queue = outlook.queue
@@ -223,8 +223,8 @@ class EmbeddedQueue:
     # -- receiving ---------------------------------------------------------------------------------
 
     def receive(self, max: int = 1, wait: Duration | None = None) -> list[Message]:
-        """Up to `max` messages: those to be delivered again first, then new ones. With `wait`, up to that long for the
-        first. They are this caller's until their visibility runs out."""
+        """Receives up to `max` messages: first those that are due again, then new ones. With `wait`, it waits that long
+        for the first. The messages belong to this caller until their visibility runs out."""
         _whole_number("max", max, RECEIVE_MAX)
         limit = 0.0 if wait is None else duration_us(wait, argument="wait", positive=False) / 1e6
         until = time.monotonic() + limit
@@ -240,15 +240,15 @@ class EmbeddedQueue:
             wakes.wait(topic.uid, seen, left if due is None else min(left, (due - queue_core.now()) / 1e6))
 
     def interrupt(self) -> None:
-        """From another thread or a signal handler: `receive` of this handle waits no more, now and from now on."""
+        """Ends the wait of `receive` on this handle, now and for later calls. For other threads and signal handlers."""
         self._interrupted = True
         self._core.engine.wakes.stir(self._core.topic.uid)
 
     # -- answering ---------------------------------------------------------------------------------
 
     def ack(self, messages: Iterable[Message]) -> None:
-        """All of them are done, in one transaction; LeaseExpired names one that is not this caller's any more, and
-        then none is."""
+        """Acknowledges all of them in one transaction. LeaseExpired names one that no longer belongs to this caller;
+        then none is acknowledged."""
         mine = self._mine(messages)
         if mine:
             self._core.engine.submit(_Ack(self, list(mine))).result()
@@ -263,7 +263,7 @@ class EmbeddedQueue:
         self._core.freed(tx)
 
     def nack(self, messages: Iterable[Message], error: str = "", *, delay: Duration | None = None) -> None:
-        """All of them failed, in one transaction: they are delivered again, after `delay`; those that were delivered
+        """Rejects all of them in one transaction: they are delivered again after `delay`. Those that were delivered
         `max_deliveries` times become dead letters with this error."""
         later_us = 0 if delay is None else _span("delay", delay, positive=False)
         if not isinstance(error, str):
@@ -295,11 +295,11 @@ class EmbeddedQueue:
         raise WaitTimeout(f"queue {self.name!r}, which is altered all the time", 0.0)
 
     def extend(self, messages: Iterable[Message], duration: Duration) -> None:
-        """All of them take longer: from now on nobody else gets them for `duration`."""
+        """Extends the visibility of all of them: no other consumer gets them for `duration` from now on."""
         self._move(self._mine(messages), _span("duration", duration), keep=True)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """They were not begun: somebody else gets them at once, and this delivery does not count."""
+        """Gives back messages that were not started: others get them at once, and this delivery does not count."""
         mine = self._mine(messages)
         self._move(mine, 0, keep=False)
         mark_answered(mine.values())
@@ -326,13 +326,13 @@ class EmbeddedQueue:
     # -- dead letters, and setting anew ------------------------------------------------------------
 
     def redrive(self) -> int:
-        """Puts the messages of all open dead letters of this queue back into it, and ends the letters; how many. A
-        letter whose record is gone from the topic stays."""
+        """Puts the messages of all dead letters of this queue back into it, and removes the letters. Returns their
+        number. A letter whose record was deleted from the topic stays."""
         return burying.redrive(self._core)
 
     def rewind(self, start: Start) -> dict[int, int]:
-        """Sets where the queue is: "earliest", "latest", a time, or `{partition: offset}` (others stay). Forgets what
-        is delivered there and not answered: an answer to it is LeaseExpired."""
+        """Sets the queue's offsets: "earliest", "latest", a time, or `{partition: offset}` (other partitions stay).
+        Deliveries there that are not acknowledged are forgotten: an ack of them is LeaseExpired."""
         core, topic = self._core, self._core.topic_now()
         offsets = {
             number: start_offset(core.engine, core.catalog, topic, state, start)
@@ -349,7 +349,7 @@ class EmbeddedQueue:
         return offsets
 
     def delete(self) -> None:
-        """Forgets the queue, where it is and what is delivered. Its dead letters stay, but cannot be replayed."""
+        """Deletes the queue, its offsets and its deliveries. Its dead letters stay, but cannot be replayed."""
 
         def apply(tx: Tx) -> None:
             deliveries.forget(tx, self._core.row_in(tx))
@@ -359,7 +359,7 @@ class EmbeddedQueue:
 
 
 class _Ack:
-    """One caller's acks. Those of a queue that wait together are one statement."""
+    """One caller's acks. The acks of a queue that wait together are one statement."""
 
     frees = True
 
@@ -404,7 +404,7 @@ class _Acks:
         return [self._refusal(tx, job.claims) for job in self._jobs]
 
     def _refusal(self, tx: Tx, claims: list[Claim]) -> HeadraceError | None:
-        """Why they are refused, and then nothing of them stays; None when they are done."""
+        """Applies the acks. Returns None, or the error if they are refused; then nothing of them stays."""
         touched = set(tx.touched)
         tx.db.execute("SAVEPOINT acks")
         try:
@@ -433,7 +433,7 @@ def opened(
     start: Start,
     create: bool,
 ) -> EmbeddedQueue:
-    """The queue of that name: made if there is none, else with the settings that are given changed."""
+    """The queue of that name. It is created if it does not exist; otherwise the given settings are changed."""
     changes: dict[str, Any] = {}
     if visibility is not None:
         changes["visibility"] = _span("visibility", visibility)
@@ -476,7 +476,7 @@ def opened(
 
 
 def _is_so(row: QueueRow, changes: Mapping[str, int], order: Order | None, topic: TopicState) -> bool:
-    """Whether the queue is as asked for; its order cannot be changed."""
+    """True if the queue has the given settings. Its order cannot be changed."""
     has = "key" if row.by_key else "none"
     if order is not None and order != has:
         why = f"queue {row.name!r} of {topic.name!r} has order {has!r}, for ever: make a queue of another name"

@@ -2,9 +2,9 @@
 
 Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
 bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
-left), and the index's write-ahead log is emptied. From the start until that is done the index remembers that it is to
-be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
-with the reason.
+left), and the index's write-ahead log is emptied. From the start until that is done, the index has a note that it is
+due: after a crash the next erasure or `maintain` continues. Bytes that could not be wiped yet are reported as
+incomplete, with the reason.
 
 On a disk that is nearly full a replacement is compressed, and the old bytes are given back as soon as it is committed:
 all of it takes no more space than the largest replacement.
@@ -46,7 +46,7 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Eras
     replaced or deleted by retention may still lie in the files. DiskFull when a batch could not be replaced; all others
     are, and what they were is wiped."""
     if not topic.settings.key:
-        raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by it")
+        raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by a key")
     wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     catalog.delete_copy()  # else its records would stay there
@@ -237,11 +237,13 @@ def _wiped(engine: Engine) -> list[str]:
         incomplete += _wipe_file(engine, row, sorted(places.get(row.id, [])))
     incomplete += recovery.remove_leftovers(engine.index, engine.data)
     for path in sorted((engine.home / "staging").rglob("*.arrow")):
-        incomplete.append(f"{path}: rows a Spark job is writing, or has left. Try again when it is done, or remove it")
+        incomplete.append(
+            f"{path}: a Spark job is writing it, or was killed. Try again when the job is done, or remove the file"
+        )
     disk.sync_directory(engine.data)  # files that were unlinked, now or by reclaiming, must not come back
     reach("erase.wiped")
     if not engine.committer.checkpoint():
-        incomplete.append("the index's write-ahead log: a reader is in the way. Try again in a moment")
+        incomplete.append("the index's write-ahead log: a process is reading the index. Try again in a moment")
     if not incomplete:
         engine.committer.run(lambda tx: META.delete(tx.db, "WHERE name = ?", WIPE), synced=True)
     return incomplete

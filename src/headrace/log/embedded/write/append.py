@@ -365,7 +365,7 @@ def _assigned(batch: pa.RecordBatch, topic: TopicState, partition: int | None = 
     if partition is not None:
         if topic.settings.key:
             raise InvalidArgument(
-                "partition", partition, f"topic {topic.name!r} has a key: it says where a record goes"
+                "partition", partition, f"topic {topic.name!r} has a key, which chooses the partition"
             )
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < partitions:
             raise InvalidArgument("partition", partition, f"topic {topic.name!r} has partitions 0 to {partitions - 1}")
@@ -431,7 +431,7 @@ def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0, limit: 
             topic=topic,
             row=first,
             column="",
-            why=f"{batch.nbytes} bytes; a record may have {limit}. Store large things elsewhere",
+            why=f"{batch.nbytes} bytes; a record may have {limit}. Store large values elsewhere",
             size_bytes=batch.nbytes,
             limit_bytes=limit,
         )

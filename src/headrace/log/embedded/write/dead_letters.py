@@ -1,6 +1,7 @@
-"""Dead letters: records that could not go where they should, kept with the reason until somebody decides. One idea
-for the whole product: quarantined events, poison input, failed deliveries. Owns the topic `__dead_letters` and the
-list of those still open. The texts lie in the log, never in the index. `replaying` ends letters."""
+"""Dead letters: records that could not be appended or processed, kept with the reason until a user replays or drops
+them. One idea for the whole product: quarantined events, poison input, failed deliveries. Owns the topic
+`__dead_letters` and the list of those still open. The texts lie in the log, never in the index. `replaying` ends
+letters."""
 
 from __future__ import annotations
 
@@ -50,19 +51,19 @@ class DeadLetter:
     _owner: Owner | None = field(repr=False, compare=False)
 
     def replay(self) -> Appended:
-        """Appends the row to the topic it was meant for, or puts a queue's message back into its queue, and ends the
-        letter: both or neither."""
+        """Appends the row to the topic it was meant for, or puts a queue's message back into its queue, and removes the
+        letter, in one transaction."""
         assert self._owner is not None
         return self._owner.replay(self)
 
     def drop(self) -> None:
-        """Ends the letter; the record stays in the log's history only."""
+        """Removes the letter."""
         assert self._owner is not None
         self._owner.drop(self)
 
 
 class Owner(Protocol):
-    """Who can end a letter."""
+    """What can remove a letter."""
 
     def replay(self, letter: DeadLetter) -> Appended: ...
 
@@ -70,7 +71,7 @@ class Owner(Protocol):
 
 
 def end(tx: Tx, letter: int, *, missing_ok: bool = False) -> bool:
-    """Inside a write transaction: the letter is open no more. Whether it was."""
+    """Closes the letter, inside a write transaction. True if it was open."""
     if DEAD.delete(tx.db, "WHERE offset = ?", letter) == 0:
         if missing_ok:
             return False
@@ -92,7 +93,7 @@ def home(catalog: Catalog) -> TopicState:
 def letters(
     catalog: Catalog, topic: TopicState | None, found: list[dict[str, Any]], *, queue: int | None = None
 ) -> Append:
-    """An append of dead letters, to be submitted or made part of another append. `queue`: whose messages they were."""
+    """An append of dead letters, to be submitted or made part of another append. `queue`: the queue of the messages."""
     own = home(catalog)
     now = datetime.now(UTC)
     for letter in found:
@@ -115,7 +116,7 @@ def letters(
 
 
 def quarantined(catalog: Catalog, topic: TopicState, batch: pa.RecordBatch) -> Append:
-    """Events too far ahead of the clock: kept aside, so that one wrong clock cannot move a topic's time."""
+    """Letters for events too far ahead of the clock, so that one wrong clock cannot move a topic's time."""
     column = topic.settings.event_time
     limit = topic.settings.max_ahead_us
     found = []

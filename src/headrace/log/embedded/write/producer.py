@@ -1,9 +1,9 @@
 """Producers: rows sent one by one, appended in batches. Owns the buffer, the linger, and what happens when rows come
 faster than the disk takes them. Does not know frames or the index.
 
-A row is acknowledged (its future resolved) only when its batch is committed. A row the topic cannot hold fails its
-own future and no other. With an id, each batch carries (id, epoch, sequence): a batch that is sent again is recognised,
-and a second producer of the same id fences the first."""
+A row is acknowledged (its future is resolved) only when its batch is committed. A row that the topic cannot hold fails
+its own future and no other. With an id, each batch has (id, epoch, sequence): the log recognises a batch that is sent
+again, and a second producer of the same id fences the first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Waiting = tuple[Mapping[str, Any], LazyFuture[Position], int]
 
 
 def begin(engine: Engine, topic: TopicState, producer: str) -> tuple[int, int]:
-    """A new epoch, and the next sequence: from now on, whoever used the id before is fenced."""
+    """A new epoch, and the next sequence. An earlier producer of the same id is fenced from now on."""
 
     def apply(tx: Tx) -> tuple[int, int]:
         row = PRODUCERS.get(tx.db, topic.id, producer) or ProducerRow(topic.id, producer, 0, 0)
@@ -54,7 +54,7 @@ def begin(engine: Engine, topic: TopicState, producer: str) -> tuple[int, int]:
 
 
 class EmbeddedProducer:
-    """Sends rows one by one, and appends them in batches. `sequence`: how many records of its id were dealt with."""
+    """Takes rows one by one and appends them in batches. `sequence`: the number of records of its id that are done."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class EmbeddedProducer:
         return future
 
     def _full(self, size: int) -> bool:
-        """A single row larger than the buffer passes when the buffer is empty: it could never pass otherwise."""
+        """True if the row does not fit. A row larger than the whole buffer is accepted when the buffer is empty."""
         return self._stats.buffered_bytes > 0 and self._stats.buffered_bytes + size > self._limit
 
     def _overloaded(self) -> Overloaded:
@@ -243,8 +243,8 @@ class EmbeddedProducer:
                 return
 
     def _waits_for_room(self) -> bool:
-        """The topic is full of what its consumers have not read. With `drop` the rows are dropped; else they stay in
-        the buffer until there is room, and `send` meets a full buffer. A closed producer waits no longer."""
+        """Handles a full topic, whose consumers have not read its records. With `drop` the rows are dropped. Otherwise
+        they stay in the buffer until there is room, and `send` meets a full buffer. A closed producer does not wait."""
         if self._overload == "drop" or self._closed:
             return False
         seen = self._engine.wakes.count(self._topic.topic_id)
@@ -266,7 +266,7 @@ class EmbeddedProducer:
 
 
 def _as_its_only_row(error: RecordRejected) -> RecordRejected:
-    """To the sender there is one row."""
+    """The error with row 0, because the caller sent one row."""
     return replace(error, row=0)
 
 
@@ -302,7 +302,7 @@ class AsyncProducer:
         return await asyncio.wrap_future(await self.enqueue(row))
 
     async def enqueue(self, row: Mapping[str, Any]) -> Future[Position]:
-        """Buffers the row and returns its future, for those who send many before they await."""
+        """Buffers the row and returns its future, so that a caller can send many rows before it awaits."""
         producer = self._opened()
         if producer._overload != "block":
             return producer.send(row)
@@ -353,7 +353,7 @@ _SMALL = frozenset({int, float, bool, type(None), datetime})
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """About how much memory a row takes while it waits."""
+    """The approximate memory of a row in the buffer."""
     if type(row) is not dict and not isinstance(row, Mapping):
         raise InvalidArgument("row", row, "must be a mapping of column names to values")
     size = 64 + 64 * len(row)
