@@ -13,8 +13,11 @@ import pytest
 
 import headrace as hr
 from headrace import failpoints
+from headrace.errors import FlowFenced
 from headrace.failpoints import InjectedFault
 from headrace.flows.running import Running
+from headrace.views.contract import FlowSpec, FlowState, State
+from headrace.views.sqlite.store import SqliteViews
 from tests.flows.sparkless import Sparkless
 from tests.flows.test_windows_sparkless import at
 
@@ -131,3 +134,33 @@ def test_a_flow_that_waits_for_the_end_of_a_switch_can_be_stopped(flow: Sparkles
             assert not app.wait(0.01)
         app.stop()
         assert flow.store.is_fenced("one"), "nobody has taken it from who switches"
+
+
+class Overtaken(SqliteViews):
+    """Somebody else drops the view, or makes it anew with other columns, while the flow folds a batch."""
+
+    anew: FlowSpec | None = None
+
+    def read_state(self, flow: FlowState) -> State:
+        found = super().read_state(flow)
+        with SqliteViews(self.path.parent) as other:
+            if self.anew is None:
+                other.drop(flow.name)
+            else:
+                other.begin(self.anew, replace=True)
+        return found
+
+
+@pytest.mark.parametrize("made_anew", [True, False])
+def test_who_loses_the_flow_while_it_folds_is_fenced(tmp_path: Path, made_anew: bool) -> None:
+    with (
+        Sparkless(tmp_path, hr.tumbling("4 seconds"), names=("words",)) as flow,
+        Sparkless(tmp_path / "another", hr.tumbling("4 seconds"), names=("records",)) as another,
+        Overtaken(tmp_path) as store,
+    ):
+        put(flow, 1)
+        store.anew = another.compiled.spec if made_anew else None
+        flow.loop._store = store
+        with pytest.raises(FlowFenced):
+            flow.loop.drain()
+        assert flow.views.names() == (["view"] if made_anew else [])

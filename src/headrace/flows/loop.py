@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -481,7 +482,8 @@ class FlowLoop:
         state, relayed = self.position, self._relay.done
         folded = PassedOn(batch.outgoing, tuple(batch.ledger))
         if self._passing is not None and batch.records is not None:
-            found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
+            with self._unless_fenced(state):
+                found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()  # a view must not know what a power loss could take from the log
@@ -495,13 +497,14 @@ class FlowLoop:
             closed = last if closed is None else max(closed, last or closed)
         changes = None
         if self._fold is not None:
-            made = self._fold(
-                batch.partials,
-                self._store.read_state(state),
-                Bounds(frontier, closed, unchanged),
-                Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
-                watched=self._store.is_watched(self.flow.name),
-            )
+            with self._unless_fenced(state):
+                made = self._fold(
+                    batch.partials,
+                    self._store.read_state(state),
+                    Bounds(frontier, closed, unchanged),
+                    Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
+                    watched=self._store.is_watched(self.flow.name),
+                )
             folded = PassedOn([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
             changes = made.changes
         self._state = self._store.commit(
@@ -524,6 +527,16 @@ class FlowLoop:
             ),
         )
         self._noted = relayed
+
+    @contextmanager
+    def _unless_fenced(self, state: FlowState) -> Iterator[None]:
+        """An error in the block is FlowFenced if the flow was taken meanwhile: what was read may be another's, or gone.
+        Whoever starts again after any other error takes the flow back."""
+        try:
+            yield
+        except Exception:
+            self._store.refuse_fenced(state)
+            raise
 
     def _in_parts(self, records: pa.Table) -> InParts | None:
         """How Spark's workers make the step over these records, if they are many."""

@@ -69,7 +69,9 @@ def joined_writes(pieces: Pieces, specs: Sequence[TableSpec], state: State) -> W
             whole = [each if each.num_columns == len(spec.key) else state.scan(spec.name, each) for each in some]
             some = [each.select(spec.key_names) for each in whole]
         if some:
-            deletes[spec.name] = pa.concat_tables(some)
+            deletes[spec.name] = (
+                pa.concat_tables(some) if some[0].num_columns else some[0]
+            )  # Arrow: of no column no row
     puts = {name: pa.concat_tables(some) for name, some in pieces.puts.items()}
     return Writes(puts=puts, deletes=deletes, drops=dict(pieces.drops))
 

@@ -23,10 +23,10 @@ from headrace.operators.emit import closing, final_before
 from headrace.operators.result_rows import Pieces, aligned, column, joined_writes, keys_of
 from headrace.rows import python_values
 from headrace.views.changes import as_results
-from headrace.views.contract import SHAPED, WINDOW, Column, Emit
+from headrace.views.contract import SHAPED, Column, Emit
 from headrace.views.keyed import State, TableSpec, Writes
 from headrace.views.naming import NUMBER
-from headrace.views.values import arrow_type, us_column
+from headrace.views.values import arrow_type
 
 __all__ = ["Shape", "ShapedAggregation"]
 
@@ -111,21 +111,17 @@ class ShapedAggregation:
 
     def _lasting(self, made: pa.Table, come: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
         """Without rows whose results this step drops at once."""
-        gone_us = self.inner.gone_us(now, before)
-        if gone_us is None or not made.num_rows:
+        lasting = self.inner.lasting(come, now, before)
+        if lasting.num_rows == come.num_rows:
             return made
-        of = aligned(made, come, self.inner.rows.key_names)
-        return made.filter(pa.array(us_column(come[WINDOW[1]])[of] > gone_us))
+        return made.filter(pa.array(aligned(made, lasting, self.inner.rows.key_names) >= 0))
 
     def _expire(self, state: State, now: Bounds, before: Bounds, pieces: Pieces) -> None:
         gone_us = self.inner.gone_us(now, before)
-        if gone_us is None:
-            return
-        if self.spec.time is not None:
+        if gone_us is not None and self.spec.time is not None:
             pieces.drops[SHAPED] = self.inner.row_time(gone_us)
-        else:
-            due = state.due(self.inner.rows.table, self.inner.row_time(gone_us))
-            pieces.delete(SHAPED, due.select(self.inner.rows.key_names))
+        elif (dropped := self.inner.dropped(state, now, before)) is not None:
+            pieces.delete(SHAPED, dropped.select(self.inner.rows.key_names))
 
     # -- what others are told --------------------------------------------------------------------------
 

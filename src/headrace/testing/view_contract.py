@@ -1338,6 +1338,8 @@ class ShapedContract(Setting):
             for _ in range(2):
                 state = store.commit(state, commit(state, counted(spec, [row]), shape=busy))
             assert [(row["copy"], row["half"]) for row in rows(views, name)] == [(copy, 3.0) for copy in range(4)]
+            state = store.commit(state, commit(state, counted(spec, [(*row[:-1], -3)]), shape=busy))
+            assert [row["copy"] for row in rows(views, name)] == [0]
 
     @pytest.mark.parametrize("ddl", VALUES)
     @settings(examples, max_examples=8)
@@ -1374,6 +1376,27 @@ class ShapedContract(Setting):
         state = store.begin(counting())
         store.commit(state, commit(state, counted(counting(), [(0, "/", 3)])))
         assert counts(views) == {(0, "/"): 3}
+
+    @pytest.mark.parametrize("groups", [(), (Column("page", "string"),)])
+    def test_rows_go_with_groups_that_go(self, store: Any, views: Any, groups: tuple[Column, ...]) -> None:
+        """Of a group that comes again, nothing is left that was made of it before."""
+        spec = shaping(window=False, groups=groups, keep_us=SIZE)
+        state = store.begin(spec)
+
+        def come(count: int, at: int, reach: int) -> list[int]:
+            nonlocal state
+            batch = counted(spec, [("/", count)[-1 - len(groups) :]] if count else [])
+            for name in ("window_start", "window_end"):
+                batch = batch.append_column(name, pa.array([T0 + at] * batch.num_rows, pa.int64()).cast(INSTANT))
+            state = store.commit(state, commit(state, batch, shape=busy, unchanged_us=T0 + reach))
+            return [row["copy"] for row in rows(views)]
+
+        assert come(5, at=0, reach=0) == [0, 1, 2]
+        assert come(0, at=0, reach=SIZE + 1) == []
+        assert views.status("clicks").rows == 0
+        assert come(3, at=3 * SIZE, reach=3 * SIZE) == [0]
+        assert come(5, at=5 * SIZE, reach=7 * SIZE) == [], "older than it is kept when it comes"
+        assert views.status("clicks").rows == 0
 
     def test_a_function_that_fails_changes_nothing(self, store: Any, views: Any) -> None:
         spec = shaping()
@@ -1707,6 +1730,15 @@ class RetractionContract:
                 top = sorted(counts.items(), key=lambda one: (-one[1], order[one[0]]))[:2]
                 assert [(plain(each["value"]), each["count"]) for each in row["top"] or []] == top
                 assert row["n"] == (len(of) or None)
+
+    def test_a_view_without_groups_is_empty_when_all_has_gone_again(self, store: Any, views: Any) -> None:
+        grouped = shrinking("v", "int")
+        assert grouped.view is not None
+        state = store.begin(replace(grouped, view=replace(grouped.view, groups=())))
+        for sign, found in (1, [(5, 5, 1)]), (-1, []), (1, [(5, 5, 1)]):
+            batch = _weighed("int", [(("a", 5), sign)]).drop_columns(["g"])
+            state = store.commit(state, commit(state, batch, aggregates=SHRINKING))
+            assert [(row["lo"], row["hi"], row["kinds"]) for row in rows(views, "v")] == found
 
     def test_changes_and_marks_for_flows_over_it(self, store: Any) -> None:
         spec = counting("v")
