@@ -1,32 +1,25 @@
-"""What keyed tables cost: rows added in recent windows, and at random keys of a large table, in small commits and large
-ones; and reading rows by their keys. The store alone, without Spark."""
+"""What keyed tables cost: rows added to a view's table in recent windows, and at random keys of a large one, in small
+commits and large ones; and reading rows by their keys. The store alone, without Spark."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from bench.flow_growth import KEYS, rows
+from bench.flow_growth import KEYS, VIEW, rows
 from bench.settings import Run
 from bench.table import Measured, Row
+from headrace.operators.fold import Fold
 from headrace.views.contract import Commit, FlowSpec, Place
-from headrace.views.keyed import Column, TableSpec, Writes
+from headrace.views.keyed import Writes
 from headrace.views.open import open_store
 
-TABLE = TableSpec(
-    "rows",
-    (Column("window_start", "timestamp"), Column("user", "string")),
-    (
-        *(Column("window_end", "timestamp"), Column("n", "bigint"), Column("m", "int")),
-        *(Column("_corrections", "bigint"), Column("_updated_at", "timestamp")),
-    ),
-    "window_start",
-    {"window_end": "greatest", "n": "add", "m": "greatest", "_corrections": "add", "_updated_at": "greatest"},
-)
+SPEC = FlowSpec("v", "bench", ("t",), VIEW)
 
 
 def keyed(run: Run) -> Iterator[Row]:
@@ -34,7 +27,7 @@ def keyed(run: Run) -> Iterator[Row]:
     random = np.random.default_rng(7)
     names = np.array([f"user-{number:05}" for number in range(KEYS)])
     with open_store(run.fresh("home")) as store:
-        state = store.begin(FlowSpec("v", "bench", ("t",), None, tables=(TABLE,)))
+        state = store.begin(replace(SPEC, tables=Fold(SPEC, {}).tables))
 
         def commit(windows: np.ndarray, users: np.ndarray) -> float:
             nonlocal state
