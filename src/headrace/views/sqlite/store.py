@@ -153,9 +153,7 @@ class SqliteViews(ViewsFile, ViewStore):
         """Forgets a flow with all its rows, and its helpers; the log has what they were made from. Returns the topics
         of headrace's own that are nobody's then."""
         with self._writing() as db, self._sparing_space(db):
-            dropped, known = [self._known(db, flow)], self._specs(db)
-            for each in dropped:  # which grows: helpers have helpers
-                dropped += [spec for spec in known if spec.parent == each.name]
+            dropped = [self._known(db, flow), *(spec for spec in self._specs(db) if spec.parent == flow)]
             names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
             gone = [file for name in names for file in self._drop(db, self._known(db, name))]
             for name in names:  # now: a moment later somebody may write for a flow of that name
