@@ -1,10 +1,10 @@
 """Schemas: Spark's DDL text, Arrow's types, and how one may grow into the next.
 
-Owns the canonical Arrow type of every column (one per Spark type, listed in `TYPES`), the parser and writer of
-DDL text, the rules of evolution and the reading of old batches through the newest schema. Knows no pyspark (a
-`StructType` comes in through its JSON), no rows and no files. Column comments and metadata are not kept;
-`NOT NULL` is, for columns and struct fields. Elements of arrays and values of maps are always nullable, because
-DDL text has no words for the contrary. `varchar(n)` and `char(n)` are refused: a length that nobody checks is a lie."""
+Owns the canonical Arrow type of every column (one per Spark type, listed in `TYPES`), the parser and writer of DDL
+text, the rules of evolution and the reading of old batches through the newest schema. Knows no pyspark (a `StructType`
+comes in through its JSON), no rows and no files. Column comments and metadata are not kept; `NOT NULL` is, for columns
+and struct fields. Elements of arrays and values of maps are always nullable, because DDL text cannot say otherwise.
+`varchar(n)` and `char(n)` are refused, because headrace does not check lengths."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from tests.views.folded import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
 MINUTE_US = 60_000_000
-ROWS = 20_000
-"""Of the first window: some 600 pages with their index."""
+ROWS = 60_000
+"""Of the first window: some 400 pages."""
 VIEW = ViewSpec(
     "v",
     (Column("user", "string"),),

@@ -1,5 +1,5 @@
-"""Arrow batches to standard output as they come, in every format. Owns nothing but the order: what was printed is out
-before the next batch is asked for."""
+"""Prints Arrow batches to standard output, in every format. Owns the order: a batch is flushed before the next one is
+read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far flows are that have much to read yet: how many records of how many, how fast, up to which time, and how long
-the rest takes at that pace. Owns the estimate and its line: on a terminal always the same one, else a new one now and
-then. Does not know what flows do."""
+"""The progress line of flows that are far behind: records read of all, rate, event time, and the time left. Owns the
+estimate and the line, which is rewritten on a terminal, and printed every ten seconds elsewhere. Does not know what
+flows do."""
 
 from __future__ import annotations
 

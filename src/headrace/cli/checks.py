@@ -1,5 +1,5 @@
-"""`headrace verify` and `headrace doctor`: is what is there sound, and can this machine keep it so. Own nothing but
-the questions; both change nothing. Exit code 3 when something is wrong."""
+"""`headrace verify` and `headrace doctor`: check the log, and the machine. Own the list of checks; both change nothing.
+Exit code 3 if something is wrong."""
 
 from __future__ import annotations
 

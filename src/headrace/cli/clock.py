@@ -1,5 +1,4 @@
-"""`headrace clock`: what the log makes of the clock, and what a user says about it. Owns how it is shown; the log owns
-the rule."""
+"""`headrace clock`: how the log judges the clock, and a user's confirmation. Owns the output; the log owns the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace dead …`: dead letters, the records that could not go where they should. Owns how they are shown."""
+"""`headrace dead …`: dead letters, the records that could not be appended or processed. Owns the output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dead() -> None:
     """List, show, replay and drop dead letters.
 
     A dead letter is a record that could not go where it should: a bad line of input, an event from too far in the
-    future, a delivery that failed. It is kept with the reason until somebody decides.
+    future, a delivery that failed. It is kept with the reason until you replay or drop it.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def replay(ids: tuple[int, ...], all_: bool, topic: str | None) -> None:
 @yes_option
 @home_option
 def drop(ids: tuple[int, ...], all_: bool, topic: str | None, yes: bool) -> None:
-    """Drop dead letters: nobody needs them any more.
+    """Drop dead letters.
 
     \b
     Example:

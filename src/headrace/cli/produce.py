@@ -1,5 +1,5 @@
-"""`headrace produce`. Owns what happens to records on their way in: batches, bad lines, dead letters, the report at
-the end. A batch is appended whole or not at all; its bad lines are left out first, and told."""
+"""`headrace produce`. Owns what happens to records on their way in: batches, bad lines, dead letters, the report at the
+end. A batch is appended whole or not at all; its bad lines are reported and left out."""
 
 from __future__ import annotations
 

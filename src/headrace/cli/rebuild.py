@@ -1,5 +1,5 @@
-"""`headrace rebuild APP.py VIEW`: a changed flow made anew beside the old one, what that changes, the switch and the
-way back. Owns how it is told; `flows.rebuild` does it."""
+"""`headrace rebuild APP.py VIEW`: computes a changed flow beside the old one, prints the difference, switches, and
+rolls back. Owns the output; `flows.rebuild` does the work."""
 
 from __future__ import annotations
 

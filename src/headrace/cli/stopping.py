@@ -30,7 +30,7 @@ class Stopping(threading.Event):
     interrupted = False
 
     def tell(self) -> None:
-        """At the end, when all is in order: whoever pressed Ctrl-C gets exit code 130, whoever sent SIGTERM 0."""
+        """At an orderly end: exit code 130 after Ctrl-C, 0 after SIGTERM."""
         if self.interrupted:
             raise KeyboardInterrupt
 

@@ -1,5 +1,4 @@
-"""`headrace maintain` and `headrace erase`: what keeps a log alive, by hand. Owns how it is told; the log owns what is
-done."""
+"""`headrace maintain` and `headrace erase`. Owns the output; the log does the work."""
 
 from __future__ import annotations
 

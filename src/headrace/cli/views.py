@@ -1,5 +1,5 @@
-"""`headrace views …` and `headrace ledger`: which views there are, how far they are, and what became of their records.
-Owns how they are shown, and the question before one is dropped. Starts no Spark."""
+"""`headrace views …` and `headrace ledger`: lists views, their progress, and the counts of their records. Owns the
+output, and the question before a view is dropped. Starts no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace watch`. Owns the printing; `views.watching` owns that nothing is missed and nothing doubled."""
+"""`headrace watch`. Owns the output; `views.watching` makes sure that no change is missed or repeated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arrow batches to lines of JSON, many at a time. Owns a shortcut, not a format: every line is what
-`jsonrows.encode_row` makes of the row. Plain columns (text, numbers, times) are made ready in Arrow, at C speed, so
-that a row costs one dict and one call of orjson; a batch with anything else goes the long way."""
+"""Arrow batches to lines of JSON, many at a time. Owns a shortcut, not a format: every line is equal to that of
+`jsonrows.encode_row`. Plain columns (text, numbers, times) are prepared in Arrow, at C speed, so that a row costs one
+dict and one call of orjson. A batch with other columns is encoded row by row."""
 
 from __future__ import annotations
 

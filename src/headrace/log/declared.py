@@ -1,8 +1,6 @@
 """A topic as a program declares it: a name, and what it must be. Owns when the log's topic is opened, or created: at
-the first use of anything but the name. Declaring a topic touches no file. Knows no log: it is told how to open the
-topic.
-
-After the first use it is that topic: if that one is deleted, TopicReplaced says so."""
+the first use of anything but the name. Declaring a topic touches no file. Knows no log: a function that it gets opens
+the topic. After the first use it stands for that topic: if the topic is deleted, it raises TopicReplaced."""
 
 from __future__ import annotations
 

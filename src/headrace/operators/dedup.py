@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bloom import Dedup, Filters
-from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.records import HASH, INPUT, OP, PARTITION, PLACE, TOPIC
+from headrace.operators.contract import InputTimes, Output, Step
+from headrace.operators.records import HASH, INPUT, OP, PARTITION, PLACE, TOPIC, OverRecords, columns_of
 from headrace.operators.result_rows import column, in_order
-from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import Column, LedgerRow
 from headrace.views.keyed import State, TableSpec, Writes
@@ -54,15 +53,14 @@ class TakeOut:
 
     def over(self, schema: pa.Schema, time: str | None) -> ApproximateDedup:
         assert time is not None, "it asks for an event time"
-        columns = tuple(Column(field.name, type_ddl(field.type)) for field in schema)
-        return ApproximateDedup(self.dedup, columns, time)
+        return ApproximateDedup(self.dedup, columns_of(schema), time)
 
     def __str__(self) -> str:
         return str(self.dedup)
 
 
 @dataclass(frozen=True)
-class ApproximateDedup:
+class ApproximateDedup(OverRecords):
     """Records come with `TOPIC`, `_partition`, `_offset`, `_progress`, `HASH` and the column `time`, which is null of
     records that are in no stretch: those do not go on."""
 
@@ -71,30 +69,12 @@ class ApproximateDedup:
     time: str
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        return (Input(INPUT, self.columns, (TOPIC, PARTITION)),)
-
-    @property
     def tables(self) -> tuple[TableSpec, ...]:
         return PAGES, STRETCHES, REACHED
 
     @property
     def output(self) -> Output:
         return Output(None, self.time, None)
-
-    @property
-    def timers(self) -> tuple[Timer, ...]:
-        return ()
-
-    def kernel(self, input: str) -> Kernel | None:  # noqa: ARG002
-        return None
-
-    def ahead(self, times: Mapping[str, InputTimes]) -> InputTimes:
-        """Records go on as they came."""
-        return times[INPUT]
-
-    def reset(self) -> None:
-        """It knows nothing between steps."""
 
     def step(
         self,

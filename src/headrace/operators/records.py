@@ -18,7 +18,18 @@ from headrace.operators.result_rows import in_order
 from headrace.schema import type_ddl
 from headrace.views.keyed import Column, State, TableSpec, Writes
 
-__all__ = ["HASH", "INPUT", "OP", "PARTITION", "PLACE", "TOPIC", "BoundRecords", "RecordOperator", "Through"]
+__all__ = [
+    "HASH",
+    "INPUT",
+    "OP",
+    "PARTITION",
+    "PLACE",
+    "TOPIC",
+    "BoundRecords",
+    "OverRecords",
+    "RecordOperator",
+    "Through",
+]
 
 INPUT, OP = "records", "op"
 TOPIC, PARTITION, HASH = "/topic", "_partition", "/hash"
@@ -95,25 +106,14 @@ class RecordOperator:
         return BoundRecords(self, schema, time)
 
 
-@dataclass(frozen=True)
-class BoundRecords:
-    """A `RecordOperator` over records of known columns: an `Operator`."""
+class OverRecords:
+    """What all operators have that pass records on: one input, in the order of its partitions, and no timers."""
 
-    of: RecordOperator
-    schema: pa.Schema
-    time: str | None
+    columns: tuple[Column, ...]
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return (Input(INPUT, _columns(self.schema), (TOPIC, PARTITION)),)
-
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        return self.of.tables(self.schema)
-
-    @property
-    def output(self) -> Output:
-        return Output(None, self.time, None, _columns(self.of.columns(self.schema)))
+        return (Input(INPUT, self.columns, (TOPIC, PARTITION)),)
 
     @property
     def timers(self) -> tuple[Timer, ...]:
@@ -128,6 +128,27 @@ class BoundRecords:
 
     def reset(self) -> None:
         """It knows nothing between steps."""
+
+
+@dataclass(frozen=True)
+class BoundRecords(OverRecords):
+    """A `RecordOperator` over records of known columns: an `Operator`."""
+
+    of: RecordOperator
+    schema: pa.Schema
+    time: str | None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:  # type: ignore[override]
+        return columns_of(self.schema)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return self.of.tables(self.schema)
+
+    @property
+    def output(self) -> Output:
+        return Output(None, self.time, None, columns_of(self.of.columns(self.schema)))
 
     def step(
         self,
@@ -144,5 +165,5 @@ class BoundRecords:
         return Step(writes, rows.add_column(0, OP, pa.repeat("+", rows.num_rows)))
 
 
-def _columns(schema: pa.Schema) -> tuple[Column, ...]:
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     return tuple(Column(field.name, type_ddl(field.type)) for field in schema)

@@ -25,14 +25,13 @@ from headrace.rows import python_values
 from headrace.views.changes import as_results
 from headrace.views.contract import SHAPED, Column, Emit
 from headrace.views.keyed import State, TableSpec, Writes
+from headrace.views.naming import NUMBER
 from headrace.views.values import arrow_type
 
 __all__ = ["Shape", "ShapedAggregation"]
 
 Shape = Callable[[pa.Table], pa.Table]
 I64 = npt.NDArray[np.int64]
-NUMBER = "/number"
-"""Of a row that a transform made, among those of its result."""
 TAIL = ("_corrections", "_updated_at")
 
 

@@ -1,5 +1,5 @@
-"""Answers: values and errors as JSON. Owns which error has which status. What is not an error of ours is told in one
-sentence that says nothing of the program."""
+"""Answers: values and errors as JSON. Owns which error has which status. An error that is not headrace's own becomes
+one sentence without details of the program."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The routes: what can be asked over HTTP. Owns their names and parameters, and the texts of the OpenAPI document. What
-takes time runs in threads of `Home`; waiting for records or for views costs none."""
+"""The routes of the HTTP API. Owns their names and parameters, and the texts of the OpenAPI document. Slow work runs in
+threads of `Home`; waiting for records or for views needs no thread."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Routes:
         self._waiting = 0
 
     def wake(self) -> None:
-        """The server ends: whoever listens is let go."""
+        """Called when the server ends: closes all event streams."""
         self.overview.wake()
         self.feeds.wake()
         self.home.queries.close()
@@ -368,7 +368,7 @@ class Routes:
         return Json({"id": str(id), "position": str(done.position)})
 
     async def drop(self, id: Annotated[int, Field(ge=0, lt=2**63)]) -> Response:
-        """Ends a dead letter: nobody needs it any more."""
+        """Drops a dead letter."""
         await self.home.read(lambda: self.home.log().dead_letter(id).drop())
         return Json({"id": str(id)})
 
@@ -503,7 +503,7 @@ class Routes:
             raise WaitTimeout(await self.home.read(lambda: self.home.views.awaited(position)), seconds)
 
     async def _until(self, there: Callable[[], Any], seconds: float) -> bool:
-        """Looks often at first, then less: nobody is woken by a commit in another process."""
+        """Polls often at first, then less: a commit in another process wakes nobody here."""
         if self._waiting >= WAITING_MAX:
             raise Busy("requests that wait", WAITING_MAX)
         self._waiting += 1

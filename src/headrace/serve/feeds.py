@@ -1,10 +1,10 @@
-"""A view's changes for all who listen to it. Owns one watch per view and emit, in a thread; what it read last is kept
-in memory once, as the bytes that are sent, and every listener has a place in it of their own. A listener whose place is
-not there any more is too slow: nobody waits for them.
+"""A view's changes for all of its listeners. Owns one watch per view and emit, in a thread. The latest changes are kept
+in memory once, as the bytes that are sent, and every listener has its own offset in them. A listener whose offset is no
+longer kept is too slow, and is closed.
 
-The watch leaves the same stretch of changes in the store, and lingers there when it ends: a server that is started
-again soon begins with it, and who was listening goes on where they were. A place is the number of a commit, of one that
-was sent in part how many of its changes were, and which making of the view it is of: `17.2-a1b2c3`."""
+The store keeps the same changes for the watch, and for a while after it ends, so that listeners continue where they
+were when the server is started again soon. The id of a change, `17.2-a1b2c3`, has the number of its commit, how many of
+the commit's changes were sent (nothing if all were), and the view's incarnation."""
 
 from __future__ import annotations
 

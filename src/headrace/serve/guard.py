@@ -1,10 +1,10 @@
-"""The door: who may come in, with how much, and what every answer says to the browser. Owns the token, the cookie, the
-check of Host and Origin, the bound on what is sent, and the headers. Knows no routes but the way to the page and the
-one question that needs no token.
+"""Access control: which requests are allowed, how large they may be, and the headers of every response. Owns the token,
+the cookie, the check of Host and Origin, the limit on size, and the headers. Knows no routes except the page and
+`/api/health`, which needs no token.
 
-A browser is not to be trusted with what other sites tell it to do: the cookie is for this site only, a request that
-changes something must also carry a header that no other site can set, and a name that somebody else's DNS points to
-this machine is not ours."""
+Other sites may send requests through the same browser. So the cookie is for this site only, a request that changes
+something must also have a header that no other site can set, and a foreign host name that resolves to this machine is
+refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Everything at a glance: topics, flows, views, groups, queues, dead letters, and what needs attention. Owns the shape
-of it, the rates, and that it is gathered once for all who look, at most once a second, and only while somebody does.
-
-What it costs does not grow with what the log and the views hold: counts that take time are made seldom, by how long
-they took last."""
+"""The overview: topics, flows, views, groups, queues, dead letters, and problems. Owns its fields and the rates. It is
+computed once for all clients, at most once a second, and only while a client asks for it. Its cost does not grow with
+the size of log and views: slow counts are repeated less often, depending on how long they took last."""
 
 from __future__ import annotations
 

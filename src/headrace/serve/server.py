@@ -1,5 +1,5 @@
-"""The server: a socket, a token, and a thread that answers until it is stopped. Owns the port, the link that lets
-people in, and the end: whoever listens is let go, and nothing is waited for longer than some seconds."""
+"""The server: a socket, a token, and a thread that serves until it is stopped. Owns the port, the link with the token,
+and the stop: event streams are closed, and it waits for nothing longer than some seconds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the routes answer, for the OpenAPI document. Owns the names and types of every answer's fields; a test compares
-answers with them, and a field more is as wrong as a field less. Nothing is checked or converted here when the server
-answers: `api` and `overview` make the values."""
+"""The responses of the routes, for the OpenAPI document. Owns the names and types of every response's fields; a test
+compares responses with them, and neither a missing nor an extra field passes. Nothing is checked or converted here when
+the server answers: `api` and `overview` make the values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Server-sent events: what is sent to one who listens, until they go or the server does. Owns the form of an event and
-the pace: whoever does not read waits alone."""
+"""Server-sent events: what is sent to one listener, until it or the server ends. Owns the form of an event. A listener
+that does not read delays no other."""
 
 from __future__ import annotations
 

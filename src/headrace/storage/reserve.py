@@ -1,5 +1,5 @@
-"""Disk space kept for the moment when there is none left: deleting needs some, too. Owns one file of the home, which is
-allocated and never read. Whoever meets a full disk removes it, frees space, and makes it again."""
+"""Disk space reserved for a full disk, because deleting needs some, too. Owns one file of the home, which is allocated
+and never read. A process that meets a full disk removes it, frees space, and creates it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARE = 16
 
 @contextlib.contextmanager
 def to_free_space(home: Path) -> Iterator[None]:
-    """For what deletes from another file of the home than the log's: on a disk that is full it has the reserve."""
+    """Releases the reserve on a full disk, for a deletion from a file of the home other than the log's."""
     reserve = Reserve(home)
     released = home.is_dir() and disk.free_bytes(home) < RESERVE_BYTES and reserve.release()
     try:
@@ -32,7 +32,7 @@ class Reserve:
         self._path = home / "reserve"
 
     def make(self) -> bool:
-        """Sees to it that the space is there, as far as it can. Whether it is."""
+        """Creates the reserve if it does not exist. True if it exists now."""
         with contextlib.suppress(OSError):
             if self._path.exists() and self._path.stat().st_size:  # empty: whoever made it did not come to allocate it
                 return True
@@ -52,7 +52,7 @@ class Reserve:
             os.close(fd)
 
     def release(self) -> bool:
-        """Gives the space back. Whether there was any."""
+        """Removes the reserve. True if it existed."""
         try:
             self._path.unlink()
         except OSError:

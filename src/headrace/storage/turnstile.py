@@ -1,8 +1,8 @@
 """One writer at a time, in turn: the lock under which every write transaction and every checkpoint runs.
 Owns the file `lock` (four byte ranges and a commit mark). Does not know SQLite.
 
-Take the turn, take the writer's place, give up the turn: whoever waits for the place holds the turn, so
-a busy neighbour cannot overtake it. POSIX record locks end with their process, and a forked child does not
+A writer takes the turn, takes the writer's place, and gives up the turn. The one that waits for the place holds the
+turn, so a busy neighbour cannot overtake it. POSIX record locks end with their process, and a forked child does not
 inherit them. They do not exclude threads: only a process's one committer enters.
 
 The mark is the last commit number, written while the place is held. It is not synced: after a crash of the

@@ -516,13 +516,17 @@ class ViewStore(Protocol):
 
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
-    def goes_back(self, topics: Sequence[str]) -> bool: ...
+    def goes_back(self, topics: Sequence[str]) -> bool:
+        """Whether progress can go back in one of the topics, because of a flow that writes it: `views.writers`."""
 
-    def last_window_end(self, flow: str) -> int | None: ...
+    def last_window_end(self, flow: str) -> int | None:
+        """The end of the flow's last window that has a row."""
 
-    def closes(self, flow: str, frontier_us: int) -> bool: ...
+    def closes(self, flow: str, frontier_us: int) -> bool:
+        """Whether this frontier of the flow makes a row final that is open: of its view, or of one that reads it."""
 
-    def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]: ...
+    def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]:
+        """How far the writers of the topics are, of those that flows write to; None: not known."""
 
     def close(self) -> None: ...
 

@@ -172,8 +172,8 @@ class ViewsFile:
         if self._gate.lock.acquire(blocking=False):
             try:
                 if not self._db.in_transaction:  # of this thread: a commit that asks what it changes
-                    with self._reading() as db:
-                        yield db
+                    with self._reading() as own:
+                        yield own
                     return
             finally:
                 self._gate.lock.release()
@@ -279,7 +279,7 @@ class ViewsFile:
     def _typed(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.path) from error
         except OSError as error:
             raise disk.translate(error, error.filename or self.path) from error
@@ -365,8 +365,11 @@ def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
         raise UnsupportedFormat(path=str(path), why=f"written in format {found}, this headrace reads {FORMAT}: {do}")
 
 
-def translate(error: sqlite3.Error, path: Path) -> StorageError:
-    """SQLite's errors, as ours. What is damaged can be made again from the log."""
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:
+    """SQLite's errors, as ours. What is damaged can be made again from the log. A message of SQLite that quotes a
+    damaged schema is none that Python can decode."""
+    if isinstance(error, UnicodeDecodeError):
+        return ViewsDamaged(path=str(path), why=f"SQLite quotes what is no text: {error.object!r}")
     code = getattr(error, "sqlite_errorname", "") or ""
     if code.startswith("SQLITE_FULL"):
         return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")

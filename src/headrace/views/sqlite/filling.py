@@ -35,11 +35,13 @@ def made_rows(
     last, or to the newest one that is closed, window after window; each knows the start of the stored row that it is,
     or follows.
 
-    `state` is a quoted name; `groups`: quoted name -> what readers see of it, of a row `s`; `results`: quoted name ->
-    its value in a made row, of the stored row before it as `s`; `closed`: an expression, up to when windows are closed;
+    `state`: a table, or a subquery, of rows as readers see them; `groups`: quoted name -> what readers see of it, of a
+    row `s`; `results`: quoted name -> its value in a made row, of the stored row before it as `s`; `closed`: an
+    expression, up to when windows are closed;
     `only`: conditions on groups."""
     window = "'" + fill.window.replace("'", "''") + "'"
     of_grid = "".join(f" AND s.{name} = g.{name}" for name in groups)
+    there = f"EXISTS (SELECT 1 FROM {state} s WHERE s.window_start = g.window_end{of_grid})"  # quicker than a left join
     names = "".join(f"{name}, " for name in groups)
     mine = "".join(f"g.{name}, " for name in groups)
     values = "".join(f"{value} AS {name}, " for name, value in [*groups.items(), *results.items()])
@@ -52,8 +54,8 @@ def made_rows(
         f'WHERE hr_may_fill(\'{view}\', (SELECT sum(hr_windows({window}, "/first", "/last")) FROM "/span") '
         f"- (SELECT count(*) FROM {state})) "
         f'UNION ALL SELECT {mine}g.window_end, hr_window_end({window}, g.window_end), g."/last", '
-        f'coalesce(s.window_start, g."/from"), s.window_start IS NULL FROM "/grid" g '
-        f'LEFT JOIN {state} s ON s.window_start = g.window_end{of_grid} WHERE g.window_end <= g."/last") '
+        f'CASE WHEN {there} THEN g.window_end ELSE g."/from" END, NOT {there} FROM "/grid" g '
+        f'WHERE g.window_end <= g."/last") '
         f"SELECT g.window_start AS window_start, g.window_end AS window_end, {values}"
         f"CASE WHEN g.window_end <= {closed} THEN 'final' ELSE 'open' END AS _status, 0 AS _corrections, "
         f'NULL AS _updated_at FROM "/grid" g JOIN {state} s ON s.window_start = g."/from"{of_grid} WHERE g."/made"'

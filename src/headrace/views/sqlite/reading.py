@@ -33,6 +33,7 @@ from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import RESULTS, WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
+from headrace.views.naming import NUMBER
 from headrace.views.origins import Reader, position_of
 from headrace.views.reading import (
     LEDGER_COLUMNS,
@@ -51,7 +52,7 @@ from headrace.views.sqlite import filling, versions
 from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
 from headrace.views.sqlite.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
 from headrace.views.sqlite.keyed import nulls_in
-from headrace.views.sqlite.tables import NUMBER, tables_of
+from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import (
     NAN,
     as_whole,
@@ -126,7 +127,7 @@ class SqliteReading(SqlViews):
                 raise UnknownView(view=view, known=[])
             refuse_other_format(db, self.path)
             yield db
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if why := filling.refusal():
                 raise InvalidArgument("fill", view, why) from error
             raise translate(error, self.path) from error
@@ -360,7 +361,7 @@ class SqliteReading(SqlViews):
             by, more_us = tables_of(known).ending
             after_us = us_of(closed)
             after = "" if after_us is None else text_of_us(after_us - more_us)
-            first = f"SELECT min({by}) FROM {tables_of(known).rows.name} WHERE {by} > ?"
+            first = f"SELECT min({by}) FROM {tables_of(known).rows.select_from()} WHERE {by} > ?"
             found = us_of(db.execute(first, (after,)).fetchone()[0])
             ends_us = None if found is None else found + more_us
         (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()

@@ -8,6 +8,7 @@ twice and nothing is skipped, whoever restarts whom."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ import pyarrow as pa
 from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
+from headrace.views import writers
 from headrace.views.changes import snapshot
 from headrace.views.contract import (
     RESULTS,
@@ -40,6 +42,7 @@ from headrace.views.contract import (
     version_name,
     widened,
 )
+from headrace.views.naming import check_names
 from headrace.views.reading import quoted, schema_of
 from headrace.views.sqlite import keyed, staged, versions, watchers
 from headrace.views.sqlite.file import TIME_SHARE, ViewsFile, connected
@@ -54,7 +57,7 @@ from headrace.views.sqlite.flow_rows import (
     spec_of,
     state_of,
 )
-from headrace.views.sqlite.tables import check_names, tables_of
+from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import batch_of, us_of
 
 
@@ -82,8 +85,8 @@ class SqliteViews(ViewsFile, ViewStore):
                 insert = "INSERT INTO _flows (flow, app, spec, epoch, sequence, relayed) VALUES (?, ?, ?, 0, 0, -1)"
                 db.execute(insert, (spec.name, spec.app, text))
                 db.execute("INSERT OR REPLACE INTO _meta VALUES (?, ?)", (f"born/{spec.name}", uuid.uuid4().hex[:12]))
-                for table in keyed.tables_of(spec).values():
-                    db.execute(table.create())
+                for statement in (each for table in keyed.tables_of(spec).values() for each in table.create()):
+                    db.execute(statement)
             show(db, spec)
             if known is not None and not replace:
                 self._feed_what_is(db, known, [emit for emit in spec.feeds if emit not in fed])
@@ -153,7 +156,7 @@ class SqliteViews(ViewsFile, ViewStore):
         """Forgets a flow with all its rows, and its helpers; the log has what they were made from. Returns the topics
         of headrace's own that are nobody's then."""
         with self._writing() as db, self._sparing_space(db):
-            dropped = [self._known(db, flow), *(spec for spec in self._specs(db) if spec.parent == flow)]
+            dropped = writers.with_helpers(self._known(db, flow), self._specs(db))
             names = (*(spec.name for spec in dropped), *versions.found_beside(db, flow))
             gone = [file for name in names for file in self._drop(db, self._known(db, name))]
             for name in names:  # now: a moment later somebody may write for a flow of that name
@@ -167,8 +170,8 @@ class SqliteViews(ViewsFile, ViewStore):
         gone = staged.names(db, "flow = ?", spec.name)
         if spec.view is not None and spec.view.public:
             db.execute(f"DROP VIEW IF EXISTS {quoted(spec.name)}")
-        for keyed_table in keyed.tables_of(spec).values():
-            db.execute(f"DROP TABLE IF EXISTS {keyed_table.name}")
+        for statement in (each for table in keyed.tables_of(spec).values() for each in table.drop()):
+            db.execute(statement)
         for table in (*versions.FLOW_TABLES, "_steps"):
             db.execute(f"DELETE FROM {table} WHERE flow = ?", (spec.name,))
         facts = [f"{fact}/{spec.name}" for fact in ("born", "program", "fenced", "line")]
@@ -320,20 +323,9 @@ class SqliteViews(ViewsFile, ViewStore):
         staged.remove(self.path.parent, gone)
 
     def goes_back(self, topics: Sequence[str]) -> bool:
-        """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in
-        any order; records that can go again, with the progress they came with; records of several partitions, which
-        headrace's own topics keep apart; or copies of what is in such a topic."""
-        writing = "SELECT flow FROM _flows WHERE json_extract(spec, '$.target') = ?"
+        count = "SELECT count(*) FROM _positions WHERE flow = ?"
         with self._reading() as db:
-            behind = [*topics]
-            for topic in behind:  # which grows
-                for (flow,) in db.execute(writing, (topic,)).fetchall():
-                    spec = self._known(db, flow)
-                    (read,) = db.execute("SELECT count(*) FROM _positions WHERE flow = ?", (flow,)).fetchone()
-                    if spec.view is not None or (read > 1 and not topic.startswith("__")):
-                        return True
-                    behind += [source for source in spec.sources if source not in behind]
-        return False
+            return writers.goes_back(topics, self._specs(db), lambda flow: db.execute(count, (flow,)).fetchone()[0])
 
     def last_window_end(self, flow: str) -> int | None:
         """The end of the flow's last window that has a row."""
@@ -351,51 +343,29 @@ class SqliteViews(ViewsFile, ViewStore):
         )
 
     def closes(self, flow: str, frontier_us: int) -> bool:
-        """Whether a window that has a row is open, and final with this frontier of the flow: one of its own, or of a
-        flow that reads what it writes."""
         with self._reading() as db:
             spec = self._known(db, flow)
             others = self._specs(db) if spec.feeds or spec.target else []
-            asked = [(spec, frontier_us)]
-            for each, us in asked:  # which grows
-                final_us = each.horizon.final_us(us)
-                if final_us is not None and self._closes(db, each, final_us):
-                    return True
-                known = {other.name for other, _ in asked}
-                for topic, told_us in self._tells(each, us).items():
-                    readers = [other for other in others if topic in other.sources and other.name not in known]
-                    asked += [(other, told_us) for other in readers if told_us is not None]
-            return False
+            return writers.closes(spec, frontier_us, others, functools.partial(self._has_open, db))
 
-    def _closes(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
-        view = spec.view
-        if view is None or view.window_us is None or view.records:  # nobody sees whether those are final
-            return False
+    def _has_open(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
         more_us, after_us = tables_of(spec).ending[1], us_of(closed)
         after_us = None if after_us is None else after_us - more_us
         return bool(self._state(db, spec).due(RESULTS, closed_us - more_us, 1, after_us=after_us).num_rows)
 
-    def _tells(self, spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
-        """The topics that the flow writes to, and the frontier of those who have read them."""
-        horizon, records = spec.horizon, spec.view is not None and spec.view.records
-        out = {} if spec.target is None else {spec.target: horizon.written_us(frontier_us)}
-        fed_us = frontier_us if records else horizon.told_us(horizon.final_us(frontier_us))
-        return out | {feed_topic(spec.name, emit): fed_us for emit in spec.feeds}
-
     def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]:
-        """Of those of the topics that flows write to. None: not known, as of results whose time does not say it."""
         writing = "SELECT flow, frontier, relayed FROM _flows WHERE json_extract(spec, '$.target') = ?"
         waiting = "SELECT 1 FROM _outbox WHERE flow = ? AND sequence > ? LIMIT 1"
         out: dict[str, Mark | None] = {}
         with self._reading() as db:
             for topic in topics:
-                for flow, frontier, relayed in db.execute(writing, (topic,)).fetchall():
-                    sent = db.execute(waiting, (flow, relayed)).fetchone() is None
-                    us = self._known(db, flow).horizon.written_us(us_of(frontier))
-                    mark = None if us is None else Mark(us, sent)
-                    least = out.setdefault(topic, mark)
-                    out[topic] = Mark(min(mark.us, least.us), mark.sent and least.sent) if mark and least else None
+                found = [
+                    (self._known(db, flow), us_of(frontier), db.execute(waiting, (flow, relayed)).fetchone() is None)
+                    for flow, frontier, relayed in db.execute(writing, (topic,)).fetchall()
+                ]
+                if found:
+                    out[topic] = writers.mark_of(found)
         return out
 
     def read_state(self, flow: FlowState) -> State:

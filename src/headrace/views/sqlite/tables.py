@@ -1,5 +1,4 @@
-"""What readers see of a view's keyed tables: SQL text, made once per flow. Owns the SQL view under the view's own name,
-and which names a view may have.
+"""What readers see of a view's keyed tables: SQL text, made once per flow. Owns the SQL view under the view's own name.
 
 The rows lie in one keyed table (`keyed`), a row per window and group, with the slots of the aggregates as columns. An
 SQL view over it has what readers see. Whether a window is final is computed there from the flow's frontier, so that
@@ -15,16 +14,9 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from headrace.errors import InvalidArgument, InvalidName
-from headrace.names import check_name
 from headrace.views.contract import (
-    COUNTS_FROM,
-    ON_TIME_FROM,
     RESULTS,
-    ROWS,
     SHAPED,
-    TAIL,
-    VERSIONS,
     WINDOW,
     Fill,
     FlowSpec,
@@ -36,12 +28,8 @@ from headrace.views.sqlite.keyed import tables_of as keyed_tables
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 
-__all__ = ["NUMBER", "ViewTables", "check_names", "tables_of"]
+__all__ = ["ViewTables", "tables_of"]
 
-NUMBER = "/number"
-"""Of a row that a transform made, among those of its result."""
-COLUMNS_MAX = 1_990
-"""SQLite's own limit is 2,000."""
 Nulls = frozenset[str]
 """Key columns that have had a null: `keyed.nulls_in`."""
 
@@ -62,11 +50,12 @@ class ViewTables:
         self.key = [quoted(name) for name in self.rows.spec.key_names]
         self.joined = "" if self.shaped is None else f" JOIN {self.shaped.name} f ON {self._together('f')}"
         """Behind the table of results as `s`: the rows that a transform made of each, as `f`."""
-        self.seen_from = f"{self.rows.name} s{self.joined}"
+        self.seen_from = f"{self.rows.select_from()} s{self.joined}"
         """Where `seen` is selected from."""
 
     def _together(self, other: str) -> str:
-        return " AND ".join(f"{other}.{name} = s.{name}" for name in self.key) or "1"
+        names = self.rows.spec.key_names
+        return " AND ".join(f"{other}.{quoted(name)} = s.{self.rows.raw(name)}" for name in names) or "1"
 
     @property
     def counted(self) -> str:
@@ -145,42 +134,13 @@ class ViewTables:
             results = {name: _zero(types[name]) if name in fill.zeros else "NULL" for name in results}
         values = {quoted(name): sql for name, sql in results.items()}
         groups = {quoted(group.name): self.rows.seen(group.name, nulls) for group in self.spec.groups}
-        return made_rows(self.spec.name, fill, self.rows.name, groups, values, self._closed, only)
+        return made_rows(self.spec.name, fill, self.rows.select_from(), groups, values, self._closed, only)
 
     @property
     def ending(self) -> tuple[str, int]:
         """By which column rows are found that end at some time, and how long after it they end."""
         assert self.spec.window_us is not None and self.rows.spec.time is not None
         return self.rows.spec.time, self.spec.window_us[0] if self.rows.spec.time == WINDOW[0] else 0
-
-
-def check_names(spec: ViewSpec, columns: int) -> None:
-    """Refuses names that SQLite could not hold apart: it does not tell 'User' from 'user'. `columns`: of its table."""
-    base, _, version = spec.name.partition("/")
-    check_name(base if version in VERSIONS else spec.name, argument="view", system=True)
-    if spec.public and spec.name.lower().startswith(("_", "sqlite_")):
-        why = "names that begin with '_' or 'sqlite_' are the store's own tables: choose another"
-        raise InvalidName("view", spec.name, why)
-    if columns > COLUMNS_MAX:
-        why = f"its state needs {columns} columns, and {COLUMNS_MAX} fit into a table: make several views"
-        raise InvalidArgument("agg", spec.name, why)
-    own = (NUMBER, *TAIL, *(WINDOW if spec.window_us else ()), *(() if spec.public else ("op", "_progress")))
-    own += (COUNTS_FROM, ON_TIME_FROM) if spec.windows == "sliding" else ()
-    results = {result.name for result in spec.results if result.name not in {slot.name for slot in spec.slots}}
-    slots = [slot.name for slot in spec.slots if slot.name != ROWS]
-    users = [*(("group_by", group.name) for group in spec.groups), *(("agg", name) for name in slots)]
-    _refuse_alike(spec.name, own, [*users, *(("agg", name) for name in sorted(results))])
-    groups = [("group_by", group.name) for group in spec.groups]
-    _refuse_alike(spec.name, own, [*groups, *(("transform", column.name) for column in spec.shaped or ())])
-
-
-def _refuse_alike(view: str, own: Sequence[str], users: Sequence[tuple[str, str]]) -> None:
-    taken = {name.lower(): "headrace's own" for name in own}
-    for argument, name in users:
-        other = taken.setdefault(name.lower(), f"{argument} {name!r}")
-        if other != f"{argument} {name!r}" or "\0" in name:
-            why = f"view {view!r} cannot have a column of this name: it is {other}. Rename it in a transform"
-            raise InvalidArgument(argument, name, why)
 
 
 def _is_converted(ddl: str) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.views.contract import RESULTS, VERSIONS, Column, FlowSpec
+from headrace.views.naming import NUMBER
 from headrace.views.reading import Counts, quoted
 from headrace.views.sqlite import keyed, watchers
-from headrace.views.sqlite.tables import NUMBER, ViewTables, tables_of
+from headrace.views.sqlite.tables import ViewTables, tables_of
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 

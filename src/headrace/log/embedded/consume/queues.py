@@ -1,10 +1,10 @@
-"""Queues: messages of a topic to consumers, one by one. Owns the handle users call, the wait for messages, and answers.
-What rows mean is `deliveries`; what is handed out, `receiving`; what ends as a dead letter, `burying`.
+"""Queues: deliver messages of a topic to consumers, one by one. Owns the handle that users call, the wait for messages,
+and acks. `deliveries` owns the meaning of rows, `receiving` the choice of messages, `burying` the dead letters.
 
-A receive is one transaction, unsynced: a power loss takes it back, and the messages are handed out again. An ack is one
-transaction, as durable as the topic; acks that wait together share one. So a message is never lost, and delivered twice
-only when its ack was not committed. Nothing is polled: receivers are woken by appends and by answers that make a
-message due, and know when the next visibility runs out."""
+A receive is one transaction, unsynced: after a power loss the messages are delivered again. An ack is one transaction,
+as durable as the topic; acks that wait together share one. So a message is never lost, and is delivered twice only if
+its ack was not committed. Nothing polls: appends, and rejections that make a message due, wake receivers, and receivers
+know when the next visibility runs out."""
 
 from __future__ import annotations
 

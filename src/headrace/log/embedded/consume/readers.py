@@ -1,6 +1,6 @@
-"""Flows as readers of topics: they keep their places elsewhere, beside their results, and tell the log how far they
-are, so that retention minds them and lag is seen. Owns how a flow is entered: as a group of a name that is headrace's
-own, without members. What it told last may be old, or lost with the power: then more is kept than it needs."""
+"""Flows as readers of topics. A flow keeps its offsets beside its results, and reports them to the log for retention
+and lag. Owns the registration of a flow: a group with a reserved name and without members. If the last report is old,
+or a power loss took it, more is kept than necessary."""
 
 from __future__ import annotations
 

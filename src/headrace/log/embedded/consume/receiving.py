@@ -1,7 +1,7 @@
-"""Receiving from a queue: what is handed out next. Owns the windows that are read ahead, and the turn of partitions.
-Does not wait and answers nothing.
+"""Receiving from a queue: chooses the next messages. Owns the windows that are read ahead, and the turn of partitions.
+Does not wait, and acknowledges nothing.
 
-Records are read before the transaction that hands them out, or after it (those delivered before), never inside it.
+Records are read before the transaction that delivers them, or after it (those delivered before), never inside it.
 Several consumers read the same windows; one that is overtaken while it reads tries again with a larger window."""
 
 from __future__ import annotations

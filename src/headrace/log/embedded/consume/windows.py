@@ -1,8 +1,8 @@
 """What queues hand out: records read ahead of a cursor, and single ones read again. Owns the way from offsets to
 messages' values. Knows neither cursors nor deliveries, takes no lock and writes nothing.
 
-A window is read outside any transaction; whoever uses it inside one compares `rewritten` with the partition's: if
-they differ, batches were replaced since, and what is in the window may be compacted or erased."""
+A window is read outside any transaction. A transaction that uses it compares `rewritten` with that of the partition: if
+they differ, batches were replaced since, and records of the window may be compacted or erased."""
 
 from __future__ import annotations
 

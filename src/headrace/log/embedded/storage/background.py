@@ -1,5 +1,5 @@
 """Upkeep in the background: one thread of each process that writes, woken when much has come, and now and then. Owns
-when; `upkeep` knows what. Nobody waits for it, and whoever is first of all processes does it."""
+the schedule; `upkeep` does the work. No caller waits for it, and the first of all processes does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("headrace.log")
 
 
 class Background:
-    """`once` does what is due, and says whether there was anything; it is told whether to stop."""
+    """`once` does what is due, and returns whether there was anything to do; its argument says whether to stop."""
 
     def __init__(self, home: Path, once: Callable[[Callable[[], bool]], bool]) -> None:
         self._home, self._once = home, once

@@ -1,10 +1,11 @@
-"""Whether the clock can be believed: one that is years ahead would stamp records with times nothing comes after, and
-let retention delete everything. Owns the rule and its evidence; `machine_reading` and `is_synchronised` alone look at
-the machine, the rest is pure. Does not know the index.
+"""Decides whether the clock can be believed. A clock that is years ahead would stamp records with times that no later
+record exceeds, and let retention delete everything. Owns the rule and its evidence; `machine_reading` and
+`is_synchronised` alone look at the machine, the rest is pure. Does not know the index.
 
 The evidence is the home's newest arrival, and how much time has passed since by a clock that nobody sets: the time
-since this boot. After a reboot there is none, and a long power-off looks like a clock that is ahead: then records are
-taken up to a limit, but retention waits. A clock that the kernel says is synchronised (NTP) is always believed."""
+since this boot. After a reboot there is no such evidence, and a long power-off looks like a clock that is ahead: then
+records are accepted up to a limit, but retention waits. A clock that the kernel calls synchronised (NTP) is always
+believed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ SEAL_AT = 1_000
 GATHER_SECONDS = 0.001
 JOBS_MAX = 1024
 PATIENCE_SECONDS = 10.0
-"""Who waits longer for a commit is told what for."""
+"""A commit that waits longer logs which process it waits for."""
 
 logger = logging.getLogger("headrace.log")
 

@@ -1,5 +1,5 @@
-"""What a log makes of the clock, and what a user can say about it. Owns the report and the confirmation; `clock` owns
-the rule, `mending` what becomes of partitions that are ahead. Needs no Arrow."""
+"""How a log judges the clock, and a user's confirmation. Owns the report and the confirmation; `clock` owns the rule,
+`mending` what becomes of partitions that are ahead. Needs no Arrow."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
 bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
-left), and the index's write-ahead log is emptied. From the start until that is done the index remembers that it is to
-be done: after a crash the next erasure or `maintain` goes on. What could not be wiped yet is reported as incomplete,
-with the reason.
+left), and the index's write-ahead log is emptied. From the start until that is done, the index has a note that it is
+due: after a crash the next erasure or `maintain` continues. Bytes that could not be wiped yet are reported as
+incomplete, with the reason.
 
 On a disk that is nearly full a replacement is compressed, and the old bytes are given back as soon as it is committed:
 all of it takes no more space than the largest replacement.

@@ -1,12 +1,12 @@
-"""Mending topics that are ahead of the clock. Owns how such a topic is copied and takes its own place.
+"""Repairs topics that are ahead of the clock. Owns how such a topic is copied, and how the copy replaces it.  A clock
+that was ahead has stamped records with an arrival, and perhaps a progress, in the future. Times are fixed at append, so
+a repaired topic is a new incarnation: the same name, offsets, groups, queues, producers and versions, another topic id.
+Its readers get TopicReplaced, and its views must be rebuilt.
 
-A clock that was ahead has stamped records with an arrival, and perhaps a progress, that nothing comes after. Times are
-fixed for ever at append, so a mended topic is a new incarnation: the same name, offsets, groups, queues, producers and
-versions, another topic id. Its readers get TopicReplaced, and views are made again from it.
-
-Records that arrived in the future arrive now; those whose event time is in the future become dead letters, as they
-would have at a right clock; progress behind them is counted again. The copy is a hidden topic until one transaction
-puts it in place: after a crash the topic is as it was, and the next mend begins again."""
+Records that arrived in the future get the present as their arrival. Those whose event time is in the future become dead
+letters, as they would have with the right clock. The progress of the records behind them is computed again. The copy is
+a hidden topic until one transaction puts it in place: after a crash the topic is unchanged, and the next repair begins
+again."""
 
 from __future__ import annotations
 

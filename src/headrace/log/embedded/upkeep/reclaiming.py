@@ -1,4 +1,5 @@
-"""Reclaiming: disk space that no batch needs any more. Owns when a data file goes, and when what is left of it moves.
+"""Reclaiming: frees disk space that no batch needs. Owns when a data file is removed, and when its live batches are
+moved.
 
 A closed file without live batches is forgotten by the index, then unlinked; one that is mostly dead has its last
 batches moved, as they are, to this process's file. A reader that still looks for an unlinked file looks its row up

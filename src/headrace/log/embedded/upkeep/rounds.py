@@ -1,8 +1,8 @@
 """Upkeep: what keeps a log alive for years. Owns the order of it (retention, compaction, sealing, reclaiming), the lock
 that lets one process at a time do it, and what is worth it in the background. Does not know how any of it is done.
 
-Every step is a transaction of its own and begins by looking: whatever is interrupted goes on with the next run, and
-readers and writers go on meanwhile. Damage in one partition is reported and does not stop the others."""
+Every step is a transaction of its own and begins by looking up what is due: the next run continues an interrupted one,
+and readers and writers continue meanwhile. Damage in one partition is reported and does not stop the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The future of one row among thousands. Owns nothing but the saving: a `concurrent.futures.Future` makes a lock
-and a condition for itself and takes them to be resolved, which costs more than storing the row. Most futures are
-never waited for before they are done; these make their condition only when somebody does."""
+"""A cheap future for one row among thousands. A `concurrent.futures.Future` creates a lock and a condition, and takes
+them to be resolved, which costs more than storing the row. Most futures are done before a caller waits for them; these
+create their condition only when a caller waits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Large tables into a topic, such as years of Parquet files: in batches, in bounded memory. Owns how they are cut, and
-where a load that was interrupted goes on. After a crash all batches up to some point are there, each whole."""
+where an interrupted load continues. After a crash the log has all batches up to some point, each whole."""
 
 from __future__ import annotations
 

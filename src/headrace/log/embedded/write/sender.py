@@ -1,6 +1,6 @@
 """The outbox's way into the log: numbered rows, appended once. Owns one stamp for each topic that is sent to, with an
-epoch taken when it is first used: whoever sent under this name before is fenced there. The log knows a repetition by
-the number of its first row, so a sender that was killed between an append and its caller's note does no harm."""
+epoch taken at its first use, which fences an earlier sender of the same name there. The log recognises a repeated
+append by the number of its first row, so a sender may be killed between an append and its caller's note."""
 
 from __future__ import annotations
 
