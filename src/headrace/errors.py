@@ -681,7 +681,7 @@ class AlreadyRunning(HeadraceError):
 @dataclass(eq=False, repr=False)
 class FlowChanged(HeadraceError):
     """The program defines the flow differently from the program that computed its rows. `parent`: the flow that
-    this one helps, if it is the flow of a dedup(…)."""
+    this one helps, if it is the flow of a dedup(…) or through(…)."""
 
     flow: str
     changes: list[str]
@@ -691,9 +691,9 @@ class FlowChanged(HeadraceError):
         if self.parent is not None:
             view = self.parent
             return (
-                f"dedup(…) before {view!r} has changed: {'; '.join(self.changes)}. Undo the change, give {view!r} "
-                f"another name, or drop it with its dedup (headrace views drop {view}; app.view({view!r}).drop()), and "
-                f"run again."
+                f"dedup(…) or through(…) before {view!r} has changed: {'; '.join(self.changes)}. Undo the change, give "
+                f"{view!r} another name, or drop it with what is kept before it (headrace views drop {view}; "
+                f"app.view({view!r}).drop()), and run again."
             )
         return (
             f"flow {self.flow!r} has changed since its rows were computed: {'; '.join(self.changes)}. To compute them "

@@ -137,10 +137,11 @@ def test_records_keep_key_time_and_order(app: hr.App) -> None:
 
 
 def test_another_operator_is_another_flow(tmp_path: Path, headrace_spark: Any) -> None:
-    for columns, refused in ((("price",), None), (("price", "at"), "through: changed")):
+    """The message names the view: nobody has named the flow in question, nor the one behind it."""
+    for columns, refused in ((("price",), None), (("price", "at"), "before 'changes' has changed: through: changed")):
         with hr.App("prices", home=tmp_path, spark=headrace_spark) as app:
             prices = app.topic("prices", "sku string, price double, at timestamp", key="sku", event_time="at")
-            stream = app.stream(prices).through(hr.changed(*columns, key="sku"))
+            stream = app.stream(prices).through(hr.changed(*columns, key="sku")).through(Counted("sku"))
             stream.group_by("sku").agg(n=hr.count()).to_view("changes")
             prices.append(ROWS[:2])
             with contextlib.nullcontext() if refused is None else pytest.raises(FlowChanged, match=refused):
@@ -150,10 +151,16 @@ def test_another_operator_is_another_flow(tmp_path: Path, headrace_spark: Any) -
 def test_dropping_a_view_drops_all_that_helps_it(app: hr.App) -> None:
     stream = app.stream("prices").through(hr.changed("price", key="sku")).through(Counted("sku"))
     stream.group_by("sku").agg(n=hr.count()).to_view("changes")
+    prices = app.log.topic("prices")
+    prices.append(ROWS)
     app.drain()
+    rows = app.view("changes").to_arrow()
     app.view("changes").drop()
     assert hr.open_views(app.home).specs() == []
     assert not [name for name in (each.name for each in app.log.topics()) if name.startswith("__records")]
+    assert prices.groups() == [], "retention waits for nobody who is gone"
+    app.drain()
+    assert app.view("changes").to_arrow() == rows and rows.num_rows == 2
 
 
 def test_what_is_refused(app: hr.App) -> None:
