@@ -34,6 +34,7 @@
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
+    ├── OperatorFailed                           an operator of a user that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle can no longer be used
@@ -89,6 +90,7 @@ __all__ = [
     "MemberFenced",
     "NotALog",
     "OffsetOutOfRange",
+    "OperatorFailed",
     "OutOfOrderSequence",
     "Overloaded",
     "ProducerFenced",
@@ -578,6 +580,22 @@ class AggregateFailed(HeadraceError):
         return (
             f"flow {self.flow!r}, aggregate {self.aggregate!r}: its {self.step} failed: {self.why}. The batch was "
             f"not committed: fix the function, and run the app again."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class OperatorFailed(HeadraceError):
+    """The step of an operator (`stream.through(…)`) raised. What it does depends on earlier records, so none is to
+    blame and none becomes a dead letter: the batch is not committed."""
+
+    flow: str
+    operator: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}: through({self.operator}) failed: {self.why}. The batch was not committed: fix the "
+            f"operator, and run the app again."
         )
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.errors import FlowChanged, InvalidArgument, OperatorFailed, UnknownColumn
 from headrace.flows.folding import parted
 from headrace.operators.records import PLACE
 from headrace.testing import add, assert_cut_invariant, expect, restart, run_steps
@@ -161,6 +161,21 @@ def test_dropping_a_view_drops_all_that_helps_it(app: hr.App) -> None:
     assert prices.groups() == [], "retention waits for nobody who is gone"
     app.drain()
     assert app.view("changes").to_arrow() == rows and rows.num_rows == 2
+
+
+@dataclass(frozen=True)
+class Broken(hr.RecordOperator):
+    def fold(self, records: pa.Table, state: State) -> tuple[pa.Table, Writes]:  # noqa: ARG002
+        raise ZeroDivisionError("division by zero")
+
+
+def test_an_operator_that_fails_is_named_and_loses_nothing(app: hr.App) -> None:
+    app.stream("prices").through(Broken()).to_topic("never")
+    app.log.topic("prices").append(ROWS)
+    for _ in range(2):
+        with pytest.raises(OperatorFailed, match=r"through\(Broken\(\)\) failed: ZeroDivisionError: division by zero"):
+            app.drain()
+    assert not list(app.log.dead_letters())
 
 
 def test_what_is_refused(app: hr.App) -> None:
