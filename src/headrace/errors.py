@@ -34,6 +34,7 @@
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
+    ├── OperatorFailed                           an operator of a user that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout
     ├── Closed ─ ForkedProcess                   the handle can no longer be used
@@ -89,6 +90,7 @@ __all__ = [
     "MemberFenced",
     "NotALog",
     "OffsetOutOfRange",
+    "OperatorFailed",
     "OutOfOrderSequence",
     "Overloaded",
     "ProducerFenced",
@@ -582,6 +584,22 @@ class AggregateFailed(HeadraceError):
 
 
 @dataclass(eq=False, repr=False)
+class OperatorFailed(HeadraceError):
+    """The step of an operator (`stream.through(…)`) raised. What it does depends on earlier records, so none is to
+    blame and none becomes a dead letter: the batch is not committed."""
+
+    flow: str
+    operator: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"flow {self.flow!r}: through({self.operator}) failed: {self.why}. The batch was not committed: fix the "
+            f"operator, and run the app again."
+        )
+
+
+@dataclass(eq=False, repr=False)
 class UnknownColumn(HeadraceError, LookupError):
     """`known`: the columns that exist there. `instead`: what to write, if the name is an expression."""
 
@@ -681,7 +699,7 @@ class AlreadyRunning(HeadraceError):
 @dataclass(eq=False, repr=False)
 class FlowChanged(HeadraceError):
     """The program defines the flow differently from the program that computed its rows. `parent`: the flow that
-    this one helps, if it is the flow of a dedup(…)."""
+    this one helps, if it is the flow of a dedup(…) or through(…)."""
 
     flow: str
     changes: list[str]
@@ -691,9 +709,9 @@ class FlowChanged(HeadraceError):
         if self.parent is not None:
             view = self.parent
             return (
-                f"dedup(…) before {view!r} has changed: {'; '.join(self.changes)}. Undo the change, give {view!r} "
-                f"another name, or drop it with its dedup (headrace views drop {view}; app.view({view!r}).drop()), and "
-                f"run again."
+                f"dedup(…) or through(…) before {view!r} has changed: {'; '.join(self.changes)}. Undo the change, give "
+                f"{view!r} another name, or drop it with what is kept before it (headrace views drop {view}; "
+                f"app.view({view!r}).drop()), and run again."
             )
         return (
             f"flow {self.flow!r} has changed since its rows were computed: {'; '.join(self.changes)}. To compute them "

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
+from headrace.errors import FlowChanged, InvalidArgument, OperatorFailed, UnknownColumn
 from headrace.flows.folding import parted
 from headrace.operators.records import PLACE
 from headrace.testing import add, assert_cut_invariant, expect, restart, run_steps
@@ -137,10 +137,11 @@ def test_records_keep_key_time_and_order(app: hr.App) -> None:
 
 
 def test_another_operator_is_another_flow(tmp_path: Path, headrace_spark: Any) -> None:
-    for columns, refused in ((("price",), None), (("price", "at"), "through: changed")):
+    """The message names the view: nobody has named the flow in question, nor the one behind it."""
+    for columns, refused in ((("price",), None), (("price", "at"), "before 'changes' has changed: through: changed")):
         with hr.App("prices", home=tmp_path, spark=headrace_spark) as app:
             prices = app.topic("prices", "sku string, price double, at timestamp", key="sku", event_time="at")
-            stream = app.stream(prices).through(hr.changed(*columns, key="sku"))
+            stream = app.stream(prices).through(hr.changed(*columns, key="sku")).through(Counted("sku"))
             stream.group_by("sku").agg(n=hr.count()).to_view("changes")
             prices.append(ROWS[:2])
             with contextlib.nullcontext() if refused is None else pytest.raises(FlowChanged, match=refused):
@@ -150,10 +151,31 @@ def test_another_operator_is_another_flow(tmp_path: Path, headrace_spark: Any) -
 def test_dropping_a_view_drops_all_that_helps_it(app: hr.App) -> None:
     stream = app.stream("prices").through(hr.changed("price", key="sku")).through(Counted("sku"))
     stream.group_by("sku").agg(n=hr.count()).to_view("changes")
+    prices = app.log.topic("prices")
+    prices.append(ROWS)
     app.drain()
+    rows = app.view("changes").to_arrow()
     app.view("changes").drop()
     assert hr.open_views(app.home).specs() == []
     assert not [name for name in (each.name for each in app.log.topics()) if name.startswith("__records")]
+    assert prices.groups() == [], "retention waits for nobody who is gone"
+    app.drain()
+    assert app.view("changes").to_arrow() == rows and rows.num_rows == 2
+
+
+@dataclass(frozen=True)
+class Broken(hr.RecordOperator):
+    def fold(self, records: pa.Table, state: State) -> tuple[pa.Table, Writes]:  # noqa: ARG002
+        raise ZeroDivisionError("division by zero")
+
+
+def test_an_operator_that_fails_is_named_and_loses_nothing(app: hr.App) -> None:
+    app.stream("prices").through(Broken()).to_topic("never")
+    app.log.topic("prices").append(ROWS)
+    for _ in range(2):
+        with pytest.raises(OperatorFailed, match=r"through\(Broken\(\)\) failed: ZeroDivisionError: division by zero"):
+            app.drain()
+    assert not list(app.log.dead_letters())
 
 
 def test_what_is_refused(app: hr.App) -> None:

@@ -44,6 +44,16 @@ def test_sources_are_what_the_user_wrote() -> None:
         ]
 
 
+def test_flows_that_help_each_other_belong_to_the_one_that_a_user_named() -> None:
+    near = replace(APPROXIMATE, name="once.previous", sources=("__records.once.previous.dedup",))
+    near = replace(near, target="__records.once.previous")
+    far = replace(APPROXIMATE, name="once.previous.dedup", sources=("clicks",), target=near.sources[0])
+    once = replace(ONCE, sources=("__records.once.previous",))
+    names = flow_names([once, near, far])
+    assert [facts["helps"] for facts in names.values()] == [None, "once", "once"]
+    assert [facts["reads"] for facts in names.values()] == [[{"kind": "topic", "name": "clicks"}]] * 3
+
+
 def test_readers_have_the_names_of_flows() -> None:
     helps = {"once.dedup": "once", "once": None, "mine.dedup": None}
     assert reader_name("billing", helps) == "group billing"

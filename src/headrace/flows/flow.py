@@ -97,7 +97,8 @@ class Flow:
     operator: Operator | None = field(default=None, compare=False)
     """The same, when the columns are known."""
     parent: str | None = None
-    """Of a helper: the flow that reads what it writes. The planner made it; no user has named it."""
+    """Of a helper, which the planner made and no user has named: the flow that it works for, directly or through other
+    helpers."""
     sink: Sink | None = field(default=None, compare=False, repr=False)
     """The end of the program's graph that it was planned from."""
 

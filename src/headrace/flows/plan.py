@@ -2,7 +2,7 @@
 state), which helper flows that takes, and what is refused. Pure: opens nothing, asks no Spark.
 
     check(node)    refuses what cannot be; every step of a program is checked when it is written
-    plan(sink)     the flows that make one view or topic: helpers first, each with the flow it helps as its parent
+    plan(sink)     the flows that make one view or topic: helpers first, each with the flow it works for as parent
 
 What a topic that is not used yet turns out to be may change both: then `plan` is asked again, and checks again."""
 
@@ -274,7 +274,7 @@ def _reading(
     flow = Flow(sink.name, (), target=sink.target, emit=sink.emit, sink=sink)
     found = origin(records)
     if isinstance(found, graph.Dedup | graph.Through):
-        helpers = _helpers(sink.name, found, window, written)
+        helpers = _helpers(sink.name, sink.name, found, window, written)
         exact = can_retract(found)
         read = Input(written(helpers[-1]), changes=exact, judged=exact)
         return helpers, replace(flow, inputs=(read,), transforms=_transforms(records))
@@ -282,17 +282,20 @@ def _reading(
     return [], replace(flow, inputs=inputs, transforms=transforms)
 
 
-def _helpers(parent: str, node: graph.Dedup | graph.Through, window: graph.Window, written: Written) -> list[Flow]:
-    """The flows that keep the node's state for the flow `parent`, and those before them, the last one last."""
+def _helpers(
+    parent: str, behind: str, node: graph.Dedup | graph.Through, window: graph.Window, written: Written
+) -> list[Flow]:
+    """The flows that keep state for the flow `parent`: the node's, which the flow called `behind` reads, and those
+    before it, the last one last."""
     step = node.step if isinstance(node, graph.Through) else None
     if step is None and isinstance(node, graph.Dedup) and node.approximate is not None:
         step = TakeOut(node.approximate)
-    name = f"{parent}.{'dedup' if step is None else step.called}"
+    name = f"{behind}.{'dedup' if step is None else step.called}"
     before = origin(node.of)
     helpers: list[Flow] = []
     inputs: tuple[Input, ...]
     if isinstance(before, graph.Dedup | graph.Through):
-        helpers = _helpers(name, before, window, written)
+        helpers = _helpers(parent, name, before, window, written)
         inputs, transforms = (Input(written(helpers[-1])),), _transforms(node.of)
     else:
         inputs, transforms = _inputs(node.of)

@@ -1,9 +1,9 @@
-"""The names that users chose, for the topics and flows that headrace names itself: the changes of a view, and the flow
-that takes out duplicates before another one. Pure."""
+"""The names that users chose, for the topics and flows that headrace names itself: the changes of a view, and the flows
+that keep state before another one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.log.contract import FLOW_GROUP
@@ -14,13 +14,13 @@ __all__ = ["flow_names", "named_sources", "reader_name"]
 FEEDS = (feed_topic("", "updates"), feed_topic("", "final"))
 
 
-def named_sources(spec: FlowSpec, specs: Iterable[FlowSpec]) -> list[dict[str, Any]]:
+def named_sources(spec: FlowSpec, specs: Sequence[FlowSpec]) -> list[dict[str, Any]]:
     """The topics and views that a user wrote as the flow's sources: [{"kind": "topic" | "view", "name"}]."""
-    helpers = {each.target: each for each in specs if each.parent == spec.name}
+    helpers = {each.target: each for each in specs if each.parent == (spec.parent or spec.name)}
     out: list[dict[str, Any]] = []
     for source in spec.sources:
         if source in helpers:
-            out += named_sources(helpers[source], ())
+            out += named_sources(helpers[source], specs)
         else:
             feed = next((prefix for prefix in FEEDS if source.startswith(prefix)), None)
             out.append({"kind": "view" if feed else "topic", "name": source.removeprefix(feed or "")})

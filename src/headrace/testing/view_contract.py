@@ -500,6 +500,9 @@ class FlowContract(Setting):
         with pytest.raises(FlowFenced):
             written(fenced, (9, 0, b"f"))
         assert kept(state) == [(-9, 0, b"c"), (8, 1, b"d"), (8, 2, b"e")]
+        for key, columns in (pages.key, (Column("words", "string"),)), (pages.key[:1], pages.columns):
+            with pytest.raises(FlowChanged, match=r"what is kept: pages\(stretch bigint, page bigint, bits binary\)"):
+                store.begin(replace(spec, tables=(replace(pages, key=key, columns=columns),)))
         store.drop("clicks")
         assert kept(store.begin(spec)) == []
 

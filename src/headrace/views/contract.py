@@ -233,7 +233,7 @@ class FlowSpec:
     """When silence moves the frontier: that says nothing of the rows, and may change freely."""
     dropped_to: str | None = None
     parent: str | None = None
-    """Of a helper: the flow that reads what it writes. No user has named it."""
+    """Of a helper, which no user has named: the flow that it works for, directly or through other helpers."""
     tables: tuple[TableSpec, ...] = ()
     """What its operator keeps: see `views.keyed`."""
 
@@ -289,6 +289,8 @@ class FlowSpec:
                 said.append(f"aggregate {name!r}: {before} became {after}")
             elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
+        if self.view is None and new.view is None and not self._fits_tables(new):
+            said.append(f"what is kept: {_tables_text(self.tables)} became {_tables_text(new.tables)}")
         if self.view is not None and new.view is not None:
             kept, now_kept = self.view.keep_us, new.view.keep_us
             longer = kept is not None and (now_kept is None or now_kept > kept)
@@ -313,6 +315,21 @@ class FlowSpec:
         except IncompatibleSchema:
             return False
 
+    def _fits_tables(self, new: FlowSpec) -> bool:
+        """Whether the tables of an operator are those it had, but for columns that have become wider."""
+        from headrace.schema import evolve, parse_ddl
+
+        was, now = ([(each.name, each.key, each.names, each.time) for each in spec.tables] for spec in (self, new))
+        if was != now:
+            return False
+        old, wider = ([column.type for each in spec.tables for column in each.columns] for spec in (self, new))
+        try:
+            for types in zip(old, wider, strict=True):
+                evolve(*(parse_ddl(f"x {each}") for each in types))
+        except IncompatibleSchema:
+            return False
+        return True
+
     def _said(self) -> dict[str, str]:
         """What the stored state depends on, besides the aggregates, in the words it was written in."""
         groups = [f"{column.name} {column.type}" for column in self.view.groups] if self.view else []
@@ -336,6 +353,13 @@ class FlowSpec:
     def _types(self, aggregate: str) -> str:
         slots = self.view.slots if self.view else ()
         return ", ".join(slot.type for slot in slots if slot.name.split("__")[0] == aggregate)
+
+
+def _tables_text(tables: Sequence[TableSpec]) -> str:
+    each = [
+        (table.name, [f"{column.name} {column.type}" for column in (*table.key, *table.columns)]) for table in tables
+    ]
+    return ", ".join(f"{name}({', '.join(columns)})" for name, columns in each) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)

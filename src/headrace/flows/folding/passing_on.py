@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import HeadraceError, OperatorFailed
+from headrace.flows.folding.shaping import first_line
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator, Step
@@ -54,8 +56,14 @@ class PassingOn:
         """Of the records behind that state those that go on. `in_parts`: how a large step runs in Spark's workers."""
         names = pa.array(self._names, pa.string()).take(records[SOURCE].combine_chunks())
         records = records.append_column(TOPIC, names)
-        step = None if in_parts is None else in_parts(self._operator, records)
-        step = step or self._operator.step({INPUT: records}, state, {}, changes=True)
+        try:
+            step = None if in_parts is None else in_parts(self._operator, records)
+            step = step or self._operator.step({INPUT: records}, state, {}, changes=True)
+        except (HeadraceError, OSError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise OperatorFailed(self._flow.name, str(self._flow.through), why) from error
         out = PassedOn(ledger=step.ledger, writes=step.writes)
         if step.changes is not None:
             for source, partition, some in _runs(step.changes.drop_columns([OP])):

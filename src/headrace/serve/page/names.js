@@ -1,19 +1,20 @@
-// The flows as their author named them: a flow that headrace made to take out duplicates belongs to the one it helps,
-// and a topic of changes is its view. Pure.
+// The flows as their author named them: a flow that headrace made to keep state before another belongs to the one it
+// helps, and a topic of changes is its view. Pure.
 
 const WORSE = ["failed", "retrying", "stopped", "unknown", "running"];
 
-/** The overview with each helper flow joined to the flow it helps. */
+/** The overview with each helper flow joined to the flow it helps. They come by name, so the first to read comes last. */
 export function asNamed(overview) {
   const known = new Set(overview.flows.map((flow) => flow.name));
-  const helpers = new Map();
-  for (const flow of overview.flows) if (known.has(flow.helps)) helpers.set(flow.helps, flow);
+  const helpersOf = (flow) => overview.flows.filter((each) => each.helps === flow.name);
   const flows = overview.flows.filter((flow) => !known.has(flow.helps));
-  return { ...overview, flows: flows.map((flow) => joined(flow, helpers.get(flow.name))) };
+  return {
+    ...overview,
+    flows: flows.map((flow) => helpersOf(flow).reduce(joined, { ...flow, places: placesOf(flow) })),
+  };
 }
 
 function joined(flow, helper) {
-  if (helper === undefined) return { ...flow, places: placesOf(flow) };
   return {
     ...flow,
     state: WORSE.find((state) => state === flow.state || state === helper.state) ?? flow.state,
