@@ -239,7 +239,7 @@ def fill_a_view(disk: Path) -> None:
     with open_log(disk) as log:
         log.create_topic("clicks", "page string").append({"page": "/"})
     with Committing(disk) as flow:
-        flow.commit([(0, f"/{n}", 1) for n in range(50_000)])
+        flow.commit([(0, f"/{n}", 1) for n in range(150_000)])
 
 
 def fill(disk: Path) -> int:

@@ -88,7 +88,7 @@ def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None
     audited = here.ok("--home", str(home), "audit", str(program))
     assert "1 view, 20 rows recomputed: no difference" in audited.err
     with sqlite3.connect(home / "views.db") as db:
-        db.execute("UPDATE \"views_per_minute/state\" SET views = 7 WHERE window_start = '2026-01-01 09:03:00'")
+        db.execute('UPDATE "views_per_minute/rows" SET views = 7 WHERE window_start = 1767258180000000')
     done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "views,7,1" in done.stdout and "1 difference" in done.stderr
