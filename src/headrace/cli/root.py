@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "query": ("query", "Read views with SQL, or a whole view by its name."),
     "watch": ("watch", "Print a view's rows, then its changes as they are committed."),
     "views": ("views", "List, show and drop views."),
+    "tables": ("tables", "List and show tables, and their rows as of a time."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),

@@ -4,7 +4,7 @@ nobody asks Spark again. Owns the order of these questions; runs no job."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import FlowChanged, InvalidArgument
 from headrace.flows.compiler import outputs
+from headrace.flows.compiler.meetings import meeting_spec, met
 from headrace.flows.compiler.outputs import Written
 from headrace.flows.compiler.own_check import check_own
 from headrace.flows.compiler.plan_check import check_transform
@@ -49,6 +50,8 @@ class Compiled:
     dropped: pa.Schema | None = None
     """The columns of the topic that takes dropped records, if the program names one."""
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, Compiled] = field(default_factory=dict)
+    """Of a flow in which records of several inputs meet: by input, the query of its records."""
 
     @property
     def columns(self) -> Mapping[str, ranges.Columns]:
@@ -87,6 +90,8 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
+    if flow.meets is not None:
+        return _compiled_meeting(flow, app, spark)
     checks = _Checks(flow, spark)
     sieves = checks.of_records()  # before anything else runs the transforms: it says what is wrong with them
     df = no_records(flow, spark)
@@ -111,6 +116,24 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     )
 
 
+def _compiled_meeting(flow: Flow, app: str, spark: SparkSession) -> Compiled:
+    """Each input's records are a query of their own; they meet in the operator."""
+    parts = {each.id: compiled(Flow(flow.name, (each,)), app, spark) for each in flow.inputs}
+    bound = met(flow, {each.id: no_records(parts[each.id].flow, spark) for each in flow.inputs})
+    return Compiled(
+        flow,
+        bound,
+        meeting_spec(bound, app),
+        Reads({name: part.columns[name] for name, part in parts.items()}),
+        None,
+        outputs.meeting_target(bound),
+        outputs.feed(meeting_spec(bound, app).view),
+        outputs.meeting_dropped(bound),
+        tuple(note for part in parts.values() for note in part.notes),
+        parts,
+    )
+
+
 def _refuse_taken(flow: Flow, df: DataFrame) -> None:
     """InvalidArgument if a transform makes a column that the judge makes, too."""
     taken = {*JUDGED, EVENT, REACHED, *(() if flow.tells_topic else (SOURCE,))}
@@ -121,6 +144,8 @@ def _refuse_taken(flow: Flow, df: DataFrame) -> None:
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
     """What is known of a flow, for the same one over topics like its own in another log; None if it is not the same."""
+    if known.parts or flow.meets is not None:
+        return None
     topics = {each.id: each.topic for each in flow.inputs}
     if {name: ranges.spark_schema(topic) for name, topic in topics.items()} != {
         name: StructType([each for each in columns.schema if each.name not in JUDGED])
