@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import InvalidArgument
+from headrace.testing import add, advance, assert_cut_invariant, crash_points
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
 USERS = "id string, zip string, at timestamp"
@@ -211,3 +213,58 @@ def test_what_cannot_be_is_said_when_it_is_written(app: hr.App) -> None:
         users.delete("ann")
     with pytest.raises(InvalidArgument, match="keeps no such history"):
         users.as_of(at(0))
+
+
+# -- any cut, and any crash ------------------------------------------------------------------------------
+
+
+def everything(spark: Any) -> hr.App:
+    """A table, what looks up in it, windows behind that, two streams that meet, and tables that are joined."""
+    app = hr.App("shop", home=":temp:", spark=spark)
+    users = app.table("users", USERS, key="id", event_time="at", history="bitemporal")
+    zips = app.table("zips", "zip string, city string", key="zip")
+    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at", partitions=2))
+    buys = app.stream(app.topic("buys", "user string, euros int, at timestamp", key="user", event_time="at"))
+    seen = clicks.enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+    seen.to_view("seen")
+    seen.window(hr.tumbling("10 seconds"), grace="5 seconds").group_by("zip").agg(n=hr.count()).to_view("by_zip")
+    clicks.enrich(zips, on={"page": "zip"}).to_view("latest")
+    late = hr.correct(within="20 seconds")
+    clicks.join(
+        buys, on="user", before="5 seconds", after="3 seconds", how="full", grace="2 seconds", late=late
+    ).to_view("bought")
+    users.join(zips, on="zip", how="full").to_view("cities")
+    return app
+
+
+def random_steps(seed: int, count: int = 24) -> list[Any]:
+    dice = random.Random(seed)
+    steps: list[Any] = []
+    for _ in range(count):
+        user, zip_, when = dice.choice("abc"), dice.choice("12"), at(dice.randint(0, 60))
+        steps += dice.choice(
+            [
+                [
+                    add(
+                        "users",
+                        {"id": user, "zip": zip_, "at": when, "_op": dice.choice(["upsert", "upsert", "delete"])},
+                    )
+                ],
+                [add("zips", {"zip": zip_, "city": dice.choice("XY"), "_op": dice.choice(["upsert", "delete"])})],
+                [add("clicks", {"user": user, "page": zip_, "at": when}, {"user": None, "page": zip_, "at": when})],
+                [add("buys", {"user": user, "euros": dice.randint(1, 9), "at": when})],
+                [advance("3 seconds")],
+            ]
+        )
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
+    with everything(spark) as app:
+        assert_cut_invariant(app, *random_steps(seed), cuts=2, seed=seed)
+
+
+def test_struck_anywhere_it_comes_to_the_same(spark: Any) -> None:
+    with everything(spark) as app:
+        assert len(crash_points(app, *random_steps(7))) > 5

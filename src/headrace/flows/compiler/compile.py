@@ -31,6 +31,8 @@ from headrace.views.contract import CHANGE, FlowSpec, ViewSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.log.contract import Topic
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -144,9 +146,9 @@ def _refuse_taken(flow: Flow, df: DataFrame) -> None:
 
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
     """What is known of a flow, for the same one over topics like its own in another log; None if it is not the same."""
-    if known.parts or flow.meets is not None:
-        return None
     topics = {each.id: each.topic for each in flow.inputs}
+    if known.parts:
+        return _moved_meeting(known, flow, topics)
     if {name: ranges.spark_schema(topic) for name, topic in topics.items()} != {
         name: StructType([each for each in columns.schema if each.name not in JUDGED])
         for name, columns in known.columns.items()
@@ -156,6 +158,18 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
     if replace(known.given, inputs=inputs) != flow or known.time != time_folded(flow):
         return None
     return replace(known, given=flow, flow=replace(known.flow, inputs=flow.inputs), reads=known.reads.of(topics))
+
+
+def _moved_meeting(known: Compiled, flow: Flow, topics: Mapping[str, Topic]) -> Compiled | None:
+    inputs = tuple(replace(each, topic=topics.get(each.id, each.topic)) for each in known.given.inputs)
+    if replace(known.given, inputs=inputs) != flow:
+        return None
+    parts = {each.id: moved(known.parts[each.id], Flow(flow.name, (each,))) for each in flow.inputs}
+    found = {name: part for name, part in parts.items() if part is not None}
+    if len(found) < len(parts):
+        return None
+    bound = replace(known.flow, inputs=flow.inputs)
+    return replace(known, given=flow, flow=bound, reads=known.reads.of(topics), parts=found)
 
 
 class _Checks:
