@@ -264,11 +264,10 @@ class Stream(_Steps):
         return Stream(self.app, graph.Meet((("left", self.node), ("right", other.node)), step))
 
     def to_view(self, name: str, *, keep: None = None, every: Duration | None = None) -> View:
-        """Behind enrich and join: keeps a row for each record or pair in a view of that name."""
-        if not isinstance(self.node, graph.Meet):
-            behind = " of the joined rows" if isinstance(origin(self.node), graph.Meet) else ""
-            why = f"a view has results{behind}: {_AGGREGATE_FIRST}"
-            raise InvalidArgument("to_view", name, why)
+        """Behind enrich and join: keeps a row for each record or pair in a view of that name. Transforms between them
+        must keep the columns `_id` and `op`."""
+        if not isinstance(origin(self.node), graph.Meet):
+            raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
         if keep is not None:
             raise InvalidArgument("keep", keep, "joined rows are kept for ever: leave it out")
         check_name(name, argument="name")

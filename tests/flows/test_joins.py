@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.errors import InvalidArgument
@@ -146,6 +147,26 @@ def test_windows_behind_an_enrichment_follow_its_corrections(app: hr.App) -> Non
 
 def rows_of(view: hr.View) -> list[tuple[Any, ...]]:
     return [(row["window_start"], row["zip"], row["clicks"]) for row in view.to_arrow().to_pylist()]
+
+
+def test_a_transform_of_joined_rows_filters_computes_and_explodes(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    view = (
+        app.stream(clicks)
+        .enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+        .transform(
+            lambda df: df.where("zip is null or zip <> '9'").withColumn("both", F.expr("concat(user, ' ', zip)"))
+        )
+        .transform(lambda df: df.select("_id", "op", "both", F.explode(F.split("page", "/")).alias("part")))
+        .to_view("shaped")
+    )
+    clicks.append([{"user": "ann", "page": "a/b", "at": at(15)}, {"user": "bob", "page": "c", "at": at(16)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [(None, "a"), (None, "b"), (None, "c")]
+    users.upsert([{"id": "ann", "zip": "8", "at": at(10)}, {"id": "bob", "zip": "9", "at": at(10)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [("ann 8", "a"), ("ann 8", "b")]
 
 
 # -- interval joins --------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ class FlowLoop:
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
-        self._meeting = MeetingFold(self.flow, self.spec) if self.flow.meets is not None else None
+        self._meeting = MeetingFold(self.flow, self.spec, self._shape) if self.flow.meets is not None else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once

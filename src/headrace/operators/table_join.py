@@ -203,7 +203,9 @@ class TableJoin:
         made[ID] = pc.binary_join_element_wise(*texts, "|")
         made[FINAL_AT] = made["_progress"] = pa.nulls(count, INSTANT)
         made["_corrections"] = pa.array(np.zeros(count, np.int64))
-        made[UPDATED_AT] = pc.max_element_wise(*(side[UPDATED_AT].cast(pa.int64()) for side in (left, right))).cast(INSTANT)
+        made[UPDATED_AT] = pc.max_element_wise(*(side[UPDATED_AT].cast(pa.int64()) for side in (left, right))).cast(
+            INSTANT
+        )
         return pa.table({name: made[name] for name in (*self.schema.names, *OWN)})
 
 
