@@ -114,6 +114,22 @@ def test_a_record_gets_the_row_that_was_valid_at_its_time(app: hr.App) -> None:
     assert found == [("/a", "8001", "0:0", "final"), ("/b", "8002", "0:1", "final"), ("/c", None, None, "final")]
 
 
+def test_why_names_the_versions_and_positions_that_a_row_comes_from(app: hr.App) -> None:
+    users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    found = view.why("clicks/0/0000000000000000")
+    assert [(each.topic, each.partition, each.offset) for each in found.origins] == [("clicks", 0, 0), ("users", 0, 0)]
+    assert [each.record and each.record.get("zip") for each in found.origins] == [None, "8001"]
+    assert found.row["zip"] == "8001" and found.waits_for is None
+    assert users.why("ann").origins[0].record == {"id": "ann", "zip": "8001", "at": at(10), "_op": "upsert"}
+    with pytest.raises(InvalidArgument, match="has no such row"):
+        view.why("clicks/0/0000000000000009")
+    with pytest.raises(InvalidArgument, match="is known by _id"):
+        view.why()
+
+
 def test_a_row_that_comes_too_late_for_a_record_corrects_it_within_bounds(app: hr.App) -> None:
     users, clicks, view = enriched(app, grace="10 seconds", late=hr.correct(within="1 hour"))
     clicks.append({"user": "ann", "page": "/a", "at": at(15)})
