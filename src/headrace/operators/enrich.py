@@ -137,12 +137,11 @@ class Enrich:
 
     @cached_property
     def _versions(self) -> Versions:
-        key = dict.fromkeys(name for _, name in self.on)
-        others = dict.fromkeys(name for name, _ in self.columns if name not in key)
-        columns = (
-            tuple(Column(name, type_ddl(self.table.field(name).type)) for name in each) for each in (key, others)
-        )
-        return Versions("versions", *columns, None if self.time is None else self.valid_from)
+        kinds = {each.name: each for each in columns_of(self.table)}
+        key = {name: kinds[name] for _, name in self.on}
+        others = {name: kinds[name] for name, _ in self.columns if name not in key}
+        by_time = None if self.time is None else self.valid_from
+        return Versions("versions", tuple(key.values()), tuple(others.values()), by_time)
 
     @cached_property
     def _keys(self) -> tuple[Column, ...]:

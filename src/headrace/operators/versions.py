@@ -182,10 +182,8 @@ class _Search:
 
     def arrived_by(self, place: I64, upto: I64) -> I64:
         """For each question, the last place, at that one or before it, of a version that had arrived by then."""
-        found = place.copy()
-        late = (
-            np.flatnonzero((place >= self.begin) & (self._arrived[place] > upto)) if len(self._arrived) else place[:0]
-        )
+        found, there = place.copy(), np.flatnonzero(place >= self.begin)
+        late = there[self._arrived[place[there]] > upto[there]]
         if len(late):
             found[late] = _last_at_most(self._arrived, place[late], upto[late])
         return np.where(found < self.begin, NONE, found)
