@@ -49,6 +49,8 @@ class Output:
     """The column with the time at which, when the frontier has passed it, a row is final."""
     columns: tuple[Column, ...] | None = None
     """Of rows that are passed on, what they have besides `hr.META`; None: what the input has."""
+    key: tuple[str, ...] = ()
+    """Of rows that are passed on and can be taken back: the columns that tell them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Step:
     """Records that came too late."""
     letters: pa.Table | None = None
     """Records that cannot be processed."""
+    ahead: InputTimes | None = None
+    """Frontier and reach for those who read the output, where they depend on state; None: `Operator.ahead` says."""
+    missing: int = 0
+    """Records that were dropped because what they look up is not there."""
 
 
 class Operator(Protocol):
