@@ -20,7 +20,7 @@ from headrace.flows.flow import Transform
 from headrace.flows.plan import check, origin
 from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
-from headrace.operators.meetings import Enriching, How, Joining, Missing
+from headrace.operators.joins.meetings import Enriching, How, Joining, Missing
 from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl, type_ddl
 from headrace.view import View

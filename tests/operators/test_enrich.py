@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.operators.contract import InputTimes, Operator, Step
-from headrace.operators.enrich import FACTS, TABLE, Enrich
-from headrace.operators.held import HELD, held_rows, least_progress_us
+from headrace.operators.joins.enrich import FACTS, TABLE, Enrich
+from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.schema import parse_ddl
 from headrace.testing import MemoryTables, OperatorContract
 from headrace.testing.view_contract import INSTANT, SECOND, T0

@@ -18,9 +18,9 @@ from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator
-from headrace.operators.meetings import Joining
+from headrace.operators.joins.meetings import Joining
+from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.records import OP
-from headrace.operators.rows import ROW_ID
 from headrace.schema import quoted_name, schema_from, type_ddl
 from headrace.views.contract import RESULTS, Column, FlowSpec, ViewSpec, rows_table, rows_view
 from headrace.views.values import arrow_type, check_column

@@ -45,7 +45,7 @@ def _found(value: Any, seen: set[int]) -> str | None:
 def _in_code(code: types.CodeType, scope: dict[str, Any], seen: set[int]) -> str | None:
     """What the code names, what code inside it does, and which modules it imports itself."""
     imports = (str(each.argval) for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME")
-    imported = next((name for each in imports if (name := each.partition(".")[0]) in OUTSIDE), None)
+    imported = next((head for each in imports if (head := each.partition(".")[0]) in OUTSIDE), None)
     if imported is not None:
         return imported
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]

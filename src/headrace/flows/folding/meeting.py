@@ -18,9 +18,9 @@ from headrace.jsonrows import encode_row
 from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
+from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned
-from headrace.operators.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.shaped import Shape
 from headrace.views.changes import as_fed, as_seen, marked, with_mark, with_status
 from headrace.views.contract import (

@@ -23,11 +23,9 @@ import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.held import HELD, held_rows, least_progress_us
-from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import aligned, column
-from headrace.operators.rows import FINAL_AT, ID
-from headrace.operators.versions import (
+from headrace.operators.joins.held import HELD, held_rows, least_progress_us
+from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.versions import (
     DELETED,
     LATEST_US,
     NONE,
@@ -38,6 +36,8 @@ from headrace.operators.versions import (
     is_later,
     key_numbers,
 )
+from headrace.operators.records import OP, columns_of
+from headrace.operators.result_rows import aligned, column
 from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import LedgerRow
