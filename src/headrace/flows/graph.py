@@ -125,6 +125,11 @@ class Sink:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the topic, as the user wrote them."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether the topic is to get records, although it would get changes: what is never taken back is both."""
+        return self.settings.get("changes") is False
+
 
 Node = Records | Window | Aggregate | Sink
 
