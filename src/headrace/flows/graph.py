@@ -127,7 +127,7 @@ class Sink:
 
     @property
     def plain(self) -> bool:
-        """Whether the topic is to get records, although it would get changes: what is never taken back is both."""
+        """Whether the topic gets records where it would get changes: rows that are never taken back."""
         return self.settings.get("changes") is False
 
 

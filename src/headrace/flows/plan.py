@@ -66,17 +66,13 @@ def writes_changes(sink: graph.Sink) -> bool:
     """Whether the topic gets changes, as far as that is known without Spark: a transform behind agg may drop `op`."""
     if isinstance(sink.of, graph.Aggregate):
         return not sink.of.after
-    return can_retract(sink.of) and not sink.plain
+    return not sink.plain if isinstance(sink.of, graph.Meet) else can_retract(sink.of)
 
 
-def _only_adds(node: graph.Records) -> bool:
+def _only_adds(meet: graph.Meet) -> bool:
     """Whether its rows are never taken back: pairs stay, where nothing is corrected."""
-    return (
-        isinstance(node, graph.Meet)
-        and isinstance(node.step, Joining)
-        and node.step.how == "inner"
-        and not node.step.late.within_us
-    )
+    step = meet.step
+    return isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
 
 
 # -- what is refused ---------------------------------------------------------------------------------
@@ -222,9 +218,9 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 
 def _check_sink(sink: graph.Sink) -> None:
     if not isinstance(sink.of, graph.Aggregate):
-        if sink.plain and can_retract(sink.of) and not _only_adds(sink.of):
-            why = "rows can be taken back here, and only changes say so. Leave it out, or write the topic right behind"
-            raise InvalidArgument("changes", False, f"{why} an inner join without corrections")
+        if sink.plain and isinstance(sink.of, graph.Meet) and not _only_adds(sink.of):
+            why = "rows can be taken back here, and a topic of records does not say so. Leave it out, or make an inner"
+            raise InvalidArgument("changes", False, f"{why} join of streams, without late=hr.correct(…)")
         return
     window = sink.of.of
     if sink.target is None:
