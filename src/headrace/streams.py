@@ -293,7 +293,9 @@ class Stream(_Steps):
         return View(self.app, name)
 
     def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
-        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none."""
+        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none.
+        Behind a join these are changes; behind an inner join without corrections `changes=False` makes them records,
+        which can be joined again."""
         check_name(name, argument="name")
         return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 

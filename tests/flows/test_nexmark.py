@@ -135,6 +135,11 @@ ANSWERS = {
         select auction, bidder, price, channel, split_part(url, '/', 4) as dir1, split_part(url, '/', 5) as dir2,
             split_part(url, '/', 6) as dir3
         from bid""",
+    "q23": """
+        select bidder, price, channel, url, bid.extra as bid_extra, person.id as person_id, name, emailAddress,
+            creditCard, city, state, person.extra as person_extra, itemName, description, initialBid, reserve,
+            auction.dateTime as dateTime_auction, expires, seller, category, auction.extra as auction_extra
+        from bid join person on person.id = bid.bidder join auction on auction.seller = bid.bidder""",
 }  # fmt: skip
 
 

@@ -126,6 +126,11 @@ class Sink:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the topic, as the user wrote them."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether the topic gets records where it would get changes: rows that are never taken back."""
+        return self.settings.get("changes") is False
+
 
 Node = Records | Window | Aggregate | Sink
 

@@ -19,6 +19,7 @@ from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
+from headrace.operators.meetings import Joining
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -63,7 +64,15 @@ def can_retract(node: graph.Records) -> bool:
 
 def writes_changes(sink: graph.Sink) -> bool:
     """Whether the topic gets changes, as far as that is known without Spark: a transform behind agg may drop `op`."""
-    return not sink.of.after if isinstance(sink.of, graph.Aggregate) else can_retract(sink.of)
+    if isinstance(sink.of, graph.Aggregate):
+        return not sink.of.after
+    return not sink.plain if isinstance(sink.of, graph.Meet) else can_retract(sink.of)
+
+
+def _only_adds(meet: graph.Meet) -> bool:
+    """Whether its rows are never taken back: pairs stay, where nothing is corrected."""
+    step = meet.step
+    return isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
 
 
 # -- what is refused ---------------------------------------------------------------------------------
@@ -209,6 +218,9 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 
 def _check_sink(sink: graph.Sink) -> None:
     if not isinstance(sink.of, graph.Aggregate):
+        if sink.plain and isinstance(sink.of, graph.Meet) and not _only_adds(sink.of):
+            why = "rows can be taken back here, and a topic of records does not say so. Leave it out, or make an inner"
+            raise InvalidArgument("changes", False, f"{why} join of streams, without late=hr.correct(…)")
         return
     window = sink.of.of
     if sink.target is None:

@@ -85,15 +85,16 @@ def meeting_target(flow: Flow) -> Written | None:
         return None
     assert flow.operator is not None and flow.meets is not None
     columns = flow.operator.output.columns or ()
-    if any(each.name == "op" for each in columns):
+    plain = flow.sink is not None and flow.sink.plain
+    if any(each.name == "op" for each in columns) and not plain:
         why = "says whether a row came or went: give yours another name, in .transform(…)"
         raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
     time = flow.meets.time(event_times(flow))
-    marks = [Column("op", "string")] if flow.parent is None else _marks()
+    marks = _marks() if flow.parent is not None else [] if plain else [Column("op", "string")]
     own = [*marks, *columns] if flow.parent is None else [*columns, *marks]
     schema = parse_ddl(", ".join(f"{quoted_name(each.name)} {each.type}" for each in own))
     settings: dict[str, Any] = {"event_time": time if time in schema.names else None, "max_ahead": "36500 days"}
-    return Written(schema, settings if flow.parent is not None else {**settings, "changes": True})
+    return Written(schema, settings if flow.parent is not None or plain else {**settings, "changes": True})
 
 
 def meeting_dropped(flow: Flow) -> pa.Schema | None:

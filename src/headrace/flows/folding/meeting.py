@@ -225,7 +225,8 @@ class MeetingFold:
         target = self._flow.target
         columns = [each.name for each in self._operator.output.columns or ()]
         if target is not None and self._flow.parent is None and changes.num_rows:
-            out.outgoing.append(Outgoing(target, changes.select([CHANGE, *columns, "_progress"])))
+            op = [] if self._flow.sink is not None and self._flow.sink.plain else [CHANGE]
+            out.outgoing.append(Outgoing(target, changes.select([*op, *columns, "_progress"])))
         elif target is not None and self._flow.parent is not None:
             moved = out.frontier_us is not None and out.frontier_us != before.frontier_us
             if changes.num_rows or moved:
