@@ -305,3 +305,27 @@ def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
 def test_struck_anywhere_it_comes_to_the_same(spark: Any) -> None:
     with everything(spark) as app:
         assert len(crash_points(app, *random_steps(7))) > 5
+
+
+def test_a_quiet_flow_commits_nothing(app: hr.App) -> None:
+    """However often it looks; what became final by the clock alone is committed once."""
+    users, clicks, _ = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    app.drain()
+    before = app.view("enriched").status().commits
+    for _ in range(3):
+        app.drain()
+    assert app.view("enriched").status().commits == before
+
+
+def test_windows_behind_an_enrichment_close_when_their_records_are_final(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(users, on={"user": "id"}, as_of="at", columns=["zip"])
+    view = stream.window(hr.tumbling("1 minute")).group_by("zip").agg(n=hr.count()).to_view("by_zip")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "ann", "page": "/b", "at": at(200)}])
+    app.drain()
+    assert [row["_status"] for row in view.to_arrow().to_pylist()] == ["final", "open"]

@@ -647,9 +647,9 @@ class FlowLoop:
         """The same where records of several inputs meet: rows without a match, and rows that become final."""
         times = self._input_times(batch)
         if not all_of_them:
-            frontier_us = meeting.frontier_us(times, self.position)
-            due = meeting.is_due(times, self._store.read_state(self.position), self.position)
-            if not due and not self._closes_more(frontier_us):
+            state = self._store.read_state(self.position)
+            does, frontier_us = meeting.when_quiet(times, state, self.position)
+            if not does and not self._closes_more(frontier_us):
                 return False
         self._commit(batch, close=all_of_them)
         self._relay.run()

@@ -19,7 +19,7 @@ from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
-from headrace.operators.meetings import Joining
+from headrace.operators.joins.meetings import Joining
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 

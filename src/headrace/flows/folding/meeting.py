@@ -104,20 +104,18 @@ class MeetingFold:
         final_us = self._step.final_us(times)
         return None if final_us is None else final_us - 1
 
-    def frontier_us(self, times: Mapping[str, InputTimes], before: FlowState) -> int | None:
-        """How far what comes out would be after a step without records."""
-        return _later(self._operator.ahead(times).frontier_us, before.frontier_us)
-
-    def is_due(self, times: Mapping[str, InputTimes], state: State, before: FlowState) -> bool:
-        """Whether a step without records does anything: a row comes, or becomes final."""
-        for timer in self._operator.timers:
-            frontier_us = times[timer.input].frontier_us
-            if frontier_us is not None and state.due(timer.table, frontier_us - 1, 1).num_rows:
-                return True
+    def when_quiet(self, times: Mapping[str, InputTimes], state: State, before: FlowState) -> tuple[bool, int | None]:
+        """Whether a step without records does anything: a row comes, goes, or becomes final; and how far what comes
+        out is then. A step is pure: it is made, and not committed."""
+        step = self._operator.step({}, state, times, changes=True)
+        written = any(rows.num_rows for rows in (*step.writes.puts.values(), *step.writes.deletes.values()))
+        told = any(rows is not None and rows.num_rows for rows in (step.changes, step.letters))
+        frontier_us = _later((step.ahead or self._operator.ahead(times)).frontier_us, before.frontier_us)
         closed_us, view = self._closed_us(times), self._spec.view
-        if closed_us is None or view is None or not view.final_by_row:
-            return False
-        return bool(state.due(RESULTS, closed_us, 1, after_us=before.closed_us).num_rows)
+        closes = False
+        if closed_us is not None and view is not None and view.final_by_row:
+            closes = state.due(RESULTS, closed_us, 1, after_us=before.closed_us).num_rows > 0
+        return written or told or step.missing > 0 or closes, frontier_us
 
     # -- what goes in ----------------------------------------------------------------------------------
 
