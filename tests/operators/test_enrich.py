@@ -362,7 +362,7 @@ class TestEnrich(OperatorContract):
         """What is published in between depends on the cut; what is left of it does not."""
         dice, left = random.Random(1), []
         for cuts in (0, 3):
-            rows, tables = Counter[str](), MemoryTables(*SETTINGS.tables)
+            rows, tables = Counter[str](), self._tables()
             for number, batch in enumerate(batches):
                 size = max(table.num_rows for table in batch.values())
                 at = sorted({0, size, *(dice.randint(0, size) for _ in range(cuts))})

@@ -103,7 +103,8 @@ class Versions:
         of these together, of the rest for each question alone."""
         tables, answer = [self.none], np.full(len(questions.at), NONE, np.int64)
         (key,), waiting, read = key_numbers(questions.keys), np.arange(len(questions.at)), 0
-        for alone, count in ((False, 1), (True, 2)):
+        for alone in (False, True):
+            count = 1
             while len(waiting):
                 groups = Groups(_dense(key[waiting], questions.at[waiting] if alone else None))
                 asked = np.full(groups.count, True) if alone else groups.sizes >= count
