@@ -329,3 +329,55 @@ def test_windows_behind_an_enrichment_close_when_their_records_are_final(app: hr
     clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "ann", "page": "/b", "at": at(200)}])
     app.drain()
     assert [row["_status"] for row in view.to_arrow().to_pylist()] == ["final", "open"]
+
+
+def test_a_join_that_was_closed_goes_on_as_before(app: hr.App) -> None:
+    orders = app.topic("orders", "id string, at timestamp", key="id", event_time="at")
+    payments = app.topic("payments", "id string, paid int, at timestamp", key="id", event_time="at")
+    stream = app.stream(orders).join(app.stream(payments), on="id", after="1 minute", how="left", grace="0 seconds")
+    view = stream.to_view("paid")
+    orders.append({"id": "o1", "at": at(0)})
+    app.drain(close=True)
+    assert rows_by(view, "id", "paid", "_status") == [("o1", None, "final")]
+    payments.append({"id": "o1", "paid": 1, "at": at(30)})
+    orders.append({"id": "o2", "at": at(1)})
+    app.drain()
+    assert rows_by(view, "id", "paid") == [("o1", 1)]
+    frontier = view.status().frontier
+    assert frontier is not None and frontier < at(60)
+
+
+def test_joined_rows_are_rebuilt_streamed_and_watched(app: hr.App) -> None:
+    users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
+    counts = app.stream(view).group_by("zip").agg(n=hr.count()).to_view("counts")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append([{"user": user, "page": "/a", "at": at(15)} for user in ("ann", "bob", "bob")])
+    app.drain()
+    assert rows_by(counts, "zip", "n") == [("8001", 1), (None, 2)]
+    with view.changes(timeout="10 seconds") as changes:
+        first = [next(changes) for _ in range(3)]
+        assert {(row["op"], row["zip"]) for row in first} == {("+", "8001"), ("+", None)}
+        users.upsert({"id": "bob", "zip": "8002", "at": at(10)})
+        app.drain()
+        told = [next(changes) for _ in range(4)]
+    assert sorted((row["op"], str(row["zip"])) for row in told) == [
+        ("+", "8002"),
+        ("+", "8002"),
+        ("-", "None"),
+        ("-", "None"),
+    ]
+    assert rows_by(counts, "zip", "n") == [("8001", 1), ("8002", 2)]
+    made = app.rebuild("enriched")
+    assert made.diff().num_rows == 0
+    made.switch()
+    clicks.append({"user": "bob", "page": "/z", "at": at(16)})
+    app.drain()
+    assert rows_by(counts, "zip", "n") == [("8001", 1), ("8002", 3)]
+    assert app.audit().ok
+
+
+def test_a_record_of_a_table_that_does_not_say_what_it_does_is_an_upsert(app: hr.App) -> None:
+    users = app.table("users", "id string, zip string", key="id")
+    app.log.topic("users").append({"id": "ann", "zip": "8001"})
+    app.drain()
+    assert rows_by(users, "id", "zip") == [("ann", "8001")]

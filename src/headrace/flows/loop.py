@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import horizon
-from headrace.durations import INSTANT_MAX_US, from_us, instant_us
+from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows.folding import parted
@@ -551,9 +551,9 @@ class FlowLoop:
         """The same where records of several inputs meet: the operator says how far what comes out is."""
         state, relayed = self.position, self._relay.done
         self._sync_sources()
-        times = self._input_times(batch, close=close)
+        times, known = self._input_times(batch), self._store.read_state(state)
         with self._unless_fenced(state):
-            made = meeting.step(batch.met or {}, self._store.read_state(state), times, state, self._clock_us())
+            made = meeting.step(batch.met or {}, known, times, state, self._clock_us(), closes=close)
         self._state = self._store.commit(
             state,
             Commit(
@@ -580,7 +580,7 @@ class FlowLoop:
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()
 
-    def _input_times(self, batch: Batch, *, close: bool = False) -> dict[str, InputTimes]:
+    def _input_times(self, batch: Batch) -> dict[str, InputTimes]:
         """By side, how far its topics are. A table that was read to its ends is known as of the clock before these were
         looked up; and what it gets later arrives no earlier than what other topics had then."""
         assert self.flow.meets is not None
@@ -610,8 +610,6 @@ class FlowLoop:
         for role, each in out.items():  # a side without any progress holds nobody up
             if each.frontier_us is None and role not in self.flow.meets.first:
                 out[role] = InputTimes(others, each.reach_us)
-        if close:
-            out = {role: InputTimes(INSTANT_MAX_US, each.reach_us) for role, each in out.items()}
         return out
 
     @contextmanager

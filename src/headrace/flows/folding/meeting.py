@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.durations import from_us
+from headrace.durations import INSTANT_MAX_US, from_us
 from headrace.errors import HeadraceError, OperatorFailed
 from headrace.flows.folding.shaping import first_line
 from headrace.jsonrows import encode_row
@@ -22,6 +22,7 @@ from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned
 from headrace.operators.shaped import Shape
+from headrace.schema import OP_COLUMN
 from headrace.views.changes import as_fed, as_seen, marked, with_mark, with_status
 from headrace.views.contract import (
     AT,
@@ -73,13 +74,20 @@ class MeetingFold:
     # -- one step --------------------------------------------------------------------------------------
 
     def step(
-        self, met: Mapping[str, pa.Table], state: State, times: Mapping[str, InputTimes], before: FlowState, now_us: int
+        self,
+        met: Mapping[str, pa.Table],
+        state: State,
+        times: Mapping[str, InputTimes],
+        before: FlowState,
+        now_us: int,
+        *,
+        closes: bool = False,
     ) -> Met:
-        """`met`: by input, its records behind that state; `before`: the flow as its last commit left it."""
-        times = {
-            role: InputTimes(each.frontier_us, each.reach_us, before.frontier_us, before.unchanged_us)
-            for role, each in times.items()
-        }
+        """`met`: by input, its records behind that state; `before`: the flow as its last commit left it. `closes`: as
+        if every frontier were at the end of time: rows come that wait for that, and all are final; what comes later is
+        judged as before."""
+        if closes:
+            times = {role: InputTimes(INSTANT_MAX_US, each.reach_us) for role, each in times.items()}
         try:
             step = self._operator.step(self._sides(met), state, times, changes=True)
         except (HeadraceError, OSError):
@@ -88,10 +96,19 @@ class MeetingFold:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise OperatorFailed(self._flow.name, str(self._step), why) from error
         ahead = step.ahead or self._operator.ahead(times)
-        frontier_us = _later(ahead.frontier_us, before.frontier_us)
-        closed_us = _later(self._closed_us(times), before.closed_us)
         changes = self._shown(step.changes)
-        out = Met(step.writes, frontier_us, closed_us, _later(ahead.reach_us, before.unchanged_us), ledger=step.ledger)
+        if closes:
+            ahead = InputTimes(before.frontier_us, before.unchanged_us)
+            closed_us = _later(self._last_us(changes, state), before.closed_us)
+        else:
+            closed_us = _later(self._closed_us(times), before.closed_us)
+        out = Met(
+            step.writes,
+            _later(ahead.frontier_us, before.frontier_us),
+            closed_us,
+            _later(ahead.reach_us, before.unchanged_us),
+            ledger=step.ledger,
+        )
         if step.missing:
             out.ledger = (*out.ledger, LedgerRow(None, None, dropped=step.missing))
         if self._spec.view is not None:
@@ -99,6 +116,14 @@ class MeetingFold:
         self._send(out, step, changes, before)
         self._bury(out, step.letters, now_us)
         return out
+
+    def _last_us(self, changes: pa.Table, state: State) -> int | None:
+        """When the last row of the view is final."""
+        if self._spec.view is None or not self._spec.view.final_by_row:
+            return None
+        comes = changes.filter(pc.equal(changes[CHANGE], "+"))
+        last = pc.max(comes[FINAL_AT].cast(pa.int64())).as_py() if comes.num_rows else None
+        return _later(last, state.last_us(RESULTS))
 
     def _closed_us(self, times: Mapping[str, InputTimes]) -> int | None:
         final_us = self._step.final_us(times)
@@ -132,6 +157,9 @@ class MeetingFold:
             for each in columns[role]:
                 at = records.column_names.index(each.name)
                 records = records.set_column(at, each.name, cast_to(records[each.name], arrow_type(each.type)))
+            if OP_COLUMN in records.column_names:  # whoever wrote a table's topic may have left it out
+                ops = records[OP_COLUMN].fill_null("upsert")
+                records = records.set_column(records.column_names.index(OP_COLUMN), OP_COLUMN, ops)
             made[role] = records.combine_chunks()
         return made
 
