@@ -7,6 +7,7 @@ Not a shell script: a shell's background jobs ignore Ctrl-C, and so would the pr
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def pytest(arguments: list[str]) -> list[str]:
 
 
 def main() -> int:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # many processes import the same: it is compiled once
     print("headrace: what must not be disturbed", flush=True)
     codes = [subprocess.run(pytest(ALONE), cwd=ROOT, check=False).returncode]
     left: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -35,7 +35,7 @@ from headrace.log.open import open_log
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
-from headrace.operators.meetings import OP, History, Tabling, with_op
+from headrace.operators.joins.meetings import OP, History, Tabling, with_op
 from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table

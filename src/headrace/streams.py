@@ -20,7 +20,9 @@ from headrace.flows.flow import Transform
 from headrace.flows.plan import check, origin
 from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
-from headrace.operators.meetings import Enriching, How, Joining, Missing
+from headrace.operators.joins.meetings import Enriching, How, Joining, Missing
+from headrace.operators.remember import Remember
+from headrace.schema import parse_ddl, type_ddl
 from headrace.view import View
 from headrace.views.contract import Emit, Gaps, check_emit
 from headrace.windows import Drop, Late, Window
@@ -51,7 +53,7 @@ class _Steps:
 _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
 _OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
 _NO_PATTERNS = "there are no patterns yet"
-_OF_RECORDS = ("dedup", "enrich", "join", "through", "transform", "union")
+_OF_RECORDS = ("dedup", "enrich", "join", "remember", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
 _ELSEWHERE = {
     **{
@@ -151,6 +153,22 @@ class Stream(_Steps):
             why = "must be a step that keeps state: hr.changed(…), or an operator of your own (docs/extending.md)"
             raise InvalidArgument("step", step, why)
         return Stream(self.app, graph.Through(self.node, step))
+
+    def remember(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], column: str, type: str = "string"
+    ) -> Stream:
+        """Each record with the answer of an impure function (an HTTP service, a model) to its key: `function(value)`,
+        or of several key columns `function(a, b)`. It is called once for each key. The answer is recorded in the same
+        commit, and replays and rebuilds use what was recorded. If it raises an OSError (a connection, a time-out), the
+        flow tries again later."""
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        if not keys or not all(isinstance(name, str) and name for name in keys):
+            raise InvalidArgument("key", key, "must be a column, or columns, that the answer depends on")
+        if not isinstance(column, str) or not column or column.startswith("_"):
+            raise InvalidArgument("column", column, "must be the name of the answer's column, without '_' before it")
+        kind = parse_ddl(f"x {type}")  # InvalidSchema says what is wrong with it
+        step = Remember(_checked_function(function), keys, column, type_ddl(kind.field(0).type))
+        return self.through(step)
 
     def window(
         self,
@@ -264,11 +282,10 @@ class Stream(_Steps):
         return Stream(self.app, graph.Meet((("left", self.node), ("right", other.node)), step))
 
     def to_view(self, name: str, *, keep: None = None, every: Duration | None = None) -> View:
-        """Behind enrich and join: keeps a row for each record or pair in a view of that name."""
-        if not isinstance(self.node, graph.Meet):
-            behind = " of the joined rows" if isinstance(origin(self.node), graph.Meet) else ""
-            why = f"a view has results{behind}: {_AGGREGATE_FIRST}"
-            raise InvalidArgument("to_view", name, why)
+        """Behind enrich and join: keeps a row for each record or pair in a view of that name. Transforms between them
+        must keep the columns `_id` and `op`."""
+        if not isinstance(origin(self.node), graph.Meet):
+            raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
         if keep is not None:
             raise InvalidArgument("keep", keep, "joined rows are kept for ever: leave it out")
         check_name(name, argument="name")

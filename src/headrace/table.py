@@ -17,7 +17,7 @@ from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.joining import pairs_of
 from headrace.names import check_name
-from headrace.operators.meetings import OP, History, How, TableJoining
+from headrace.operators.joins.meetings import OP, History, How, TableJoining
 from headrace.view import View
 from headrace.views.reading import quoted
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.errors import InvalidArgument
@@ -113,6 +114,22 @@ def test_a_record_gets_the_row_that_was_valid_at_its_time(app: hr.App) -> None:
     assert found == [("/a", "8001", "0:0", "final"), ("/b", "8002", "0:1", "final"), ("/c", None, None, "final")]
 
 
+def test_why_names_the_versions_and_positions_that_a_row_comes_from(app: hr.App) -> None:
+    users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    found = view.why("clicks/0/0000000000000000")
+    assert [(each.topic, each.partition, each.offset) for each in found.origins] == [("clicks", 0, 0), ("users", 0, 0)]
+    assert [each.record and each.record.get("zip") for each in found.origins] == [None, "8001"]
+    assert found.row["zip"] == "8001" and found.waits_for is None
+    assert users.why("ann").origins[0].record == {"id": "ann", "zip": "8001", "at": at(10), "_op": "upsert"}
+    with pytest.raises(InvalidArgument, match="has no such row"):
+        view.why("clicks/0/0000000000000009")
+    with pytest.raises(InvalidArgument, match="is known by _id"):
+        view.why()
+
+
 def test_a_row_that_comes_too_late_for_a_record_corrects_it_within_bounds(app: hr.App) -> None:
     users, clicks, view = enriched(app, grace="10 seconds", late=hr.correct(within="1 hour"))
     clicks.append({"user": "ann", "page": "/a", "at": at(15)})
@@ -146,6 +163,26 @@ def test_windows_behind_an_enrichment_follow_its_corrections(app: hr.App) -> Non
 
 def rows_of(view: hr.View) -> list[tuple[Any, ...]]:
     return [(row["window_start"], row["zip"], row["clicks"]) for row in view.to_arrow().to_pylist()]
+
+
+def test_a_transform_of_joined_rows_filters_computes_and_explodes(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    view = (
+        app.stream(clicks)
+        .enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+        .transform(
+            lambda df: df.where("zip is null or zip <> '9'").withColumn("both", F.expr("concat(user, ' ', zip)"))
+        )
+        .transform(lambda df: df.select("_id", "op", "both", F.explode(F.split("page", "/")).alias("part")))
+        .to_view("shaped")
+    )
+    clicks.append([{"user": "ann", "page": "a/b", "at": at(15)}, {"user": "bob", "page": "c", "at": at(16)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [(None, "a"), (None, "b"), (None, "c")]
+    users.upsert([{"id": "ann", "zip": "8", "at": at(10)}, {"id": "bob", "zip": "9", "at": at(10)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [("ann 8", "a"), ("ann 8", "b")]
 
 
 # -- interval joins --------------------------------------------------------------------------------------
@@ -268,3 +305,27 @@ def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
 def test_struck_anywhere_it_comes_to_the_same(spark: Any) -> None:
     with everything(spark) as app:
         assert len(crash_points(app, *random_steps(7))) > 5
+
+
+def test_a_quiet_flow_commits_nothing(app: hr.App) -> None:
+    """However often it looks; what became final by the clock alone is committed once."""
+    users, clicks, _ = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    app.drain()
+    before = app.view("enriched").status().commits
+    for _ in range(3):
+        app.drain()
+    assert app.view("enriched").status().commits == before
+
+
+def test_windows_behind_an_enrichment_close_when_their_records_are_final(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(users, on={"user": "id"}, as_of="at", columns=["zip"])
+    view = stream.window(hr.tumbling("1 minute")).group_by("zip").agg(n=hr.count()).to_view("by_zip")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "ann", "page": "/b", "at": at(200)}])
+    app.drain()
+    assert [row["_status"] for row in view.to_arrow().to_pylist()] == ["final", "open"]

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "views": ("views", "List, show and drop views."),
     "tables": ("tables", "List and show tables, and their rows as of a time."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),
+    "why": ("why", "Show where a row of a view comes from, and what it waits for."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
     "erase": ("upkeep", "Remove a key's records from every file of the log."),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.flows.graph import Sink
     from headrace.log.contract import Start, Topic
     from headrace.operators.contract import Operator
-    from headrace.operators.meetings import Meeting
+    from headrace.operators.joins.meetings import Meeting
     from headrace.operators.records import Through
 
 Transform = Callable[[Any], Any]

@@ -18,7 +18,8 @@ from headrace.views.contract import Emit, Gaps
 if TYPE_CHECKING:
     from headrace.log.contract import Start, Topic
     from headrace.log.declared import DeclaredTopic
-    from headrace.operators import meetings, records
+    from headrace.operators import records
+    from headrace.operators.joins import meetings
 
 IDLE_US, ABSENT_US = 30_000_000, 3_600_000_000
 

@@ -148,7 +148,7 @@ class FlowLoop:
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
-        self._meeting = MeetingFold(self.flow, self.spec) if self.flow.meets is not None else None
+        self._meeting = MeetingFold(self.flow, self.spec, self._shape) if self.flow.meets is not None else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -647,9 +647,9 @@ class FlowLoop:
         """The same where records of several inputs meet: rows without a match, and rows that become final."""
         times = self._input_times(batch)
         if not all_of_them:
-            frontier_us = meeting.frontier_us(times, self.position)
-            due = meeting.is_due(times, self._store.read_state(self.position), self.position)
-            if not due and not self._closes_more(frontier_us):
+            state = self._store.read_state(self.position)
+            does, frontier_us = meeting.when_quiet(times, state, self.position)
+            if not does and not self._closes_more(frontier_us):
                 return False
         self._commit(batch, close=all_of_them)
         self._relay.run()

@@ -19,7 +19,7 @@ from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
-from headrace.operators.meetings import Joining
+from headrace.operators.joins.meetings import Joining
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -284,9 +284,9 @@ def plan(sink: graph.Sink, written: Written) -> list[Flow]:
         )
         if window.window is None and sink.keep_us is not None:
             flow = replace(flow, window=Session(sink.keep_us), time=ARRIVED, lives=True)
-    elif isinstance(sink.of, graph.Meet):
-        helpers, flow = _meeting(sink.name, sink.name, sink.of, graph.Window(sink.of), written)
-        flow = replace(flow, target=sink.target, keep_us=sink.keep_us, every_us=sink.every_us, sink=sink)
+    elif isinstance(met := origin(sink.of), graph.Meet) and (sink.target is None or met is sink.of):
+        helpers, flow = _meeting(sink.name, sink.name, met, graph.Window(met), written)
+        flow = replace(flow, target=sink.target, every_us=sink.every_us, after=_transforms(sink.of), sink=sink)
     else:
         helpers, flow = _reading(sink, sink.of, graph.Window(sink.of), written)
     return [*helpers, flow]

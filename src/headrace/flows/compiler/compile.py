@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import FlowChanged, InvalidArgument
 from headrace.flows.compiler import outputs
-from headrace.flows.compiler.meetings import meeting_spec, met
+from headrace.flows.compiler.meetings import OF_ROWS, meeting_spec, met, shaped_columns, shaped_type
 from headrace.flows.compiler.outputs import Written
 from headrace.flows.compiler.own_check import check_own
 from headrace.flows.compiler.plan_check import check_transform
@@ -122,16 +122,20 @@ def _compiled_meeting(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """Each input's records are a query of their own; they meet in the operator."""
     parts = {each.id: compiled(Flow(flow.name, (each,)), app, spark) for each in flow.inputs}
     bound = met(flow, {each.id: no_records(parts[each.id].flow, spark) for each in flow.inputs})
+    assert bound.operator is not None
+    checks = _Checks(flow, spark)
+    checks.of_rows(shaped_type(bound.operator))
+    spec = meeting_spec(bound, app, shaped_columns(bound, spark))
     return Compiled(
         flow,
         bound,
-        meeting_spec(bound, app),
+        spec,
         Reads({name: part.columns[name] for name, part in parts.items()}),
         None,
         outputs.meeting_target(bound),
-        outputs.feed(meeting_spec(bound, app).view),
+        outputs.feed(spec.view),
         outputs.meeting_dropped(bound),
-        tuple(note for part in parts.values() for note in part.notes),
+        (*(note for part in parts.values() for note in part.notes), *checks.notes),
         parts,
     )
 
@@ -200,6 +204,10 @@ class _Checks:
         """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
         kept = tuple(column.name for column in view.places) if view.public else ()
         self._through(shape_type(view), self._flow.after, " behind agg", kept)
+
+    def of_rows(self, given: StructType) -> None:
+        """Of joined rows, what says which row it is comes through."""
+        self._through(given, self._flow.after, " of joined rows", OF_ROWS)
 
     def _through(
         self, schema: StructType, transforms: tuple[Transform, ...], of: str, kept: tuple[str, ...]

@@ -8,22 +8,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from headrace.errors import InvalidArgument
-from headrace.flows.flow import Flow
+from headrace.flows.compiler.plan_check import unknown_column
+from headrace.flows.flow import Flow, through
+from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator
-from headrace.operators.meetings import Joining
-from headrace.operators.rows import ROW_ID
-from headrace.schema import schema_from
+from headrace.operators.joins.meetings import Joining
+from headrace.operators.joins.rows import ROW_ID
+from headrace.operators.records import OP
+from headrace.schema import quoted_name, schema_from, type_ddl
 from headrace.views.contract import RESULTS, Column, FlowSpec, ViewSpec, rows_table, rows_view
 from headrace.views.values import arrow_type, check_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["event_times", "meeting_spec", "met"]
+__all__ = ["OF_ROWS", "event_times", "meeting_spec", "met", "shaped_columns", "shaped_type"]
 
 
 def event_times(flow: Flow) -> dict[str, str | None]:
@@ -52,11 +57,36 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
     return replace(flow, operator=flow.meets.over(schemas, times))
 
 
-def meeting_spec(flow: Flow, app: str) -> FlowSpec:
-    """What a store keeps of the flow."""
+OF_ROWS = (ROW_ID.name, OP)
+"""What transforms of joined rows must keep: which row it is, and whether it came or went."""
+
+
+def shaped_type(operator: Operator) -> StructType:
+    """What transforms of joined rows are given."""
+    columns = [ROW_ID, Column(OP, "string"), *(operator.output.columns or ())]
+    return ranges.struct(", ".join(f"{quoted_name(each.name)} {each.type}" for each in columns))
+
+
+def shaped_columns(flow: Flow, spark: SparkSession) -> tuple[Column, ...] | None:
+    """What they make of these; None if there are none."""
+    if not flow.after:
+        return None
+    assert flow.operator is not None
+    given = shaped_type(flow.operator)
+    try:
+        schema = schema_from(through(flow.after, spark.createDataFrame([], given)).drop(*OF_ROWS).schema)
+    except PySparkException as error:
+        if unknown := unknown_column(error, flow.name, given.names):
+            raise unknown from None
+        raise
+    return tuple(Column(each.name, type_ddl(each.type)) for each in schema)
+
+
+def meeting_spec(flow: Flow, app: str, shaped: tuple[Column, ...] | None = None) -> FlowSpec:
+    """What a store keeps of the flow. `shaped`: the columns that transforms make of joined rows."""
     operator = flow.operator
     assert operator is not None and flow.meets is not None
-    view = None if flow.target is not None else _view(flow, operator)
+    view = None if flow.target is not None else _view(flow, operator, shaped)
     rows = () if view is None or operator.output.table == RESULTS else (rows_table(view),)
     return FlowSpec(
         name=flow.name,
@@ -74,7 +104,7 @@ def meeting_spec(flow: Flow, app: str) -> FlowSpec:
     )
 
 
-def _view(flow: Flow, operator: Operator) -> ViewSpec:
+def _view(flow: Flow, operator: Operator, shaped: tuple[Column, ...] | None) -> ViewSpec:
     """What readers see: the rows of the operator's own table, or those that it passes on."""
     if operator.output.table == RESULTS:
         (table,) = (each for each in operator.tables if each.name == RESULTS)
@@ -82,7 +112,7 @@ def _view(flow: Flow, operator: Operator) -> ViewSpec:
         columns = [each for each in table.columns if each.name not in own and not each.name.startswith("/")]
         key = table.key
     else:
-        columns, key = list(operator.output.columns or ()), (ROW_ID,)
+        columns, key = list((operator.output.columns if shaped is None else shaped) or ()), (ROW_ID,)
     for each in (*key, *columns):
         check_column(arrow_type(each.type), column=each.name, lists=True)
     columns = [Column(each.name, each.type) for each in columns]

@@ -18,9 +18,10 @@ from headrace.jsonrows import encode_row
 from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
+from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned
-from headrace.operators.rows import FINAL_AT, ID, ROW_ID
+from headrace.operators.shaped import Shape
 from headrace.views.changes import as_fed, as_seen, marked, with_mark, with_status
 from headrace.views.contract import (
     AT,
@@ -61,8 +62,11 @@ class Met:
 
 
 class MeetingFold:
-    def __init__(self, flow: Flow, spec: FlowSpec) -> None:
+    """`shape`: the transforms of joined rows, if there are some."""
+
+    def __init__(self, flow: Flow, spec: FlowSpec, shape: Shape | None = None) -> None:
         assert flow.operator is not None and flow.meets is not None
+        self._shape = shape
         self._flow, self._spec, self._operator, self._step = flow, spec, flow.operator, flow.meets
         self._inputs = {each.id: each for each in flow.inputs}
 
@@ -100,20 +104,18 @@ class MeetingFold:
         final_us = self._step.final_us(times)
         return None if final_us is None else final_us - 1
 
-    def frontier_us(self, times: Mapping[str, InputTimes], before: FlowState) -> int | None:
-        """How far what comes out would be after a step without records."""
-        return _later(self._operator.ahead(times).frontier_us, before.frontier_us)
-
-    def is_due(self, times: Mapping[str, InputTimes], state: State, before: FlowState) -> bool:
-        """Whether a step without records does anything: a row comes, or becomes final."""
-        for timer in self._operator.timers:
-            frontier_us = times[timer.input].frontier_us
-            if frontier_us is not None and state.due(timer.table, frontier_us - 1, 1).num_rows:
-                return True
+    def when_quiet(self, times: Mapping[str, InputTimes], state: State, before: FlowState) -> tuple[bool, int | None]:
+        """Whether a step without records does anything: a row comes, goes, or becomes final; and how far what comes
+        out is then. A step is pure: it is made, and not committed."""
+        step = self._operator.step({}, state, times, changes=True)
+        written = any(rows.num_rows for rows in (*step.writes.puts.values(), *step.writes.deletes.values()))
+        told = any(rows is not None and rows.num_rows for rows in (step.changes, step.letters))
+        frontier_us = _later((step.ahead or self._operator.ahead(times)).frontier_us, before.frontier_us)
         closed_us, view = self._closed_us(times), self._spec.view
-        if closed_us is None or view is None or not view.final_by_row:
-            return False
-        return bool(state.due(RESULTS, closed_us, 1, after_us=before.closed_us).num_rows)
+        closes = False
+        if closed_us is not None and view is not None and view.final_by_row:
+            closes = state.due(RESULTS, closed_us, 1, after_us=before.closed_us).num_rows > 0
+        return written or told or step.missing > 0 or closes, frontier_us
 
     # -- what goes in ----------------------------------------------------------------------------------
 
@@ -139,7 +141,31 @@ class MeetingFold:
         """Changes as the view has rows: the id is a column that readers see."""
         if changes is None:
             return pa.table({CHANGE: pa.nulls(0, pa.string())})
-        return changes.rename_columns([ROW_ID.name if name == ID else name for name in changes.column_names])
+        rows = changes.rename_columns([ROW_ID.name if name == ID else name for name in changes.column_names])
+        return rows if self._shape is None or not rows.num_rows else self._shaped(self._shape, rows)
+
+    def _shaped(self, shape: Shape, rows: pa.Table) -> pa.Table:
+        """What transforms make of joined rows. Of several rows that they make of one, each but the first gets a number
+        behind its id: the same of a row that goes as of that row when it came."""
+        key = [ROW_ID.name, CHANGE]
+        columns = [each.name for each in self._operator.output.columns or ()]
+        own = [name for name in rows.column_names if name not in columns]
+        made = shape(rows.select([*key, *columns]))
+        at = aligned(made, rows, key)
+        made = made.append_column("/at", pa.array(at))
+        for name in own:
+            if name not in key:
+                made = made.append_column(name, rows[name].take(pa.array(at)))
+        order = np.argsort(at, kind="stable")
+        same = np.r_[False, at[order][1:] == at[order][:-1]]
+        if same.any():
+            place = np.arange(len(same))
+            number = np.empty(len(same), np.int64)
+            number[order] = place - np.maximum.accumulate(np.where(same, 0, place))
+            texts = pc.binary_join_element_wise(made[ROW_ID.name], pa.array(number).cast(pa.string()), "/")
+            ids = pc.if_else(pa.array(number == 0), made[ROW_ID.name], texts)
+            made = made.set_column(made.column_names.index(ROW_ID.name), ROW_ID.name, ids)
+        return made.take(pa.array(order)).drop_columns(["/at"])
 
     def _keep(self, out: Met, changes: pa.Table, state: State, before: FlowState) -> None:
         """The rows of the view; and what changes for those who watch it."""

@@ -35,9 +35,9 @@ from headrace.aggregates.groups import row_numbers
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.records import OP, columns_of
 from headrace.operators.result_rows import column, keys_of
-from headrace.operators.rows import FINAL_AT, ID
 from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import LedgerRow

@@ -70,7 +70,7 @@ class Tabling:
     first: ClassVar[tuple[str, ...]] = ()
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
-        from headrace.operators.table import TableRows
+        from headrace.operators.joins.table import TableRows
 
         return TableRows(_without_op(schemas["records"]), self.key, self.valid_from, self.history)
 
@@ -102,7 +102,7 @@ class Enriching:
     first: ClassVar[tuple[str, ...]] = ("table",)
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
-        from headrace.operators.enrich import Enrich
+        from headrace.operators.joins.enrich import Enrich
 
         return Enrich(
             schemas["facts"],
@@ -145,7 +145,7 @@ class Joining:
     first: ClassVar[tuple[str, ...]] = ()
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:
-        from headrace.operators.interval_join import IntervalJoin
+        from headrace.operators.joins.interval_join import IntervalJoin
 
         left, right = times["left"], times["right"]
         assert left is not None and right is not None, "the compiler has looked"
@@ -192,10 +192,10 @@ class TableJoining:
     first: ClassVar[tuple[str, ...]] = ()
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
-        from headrace.operators.table_join import TableJoin
+        from headrace.operators.joins.table_join import TableJoin
 
-        sides = (_without_op(schemas[side]) for side in ("left", "right"))
-        return TableJoin(*sides, self.left_key, self.right_key, self.on, self.how, self.suffix)
+        left, right = (_without_op(schemas[side]) for side in ("left", "right"))
+        return TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix)
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
         return None

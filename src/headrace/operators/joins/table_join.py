@@ -1,7 +1,7 @@
-"""Tables joined with tables, by primary keys, foreign keys or any other columns. Owns the latest rows of both sides, and
-for each an index by the columns that they are joined on, where these are not of its key.
+"""Tables joined with tables, by primary keys, foreign keys or any other columns. Owns the latest rows of both sides,
+and for each an index by the columns that it is joined on, where these are not of its key.
 
-A step applies the changes of both sides and passes on join(after) − join(before) of the rows that they touch. Nothing
+A step applies the changes of both sides, and passes on join(after) - join(before) of the rows that they touch. Nothing
 between the two is ever seen: a row that moves to another foreign key goes and comes in one step, in whatever order the
 changes of the two sides were read. What is read is the changed rows, the rows that these were or are joined with, and
 for outer joins whether there are others that those are joined with."""
@@ -22,10 +22,10 @@ import pyarrow.types as types
 from headrace.aggregates.groups import row_numbers
 from headrace.errors import InvalidArgument
 from headrace.jsonrows import encoder
-from headrace.operators.changelog import CHANGE, POSITION, LatestRows, changes_of, columns_of, keys_in
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.changelog import CHANGE, POSITION, LatestRows, changes_of, columns_of, keys_in
+from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.result_rows import Pieces, aligned, column, differ, joined_writes
-from headrace.operators.rows import FINAL_AT, ID
 from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.keyed import Column, State, TableSpec
@@ -142,7 +142,7 @@ class TableJoin:
         return Step(joined_writes(pieces, self.tables, state), self._changes(moved, state))
 
     def _changes(self, moved: Sequence[Moved], state: State) -> pa.Table:
-        """join(after) − join(before). Rows that stay are joined with those that change, and not with each other."""
+        """join(after) - join(before). Rows that stay are joined with those that change, and not with each other."""
         before, after = self._parts(moved, state)
         old, new = _pairs_of(*before), _pairs_of(*after)
         for at, outer in enumerate((self.how in ("left", "full"), self.how in ("right", "full"))):
@@ -203,7 +203,9 @@ class TableJoin:
         made[ID] = pc.binary_join_element_wise(*texts, "|")
         made[FINAL_AT] = made["_progress"] = pa.nulls(count, INSTANT)
         made["_corrections"] = pa.array(np.zeros(count, np.int64))
-        made[UPDATED_AT] = pc.max_element_wise(*(side[UPDATED_AT].cast(pa.int64()) for side in (left, right))).cast(INSTANT)
+        made[UPDATED_AT] = pc.max_element_wise(*(side[UPDATED_AT].cast(pa.int64()) for side in (left, right))).cast(
+            INSTANT
+        )
         return pa.table({name: made[name] for name in (*self.schema.names, *OWN)})
 
 
@@ -385,7 +387,8 @@ def _meeting(left: I64, right: I64) -> tuple[I64, I64]:
 
 def _lone(part: Part, other: Part) -> Flags:
     """Rows that meet no row of the other side."""
-    return (part.value == NULL) | ~np.isin(part.value, np.concatenate((other.value, other.also)))
+    flags: Flags = (part.value == NULL) | ~np.isin(part.value, np.concatenate((other.value, other.also)))
+    return flags
 
 
 def _difference(before: tuple[pa.Table, I64], after: tuple[pa.Table, I64]) -> pa.Table:

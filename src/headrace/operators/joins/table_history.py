@@ -1,15 +1,16 @@
-"""A table's history: the versions of each key, and from when to when each is valid; with `bitemporal` also when that was
-known. Owns the tables `history` and `deletes`, and how their rows are read as of a time. Pure.
+"""A table's history: the versions of each key, and from when to when each is valid; if it is bitemporal, also from when
+to when that was known. Owns the tables `history` and `deletes`, and how rows are read as of a time. Pure.
 
 A version is known by its key, its valid time and its position. Of several with the same valid time the last by position
-counts. A version is valid until the next valid time of its key, be it a version's or a delete's. No valid time ever goes
-again, so a change touches nothing but its neighbours: the version before it ends where it begins, and it ends where the
-one behind it begins.
+counts. It is valid until the next valid time of its key, be it a version's or a delete's. A valid time never goes
+again, so a change touches its neighbours and nothing else: the version before it ends where it begins, and it ends
+where the one behind it begins.
 
-Bitemporal rows are rectangles: valid from and to, known from and to. A change that is known from `k` on closes at `k` the
-rectangles it touches, and opens others. So a row says what was known at each time: `valid_at(known_at(rows, k), t)`.
-Changes of a key that are read in another order than they arrived touch rectangles that are closed: then the key's
-rectangles are made anew, of all its versions."""
+Rows of a bitemporal history are rectangles: valid from and to, known from and to. A change that is known from `k` on
+closes at `k` the rectangles that it touches, and opens others. So the rows that were known at a time say which versions
+were valid when, as far as was known then: `valid_at(known_at(rows, known_us), valid_us)`. Where changes of a key are
+read in another order than they arrived in, rectangles that are closed would change: then those of the key are made
+anew, of all its versions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.operators.changelog import CHANGE, POSITION, Keys
+from headrace.operators.joins.changelog import CHANGE, POSITION, Keys
 from headrace.operators.result_rows import Pieces, aligned, column, keys_of
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, arrow_type, time_column, us_column
@@ -133,7 +134,7 @@ class History:
             below = state.scan(table, prefixes, high=before, limit=1, descending=True)
             at = state.scan(table, places, limit=1, descending=True)
             above = state.scan(table, prefixes, low=behind, limit=1)
-            found += [self._entries(below, kind), self._entries(at, kind), self._entries(above, MARK)]
+            found += [self._entries(_open(rows), kind) for rows in (below, at)] + [self._entries(above, MARK)]
         return found
 
     def _entries(
@@ -197,6 +198,11 @@ class History:
         rows = entries.rows.take(pa.array(numbers))
         since = time_column(start[numbers])
         return pa.table({name: since if name == KNOWN_FROM.name else rows[name] for name in names})
+
+
+def _open(rows: pa.Table) -> pa.Table:
+    """Without rectangles that are closed: nothing changes them any more, and a delete is the last of their time."""
+    return known_at(rows, None) if KNOWN_TO.name in rows.column_names else rows
 
 
 def _joined(some: Sequence[_Entries]) -> _Entries:

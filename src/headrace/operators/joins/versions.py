@@ -103,7 +103,8 @@ class Versions:
         of these together, of the rest for each question alone."""
         tables, answer = [self.none], np.full(len(questions.at), NONE, np.int64)
         (key,), waiting, read = key_numbers(questions.keys), np.arange(len(questions.at)), 0
-        for alone, count in ((False, 1), (True, 2)):
+        for alone in (False, True):
+            count = 1
             while len(waiting):
                 groups = Groups(_dense(key[waiting], questions.at[waiting] if alone else None))
                 asked = np.full(groups.count, True) if alone else groups.sizes >= count
@@ -182,10 +183,8 @@ class _Search:
 
     def arrived_by(self, place: I64, upto: I64) -> I64:
         """For each question, the last place, at that one or before it, of a version that had arrived by then."""
-        found = place.copy()
-        late = (
-            np.flatnonzero((place >= self.begin) & (self._arrived[place] > upto)) if len(self._arrived) else place[:0]
-        )
+        found, there = place.copy(), np.flatnonzero(place >= self.begin)
+        late = there[self._arrived[place[there]] > upto[there]]
         if len(late):
             found[late] = _last_at_most(self._arrived, place[late], upto[late])
         return np.where(found < self.begin, NONE, found)

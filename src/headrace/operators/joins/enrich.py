@@ -23,11 +23,9 @@ import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.held import HELD, held_rows, least_progress_us
-from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import aligned, column
-from headrace.operators.rows import FINAL_AT, ID
-from headrace.operators.versions import (
+from headrace.operators.joins.held import HELD, held_rows, least_progress_us
+from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.versions import (
     DELETED,
     LATEST_US,
     NONE,
@@ -38,6 +36,8 @@ from headrace.operators.versions import (
     is_later,
     key_numbers,
 )
+from headrace.operators.records import OP, columns_of
+from headrace.operators.result_rows import aligned, column
 from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import LedgerRow
@@ -55,12 +55,8 @@ AT, LEAVES, FOUND = "/at", "/leaves", "/found"
 """Of a fact that is kept: the time that it asks for; when it leaves; whether its answer is a row, and no delete."""
 USED = tuple(f"/used{name}" for name in ORDER)
 """The version that answers it; null: there is none."""
-META = (
-    Column("_partition", "int"),
-    Column("_offset", "bigint"),
-    Column("_arrived_at", "timestamp"),
-    Column("_progress", "timestamp"),
-)
+POSITION = (Column("_partition", "int"), Column("_offset", "bigint"))
+"""Of a fact, kept where it may become a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +133,11 @@ class Enrich:
 
     @cached_property
     def _versions(self) -> Versions:
-        key = dict.fromkeys(name for _, name in self.on)
-        others = dict.fromkeys(name for name, _ in self.columns if name not in key)
-        columns = (
-            tuple(Column(name, type_ddl(self.table.field(name).type)) for name in each) for each in (key, others)
-        )
-        return Versions("versions", *columns, None if self.time is None else self.valid_from)
+        kinds = {each.name: each for each in columns_of(self.table)}
+        key = {name: kinds[name] for _, name in self.on}
+        others = {name: kinds[name] for name, _ in self.columns if name not in key}
+        by_time = None if self.time is None else self.valid_from
+        return Versions("versions", tuple(key.values()), tuple(others.values()), by_time)
 
     @cached_property
     def _keys(self) -> tuple[Column, ...]:
@@ -152,8 +147,21 @@ class Enrich:
     @cached_property
     def _buffer(self) -> TableSpec:
         used = [Column(name, each.type) for name, each in zip(USED, self._versions.spec.key[-len(USED) :], strict=True)]
-        kept = (*columns_of(self.facts), *META, Column(LEAVES, "timestamp"), *used, Column(FOUND, "boolean"))
-        return TableSpec(FACTS, (*self._keys, Column(AT, "timestamp"), Column(ID, "string")), kept, LEAVES)
+        kept = [each for each in columns_of(self.facts) if self._kept_as[each.name] == each.name]
+        kept += [*(POSITION if self.missing == "dead_letter" else ()), Column("_progress", "timestamp")]
+        kept += [Column(LEAVES, "timestamp"), *used, Column(FOUND, "boolean")]
+        return TableSpec(FACTS, (*self._keys, Column(AT, "timestamp"), Column(ID, "string")), tuple(kept), LEAVES)
+
+    @cached_property
+    def _kept_as(self) -> dict[str, str]:
+        """Under which name each column of the facts is kept: what is in the key need not be kept again."""
+        names = {name: name for name in self.facts.names}
+        for (mine, _), key in zip(self.on, self._keys, strict=True):
+            if self.facts.field(mine).type == arrow_type(key.type):
+                names[mine] = key.name
+        if self.time is not None and self._versions.valid_from and self.facts.field(self.time).type == INSTANT:
+            names[self.time] = AT
+        return names
 
     @cached_property
     def _none_kept(self) -> pa.Table:
@@ -204,8 +212,7 @@ class Enrich:
 
     def _facts_of(self, records: pa.Table) -> pa.Table:
         """Facts as they are kept."""
-        arrived = us_column(records["_arrived_at"])
-        leaves = pa.array(np.minimum(arrived + (self.grace_us + self.within_us), INSTANT_MAX_US))
+        leaves = pa.array(us_column(records["_arrived_at"]) + self._kept_us)
         at = leaves if self.time is None else column(records, self.time).cast(pa.int64())
         if self._versions.valid_from is None:  # what arrives after the fact has left is no answer
             at = pc.min_element_wise(at, leaves, skip_nulls=False)
@@ -280,7 +287,7 @@ class Enrich:
         """Rows as they are published."""
         rows = rows if self.missing == "null" else rows.filter(rows.found)
         facts, used = rows.facts, rows.used
-        arrived = us_column(facts["_arrived_at"])
+        arrived = self._arrived(facts)
         used_arrived = column(used, USED[1]).cast(pa.int64()).fill_null(UNSET).to_numpy()
         place = pc.binary_join_element_wise(*(used[name].cast(pa.string()) for name in USED[2:]), ":")
         made = {
@@ -291,27 +298,28 @@ class Enrich:
             "_corrections": pa.array((used_arrived > arrived + self.grace_us).astype(np.int64)),
             "_updated_at": time_column(np.maximum(arrived, used_arrived)),
         }
-        columns = [made[name] if name in made else facts[name] for name in self._schema.names]
+        columns = [made[name] if name in made else facts[self._kept_as.get(name, name)] for name in self._schema.names]
         both = zip(columns, self._schema, strict=True)
         return pa.table([cast_to(each, kind.type) for each, kind in both], schema=self._schema)
 
     def _missing(self, settled: Answered, corrected: Answered, state: State, reach_us: int | None) -> pa.Table:
         """Facts without a row that will have none: those that come and are `settled`, and those that leave."""
-        names = [*self.facts.names, ID, "_partition", "_offset"]
         leaving = corrected.filter(corrected.gone(reach_us))
-        tables = [each.facts.filter(pa.array(~each.found)).select(names) for each in (settled, leaving)]
+        tables = [each.facts.filter(pa.array(~each.found)) for each in (settled, leaving)]
         if reach_us is not None:
             stored = state.due(FACTS, reach_us - 1)
             stored = stored.filter(pc.invert(stored[FOUND]))
             other = pc.invert(pc.is_in(stored[ID], column(corrected.facts, ID)))
-            tables.append(stored.filter(other).select(names))
-        return pa.concat_tables(tables)
+            tables.append(stored.filter(other).select(self._no_facts.column_names))
+        facts = pa.concat_tables(tables)
+        names = [*self._kept_as.values(), ID, *(each.name for each in POSITION if self.missing == "dead_letter")]
+        return facts.select(names).rename_columns([*self._kept_as, *names[len(self._kept_as) :]])
 
     def _writes(self, fresh: pa.Table, waiting: Answered, corrected: Answered, reach_us: int | None) -> Writes:
         kept = pa.concat_tables([self._kept(each) for each in (waiting, corrected)])
         puts = {self._versions.name: fresh, FACTS: kept}
-        adds = {HELD.name: held_rows(us_column(waiting.facts["_arrived_at"]), _progress(waiting.facts))}
-        drops = {} if reach_us is None else {FACTS: reach_us - 1, HELD.name: self._kept_from(reach_us) - 1}
+        adds = {HELD.name: held_rows(self._arrived(waiting.facts), _progress(waiting.facts))}
+        drops = {} if reach_us is None else {FACTS: reach_us - 1, HELD.name: reach_us - self._kept_us - 1}
         return Writes(puts=_some(puts), adds=_some(adds), drops=drops)
 
     def _kept(self, rows: Answered) -> pa.Table:
@@ -321,9 +329,9 @@ class Enrich:
     def _ahead(self, times: Mapping[str, InputTimes], state: State, waiting: pa.Table) -> InputTimes:
         """As far as the facts have come, but for those that are open, or kept."""
         table = times[TABLE]
-        kept_us = INSTANT_MIN_US if table.reach_us is None else self._kept_from(table.reach_us)
+        kept_us = INSTANT_MIN_US if table.reach_us is None else table.reach_us - self._kept_us
         open_us = kept_us if table.frontier_us is None else max(kept_us, table.frontier_us - self.grace_us)
-        arrived, progress = us_column(waiting["_arrived_at"]), _progress(waiting)
+        arrived, progress = self._arrived(waiting), _progress(waiting)
 
         def least(us: int | None, since_us: int) -> int | None:
             stored = least_progress_us(state, since_us)
@@ -332,9 +340,13 @@ class Enrich:
 
         return InputTimes(least(times[FACTS].frontier_us, open_us), least(times[FACTS].reach_us, kept_us))
 
-    def _kept_from(self, reach_us: int) -> int:
-        """Facts are kept that arrived then or later."""
-        return reach_us - self.grace_us - self.within_us
+    @property
+    def _kept_us(self) -> int:
+        """How long after its arrival a fact is kept: until the table has been read further than that."""
+        return self.grace_us + self.within_us
+
+    def _arrived(self, facts: pa.Table) -> I64:
+        return us_column(facts[LEAVES]) - self._kept_us
 
 
 def _take(rows: pa.Table, number: I64) -> pa.Table:

@@ -1,8 +1,8 @@
 """Changelogs: upserts and deletes of keyed rows. Owns the order of a key's changes, and which of them counts.
 
-A key's changes are ordered by position: arrival, partition, offset. They normally lie in one partition; where partitions
-were added they may lie in two, which are read in any order. So what counts is never the change that was read last, and a
-delete is remembered until every older change has been read."""
+A key's changes are ordered by position: arrival, partition, offset. They normally lie in one partition; where
+partitions were added they may lie in two, which are read in any order. So what counts is never the change that was read
+last, and a delete is remembered until every older change has been read."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def _last_of_each(rows: pa.Table, number: I64, order: Sequence[str]) -> I64:
     """By number: the row of each that is the last."""
     sorted_rows = np.lexsort((*(us_column(rows[name]) for name in reversed(order)), number))
     number = number[sorted_rows]
-    return sorted_rows[np.append(number[1:] != number[:-1], True)]
+    last: I64 = sorted_rows[np.append(number[1:] != number[:-1], True)]
+    return last
 
 
 def _is_later(rows: pa.Table, others: pa.Table, order: Sequence[str]) -> Flags:
