@@ -75,9 +75,10 @@ def _forget(app: hr.App, known: set[str]) -> None:
     """All that a program has made, what was made last first: a flow may read what another writes."""
     for name in reversed([name for name in app.flows if name not in known]):
         flow = app.flows.pop(name)
-        if flow.parent is None:
+        if flow.parent is None and flow.target is None:
             app.running.drop(name)
-        if flow.parent is None and flow.target is not None:
+        elif flow.parent is None and flow.target is not None:
+            app.running.store.drop(name)
             app.log.delete_topic(flow.target)
 
 

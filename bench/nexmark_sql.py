@@ -22,6 +22,8 @@ _DAY = "DATE_FORMAT(`dateTime`, 'yyyy-MM-dd')"
 _HOPS = "TABLE(HOP(TABLE bid, DESCRIPTOR(`dateTime`), INTERVAL '2' SECOND, INTERVAL '10' SECOND))"
 _WHILE_OPEN = """auction AS A JOIN bid AS B
           ON A.id = B.auction AND B.`dateTime` >= A.`dateTime` AND B.`dateTime` <= A.expires"""
+_PLAIN = "CAST({}.`dateTime` AS TIMESTAMP_LTZ(3))"
+"""A time that is a value: a row that is written may have one event time."""
 _TUMBLES = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(`dateTime`), INTERVAL '10' SECOND))"
 
 
@@ -70,7 +72,7 @@ QUERIES = {
     "q9": f"""
         SELECT * FROM (
           SELECT A.id, A.itemName, A.description, A.initialBid, A.reserve, A.`dateTime`, A.expires, A.seller,
-            A.category, A.extra, B.bidder, B.price, B.`dateTime` AS dateTime_bid, B.extra AS extra_bid,
+            A.category, A.extra, B.bidder, B.price, {_PLAIN.format("B")} AS dateTime_bid, B.extra AS extra_bid,
             ROW_NUMBER() OVER (PARTITION BY A.id ORDER BY B.price DESC, B.`dateTime` ASC) AS place
           FROM {_WHILE_OPEN}
         ) WHERE place <= 1""",
@@ -93,9 +95,9 @@ QUERIES = {
         SELECT auction, bidder, price, channel, url, `dateTime`, extra FROM (
           SELECT *, ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY `dateTime` DESC) AS place FROM bid
         ) WHERE place <= 1""",
-    "q20": """
+    "q20": f"""
         SELECT B.auction, B.bidder, B.price, B.channel, B.url, B.`dateTime`, B.extra, A.itemName, A.description,
-          A.initialBid, A.reserve, A.`dateTime` AS dateTime_auction, A.expires, A.seller, A.category,
+          A.initialBid, A.reserve, {_PLAIN.format("A")} AS dateTime_auction, A.expires, A.seller, A.category,
           A.extra AS extra_auction
         FROM bid AS B JOIN auction AS A ON B.auction = A.id WHERE A.category = 10""",
     "q23": """

@@ -76,7 +76,7 @@ ANSWERS = {
         from (
             select auction.*, bidder, price, bid.dateTime as dateTime_bid, bid.extra as extra_bid,
                 row_number() over (
-                    partition by id order by price desc, bid.dateTime, bidder, bid.extra
+                    partition by id order by price desc, bid.dateTime, bidder desc, bid.extra desc
                 ) as place
             from {WHILE_OPEN}
         ) where place = 1""",
