@@ -61,7 +61,9 @@ def _enriched(run: Run) -> Iterator[Row]:
                 table.upsert(users.slice(at, 100_000))
             app.drain()
             for into in ("view", "topic"):
-                stream = app.stream(topic, start="latest").enrich(table, on={"user": "id"}, as_of="at", columns=["zip"])
+                stream = app.stream(topic, start="latest").enrich(
+                    table, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.drop()
+                )
                 stream.to_view("enriched") if into == "view" else stream.to_topic("enriched_rows")
                 app.drain()  # reads the table
                 took = _appended_and_drained(app, topic, facts, run)

@@ -25,7 +25,7 @@ from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl, type_ddl
 from headrace.view import View
 from headrace.views.contract import Emit, Gaps, check_emit
-from headrace.windows import Drop, Late, Window
+from headrace.windows import Drop, Late, Window, correct
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -223,8 +223,9 @@ class Stream(_Steps):
         the last that had arrived before the record. `columns`: which of the table's to take, `{"zip": "user_zip"}` with
         other names. A column `<table>_version` says which version was used.
 
-        A row is there at once. It is corrected by changes of the table that arrive up to `grace` after the record, and
-        with `late=hr.correct(within=…)` by later ones, too. `missing`: a record that finds no row gets "null", is
+        A row is there at once. With `as_of`, changes of the table that arrive up to `grace` after the record still
+        count, and later ones correct the row, for an hour or as `late` says: `hr.correct(within=…)`, `hr.drop()`. Later
+        ones never touch it. `missing`: a record that finds no row gets "null", is
         counted and goes ("drop"), or becomes a "dead_letter"."""
         from headrace.table import Table
 
@@ -238,10 +239,19 @@ class Stream(_Steps):
             raise InvalidArgument("missing", missing, "must be 'null', 'drop' or 'dead_letter'")
         if as_of is not None and not isinstance(as_of, str):
             raise InvalidArgument("as_of", as_of, "must be the name of a column: a time of the record")
+        grace_us = duration_us(grace, argument="grace", positive=False)
         own = (*table.key, table.event_time or "")
         taken = names_of(columns, table.columns.names, of=f"table {table.name!r}", but=own)
-        grace_us = duration_us(grace, argument="grace", positive=False)
-        step = Enriching(table.name, pairs, as_of, table.event_time, taken, grace_us, _checked_late(late), missing)
+        step = Enriching(
+            table.name,
+            pairs,
+            as_of,
+            table.event_time,
+            taken,
+            grace_us,
+            _checked_late(late or correct("1 hour")),
+            missing,
+        )
         table.topic.alter_at_first_use(cleanup="delete")  # what a record looks up may be older than the last
         return Stream(self.app, graph.Meet((("facts", self.node), ("table", graph.Source(table.topic))), step))
 

@@ -101,6 +101,21 @@ def test_no_part_of_a_step_reads_the_whole_table(tmp_path: Path) -> None:
     assert whole == []
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_scan_with_a_limit_finds_its_rows_by_their_whole_keys(tmp_path: Path, limit: int) -> None:
+    """Not by looking through all rows of the prefix that lie between its bounds."""
+    tables, run = FileTables(tmp_path, ENDS), set[str]()
+    tables.store._db.set_trace_callback(run.add)
+    users = pa.table({"user": ["a", "b"]})
+    tables.state().scan("ends", users, [0, 0], [9, 9], limit=limit, descending=True)
+    tables.state().scan("ends", users, limit=limit)
+    tables.store._db.set_trace_callback(None)
+    plans = [plan for sql in run if sql.startswith("WITH") for plan in _plan(tables.store._db, sql)]
+    tables.store.close()
+    found = [plan for plan in plans if plan.startswith("SEARCH s")]
+    assert found and all(plan.endswith("(user=? AND window_start=?)") for plan in found)
+
+
 def _plan(db: sqlite3.Connection, sql: str) -> list[str]:
     return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
 

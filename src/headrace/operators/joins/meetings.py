@@ -112,8 +112,8 @@ class Enriching:
             self.valid_from if self.as_of is not None else None,
             self.columns,
             f"{self.table}_version",
-            self.grace_us,
-            self.late.within_us,
+            self.grace_us if self.as_of is not None else 0,  # without it, what arrives later is not what was there
+            self.late.within_us if self.as_of is not None else 0,
             self.missing,
         )
 

@@ -504,7 +504,9 @@ class SqliteState(State):
             mine, chosen = (", ".join(f"{alias}.{quoted(name)}" for name in rest) for alias in ("s", "q"))
             where = " AND ".join(f"q.{term}" for term in terms) or "1"
             some = f"SELECT {chosen} FROM {one.name} q WHERE {where} ORDER BY {order} LIMIT {limit}"
-            conditions = " AND ".join(filter(None, (conditions, f"({mine}) IN ({some})")))
+            # Without the bounds, which hold in there: by these SQLite would look through all rows of the prefix.
+            same = [f"s.{term}" for term in terms[:width]]
+            conditions = " AND ".join([*same, f"({mine}) {'=' if limit == 1 else 'IN'} ({some})"])
         statement = one.select(width + len(bounds), conditions or "1")
         found: list[tuple[Any, ...]] = []
         with self._reading() as db:
