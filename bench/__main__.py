@@ -20,6 +20,7 @@ import pyarrow as pa
 from bench import (
     flow_analytics,
     flow_growth,
+    flow_joins,
     flow_keyed,
     flow_latency,
     flow_memory,
@@ -58,6 +59,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "latency": flow_latency.latency,
     "growth": flow_growth.growth,
     "keyed": flow_keyed.keyed,
+    "joins": flow_joins.joins,
     "merge": flow_merge.merge,
     "nexmark": nexmark.queries,
     "peers": lambda run: itertools.chain(flow_peers.in_windows(run), flow_analytics.analytics(run)),

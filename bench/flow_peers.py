@@ -69,7 +69,7 @@ HOPPING = Question("10 s windows every 2 s", 10_000, 2_000)
 
 
 def in_windows(run: Run) -> Iterator[Row]:
-    total, batch = run.size(5_000_000, 40_000), run.size(1_000_000, 20_000)
+    total, batch = run.size(5_000_000, 20_000), run.size(1_000_000, 10_000)
     with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
         for keys in (100, 10_000)[: run.size(2, 1)]:
             data = Data(run, [events(batch, keys, first) for first in range(0, total, batch)])

@@ -42,13 +42,13 @@ def events(count: int, keys: int, first: int = 0, seed: int = 7) -> pa.Table:
 
 def windows(run: Run) -> Iterator[Row]:
     cases = {100: [(10, None), (1, None)], 10_000: [(10, None), (1, None), (10, FILTER), (10, COMPUTED)]}
-    yield from _beside_spark(run, "windows", run.size(5_000_000, 40_000), cases)
+    yield from _beside_spark(run, "windows", run.size(5_000_000, 20_000), cases)
 
 
 def catching_up(run: Run) -> Iterator[Row]:
     """Four times as many events: what a flow comes to that has much to read."""
     cases = {100: [(10, None)], 10_000: [(10, None), (10, COMPUTED)]}
-    total = run.size(20_000_000, 60_000)
+    total = run.size(20_000_000, 30_000)
     yield from _beside_spark(run, "catching_up", total, cases, f", {total / 1e6:g} M events")
 
 
@@ -59,7 +59,7 @@ def _beside_spark(
     run: Run, section: str, total: int, cases: Mapping[int, Sequence[tuple[int, str | None]]], more: str = ""
 ) -> Iterator[Row]:
     """`cases`: by number of keys, seconds of a window and the condition on records."""
-    batch = run.size(1_000_000, 20_000)
+    batch = run.size(1_000_000, 10_000)
     with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
         for keys, chosen in cases.items():
             tables = [events(batch, keys, first) for first in range(0, total, batch)]

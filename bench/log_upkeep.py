@@ -76,7 +76,8 @@ with open_log(sys.argv[1], create=False) as log:
 
 def _compact(run: Run) -> Iterator[Row]:
     """The whole of `maintain` on a compacted topic, in a process of its own."""
-    rows = run.size(10_000_000, 50_000)
+    rows, count = run.size(10_000_000, 50_000), run.size(KEYS, 10_000)
+    keys = pa.array([f"user-{n}" for n in range(count)])
     random = np.random.default_rng(5)
     found = []
     for _ in range(min(run.repeat, 3)):
@@ -84,15 +85,14 @@ def _compact(run: Run) -> Iterator[Row]:
         with open_log(home) as log:
             log._engine.background.stop()
             topic = log.create_topic("users", DDL, key="user", event_time="at", durability="os", cleanup="compact")
-            keys = [f"user-{n}" for n in range(KEYS)]
             for number in range(rows // BATCH_ROWS):
                 batch = run.payload.batches[number % len(run.payload.batches)]
-                users = pa.array(keys).take(pa.array(random.integers(0, KEYS, BATCH_ROWS)))
+                users = keys.take(pa.array(random.integers(0, count, BATCH_ROWS)))
                 topic.append(batch.set_column(0, "user", users))
         done = subprocess.run([sys.executable, "-c", _COMPACT, str(home)], capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout))
         assert found[-1]["gone"] > 0
-    what = f"compact {rows / 1e6:g} M rows, {KEYS / 1e6:g} M keys"
+    what = f"compact {rows / 1e6:g} M rows, {count / 1e6:g} M keys"
     yield Row("upkeep", what, "rows/s", of_rates([one["rate"] for one in found]), 2e6)
     grown = [one["mb"] for one in found]
     yield Row(

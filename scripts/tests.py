@@ -1,12 +1,13 @@
 """All tests, in a third of the time they take one after the other. Those that judge how long something takes run first
-and alone. Then three processes at a time: one begins with the tests in a Spark session, and is shown as it goes; the
-others take one part after the other, and whoever is done takes the next, so that all end together. Arguments go to
-pytest.
+and alone. Then three processes at a time: one begins with half of the tests in a Spark session, and is shown as it
+goes; the others take one part after the other, and whoever is done takes the next, so that all end together. Arguments
+go to pytest.
 
 Not a shell script: a shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt."""
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -23,7 +24,9 @@ PROGRAMS = [
     "tests/test_bench.py",
     "tests/test_demo.py",
 ]
-SESSION = ["tests/flows", "tests/testing"]
+FLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "flows").glob("test_*.py"))
+SESSION = [path for path in FLOWS if path < "tests/flows/test_p" and path not in PROGRAMS]
+SESSION_TOO = [*(path for path in FLOWS if path not in (*SESSION, *PROGRAMS)), "tests/testing"]
 FAULTS, LOG, VIEWS = ["tests/faults"], ["tests/log"], ["tests/serve", "tests/views"]
 
 
@@ -32,10 +35,11 @@ def but(paths: list[str]) -> list[str]:
 
 
 PARTS = {  # the longest first, and few: each imports everything anew
+    "in a Spark session, the other half": SESSION_TOO,
     "programs that start a Spark of their own": PROGRAMS,
     "faults": [*FAULTS, *but(ALONE)],
     "views and their server": VIEWS,
-    "the rest": but([*PROGRAMS, *SESSION, *FAULTS, *LOG, *VIEWS]),
+    "the rest": but([*PROGRAMS, "tests/flows", "tests/testing", *FAULTS, *LOG, *VIEWS]),
     "the log": LOG,
 }
 
@@ -46,6 +50,7 @@ def pytest(arguments: list[str]) -> list[str]:
 
 
 def main() -> int:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # many processes import the same: it is compiled once
     print("headrace: what must not be disturbed", flush=True)
     codes = [subprocess.run(pytest(ALONE), cwd=ROOT, check=False).returncode]
     left: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -63,7 +68,7 @@ def main() -> int:
     for each in beside:
         each.start()
     print("headrace: in a Spark session; the other parts run beside it, and are shown afterwards", flush=True)
-    codes.append(subprocess.run(pytest([*SESSION, *but(PROGRAMS)]), cwd=ROOT, check=False).returncode)
+    codes.append(subprocess.run(pytest(SESSION), cwd=ROOT, check=False).returncode)
     take_parts()
     for each in beside:
         each.join()

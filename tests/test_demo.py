@@ -29,6 +29,7 @@ from headrace.demo.recount_chats import chats_of
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import Traffic, day_of
 from headrace.flows.spark import java
+from tests.lending import jvm_of
 
 README = Path(__file__).parent.parent / "README.md"
 JAVA = java.home()
@@ -216,8 +217,8 @@ def test_the_demo(tmp_path: Path) -> None:
 
 @needs_spark
 @pytest.mark.timeout(300)
-def test_a_tampered_ledger_is_found(tmp_path: Path) -> None:
-    with demo(tmp_path) as process:
+def test_a_tampered_ledger_is_found(tmp_path: Path, headrace_spark: Any) -> None:
+    with demo(tmp_path, **jvm_of(headrace_spark, "headrace.demo.worker")) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("2. "):

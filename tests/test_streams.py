@@ -25,7 +25,6 @@ def stream(tmp_path: Path) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("join", r"\.union\(other\).*group_by.*df\.join\(table"),
         ("where", r"\.transform\(lambda df: df\.where"),
         ("withColumn", r"\.transform\(lambda df: df\.withColumn"),
         ("groupBy", r"\.group_by"),

@@ -12,9 +12,12 @@ import pyarrow as pa
 import headrace as hr
 
 
-def run(flow: Callable[[hr.App], Any], rows: int = 10) -> None:
+def run(flow: Callable[[hr.App], Any], rows: int = 10, load: Callable[[hr.App], None] | None = None) -> None:
+    """`load`: what has to be there before the events."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     with hr.App("nexmark", home=":temp:") as app:
+        if load is not None:
+            load(app)
         events.load(app, count)
         made = flow(app)
         app.drain(close=True)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.position import Position as Position
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
+    from headrace.table import Table as Table
     from headrace.view import View as View
     from headrace.views.contract import CHANGE as CHANGE
     from headrace.views.open import open_views as open_views
@@ -79,6 +80,7 @@ _HOMES = {
     "App": "headrace.app",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
+    "Table": "headrace.table",
     "View": "headrace.view",
     "CHANGE": "headrace.views.contract",
     "open_views": "headrace.views.open",

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from headrace.durations import Duration, duration_us
 from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownTopic, UnknownView
@@ -35,6 +35,7 @@ from headrace.log.open import open_log
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
+from headrace.operators.joins.meetings import OP, History, Tabling, with_op
 from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from headrace.flows.running import AppStatus, Running
     from headrace.log.contract import Start
     from headrace.notebook import Live
+    from headrace.table import Table
     from headrace.views.reading import SqlViews
 
 HOME = ".headrace"
@@ -101,6 +103,7 @@ class App:
         """Of these, those that are created if there are none."""
         self._targets: dict[str, DeclaredTopic] = {}
         """The topics that its flows write to."""
+        self._tables: dict[str, Table] = {}
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -191,6 +194,39 @@ class App:
             self._created.append(topic)
         return topic
 
+    def table(
+        self,
+        name: str,
+        schema: Any,
+        *,
+        key: str | Sequence[str],
+        event_time: str | None = None,
+        history: History = "latest",
+        **settings: Any,
+    ) -> Table:
+        """A table of that name: rows by key, which are put and deleted. Its changes are in a topic, its rows in a view.
+        `event_time`: the column that says from when on a row is valid. `history`: "latest" keeps the rows as they are
+        now, "versions" also those before, with the time for which each was valid, "bitemporal" also when that was
+        known. `settings`: of the topic."""
+        from headrace.table import Table
+
+        check_name(name, argument="name")
+        if history not in get_args(History):
+            raise InvalidArgument("history", history, f"must be one of {', '.join(map(repr, get_args(History)))}")
+        for taken in ("cleanup", "changes", "versioned"):
+            if taken in settings:
+                raise InvalidArgument(taken, settings[taken], "is decided by the table's history: leave it out")
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        plain, _ = check_declaration(schema, {"key": keys, "event_time": event_time})
+        if OP in plain.names:
+            raise InvalidArgument("schema", OP, "is the column that says what a record does to its row")
+        cleanup = "compact" if history == "latest" else "delete"
+        topic = self.topic(name, with_op(plain), key=keys, event_time=event_time, cleanup=cleanup, **settings)
+        step = Tabling(keys, event_time, history)
+        self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
+        made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history)
+        return made
+
     def stream(
         self,
         source: Topic | View | str,
@@ -223,7 +259,11 @@ class App:
 
     def _named(self, name: str) -> DeclaredTopic | View:
         """A topic of the program, or a view; any other name is a topic's that is there."""
-        found = self._targets.get(name) or next((each for each in self._topics if each.name == name), None)
+        found = (
+            self._tables.get(name)
+            or self._targets.get(name)
+            or next((each for each in self._topics if each.name == name), None)
+        )
         if found is not None:
             return found
         if name in self.flows and self.flows[name].target is None:
@@ -238,7 +278,7 @@ class App:
         """The topic that a flow writes to."""
         assert flow.target is not None
         name, sink = flow.name, flow.sink
-        changes = flow.records if sink is None else writes_changes(sink)
+        changes = flow.records or flow.meets is not None if sink is None else writes_changes(sink)
         return declare(
             flow.target,
             lambda: self.running.target(self._flow(name)),

@@ -2,8 +2,8 @@
 holds the node of the program's graph (`flows.graph`) that is written so far, and has it checked (`flows.plan`). The
 last step gives the graph's end to the app. None of them opens, creates or starts anything.
 
-    Stream ─ transform, union, dedup, through ─ window ─→ Windowed ─ group_by ─→ Grouped ─ agg ─→ Aggregated
-    ─→ view or topic"""
+    Stream ─ transform, union, dedup, through, enrich, join ─ window ─→ Windowed ─ group_by ─→ Grouped
+    ─ agg ─→ Aggregated ─→ view or topic"""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.flows.flow import Transform
-from headrace.flows.plan import check
+from headrace.flows.plan import check, origin
+from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
+from headrace.operators.joins.meetings import Enriching, How, Joining, Missing
+from headrace.operators.remember import Remember
+from headrace.schema import parse_ddl, type_ddl
 from headrace.view import View
 from headrace.views.contract import Emit, Gaps, check_emit
-from headrace.windows import Late, Window
+from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.flows.flow import DataFrame
     from headrace.log.declared import DeclaredTopic
     from headrace.operators.records import Through
+    from headrace.table import Table
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -47,12 +52,8 @@ class _Steps:
 
 _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
 _OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
-_TWO_STREAMS = (
-    "streams are not joined. Bring both kinds of records into one with .union(other), each with the other's columns "
-    "as nulls, and put them together by key: .window(…).group_by('id').agg(left=hr.last('a'), right=hr.last('b')). A "
-    "static table is joined in .transform(lambda df: df.join(table, 'id'))"
-)
-_OF_RECORDS = ("dedup", "through", "transform", "union")
+_NO_PATTERNS = "there are no patterns yet"
+_OF_RECORDS = ("dedup", "enrich", "join", "remember", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
 _ELSEWHERE = {
     **{
@@ -70,7 +71,7 @@ _ELSEWHERE = {
     },
     "groupBy": "use .group_by(…)",
     **dict.fromkeys(("dropDuplicates", "drop_duplicates", "distinct"), _DEDUP),
-    **dict.fromkeys(("join", "enrich", "match"), _TWO_STREAMS),
+    "match": _NO_PATTERNS,
     "withWatermark": "lateness is decided from the log, .window(…, grace=, late=)",
     **dict.fromkeys(("count", "sum", "avg", "min", "max"), "aggregate with .agg(n=hr.count(), total=hr.sum('v'))"),
     **dict.fromkeys(("write", "writeStream", "to_sink"), "results go to .to_view(name) or .to_topic(name)"),
@@ -82,7 +83,7 @@ _ELSEWHERE = {
 class Stream(_Steps):
     """A stream of records, from `app.stream(…)`. Every step returns a new stream."""
 
-    elsewhere = {**_ELSEWHERE, "to_view": _AGGREGATE_FIRST}  # noqa: RUF012
+    elsewhere = _ELSEWHERE
 
     app: App
     node: graph.Records
@@ -153,6 +154,22 @@ class Stream(_Steps):
             raise InvalidArgument("step", step, why)
         return Stream(self.app, graph.Through(self.node, step))
 
+    def remember(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], column: str, type: str = "string"
+    ) -> Stream:
+        """Each record with the answer of an impure function (an HTTP service, a model) to its key: `function(value)`,
+        or of several key columns `function(a, b)`. It is called once for each key. The answer is recorded in the same
+        commit, and replays and rebuilds use what was recorded. If it raises an OSError (a connection, a time-out), the
+        flow tries again later."""
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        if not keys or not all(isinstance(name, str) and name for name in keys):
+            raise InvalidArgument("key", key, "must be a column, or columns, that the answer depends on")
+        if not isinstance(column, str) or not column or column.startswith("_"):
+            raise InvalidArgument("column", column, "must be the name of the answer's column, without '_' before it")
+        kind = parse_ddl(f"x {type}")  # InvalidSchema says what is wrong with it
+        step = Remember(_checked_function(function), keys, column, type_ddl(kind.field(0).type))
+        return self.through(step)
+
     def window(
         self,
         window: Window,
@@ -190,8 +207,95 @@ class Stream(_Steps):
         """One result for all records."""
         return self.group_by().agg(*unnamed, **aggregates)
 
+    def enrich(
+        self,
+        table: Table,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        as_of: str | None = None,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        grace: Duration = "0 seconds",
+        late: Late | None = None,
+        missing: Missing = "null",
+    ) -> Stream:
+        """Each record with the row of a table that has its key. `on`: the columns that are the table's key, `{"user":
+        "id"}` if they are called differently. `as_of`: a time of the record: the row that was valid then; without it,
+        the last that had arrived before the record. `columns`: which of the table's to take, `{"zip": "user_zip"}` with
+        other names. A column `<table>_version` says which version was used.
+
+        A row is there at once. It is corrected by changes of the table that arrive up to `grace` after the record, and
+        with `late=hr.correct(within=…)` by later ones, too. `missing`: a record that finds no row gets "null", is
+        counted and goes ("drop"), or becomes a "dead_letter"."""
+        from headrace.table import Table
+
+        if not isinstance(table, Table):
+            raise InvalidArgument("table", table, "must be a table: app.table(…)")
+        pairs = pairs_of(on, None, table.columns.names, of=("the stream", f"table {table.name!r}"))
+        if {theirs for _, theirs in pairs} != {*table.key}:
+            why = f"must name the whole key of table {table.name!r}: {', '.join(table.key)}"
+            raise InvalidArgument("on", dict(pairs), why)
+        if missing not in ("null", "drop", "dead_letter"):
+            raise InvalidArgument("missing", missing, "must be 'null', 'drop' or 'dead_letter'")
+        if as_of is not None and not isinstance(as_of, str):
+            raise InvalidArgument("as_of", as_of, "must be the name of a column: a time of the record")
+        own = (*table.key, table.event_time or "")
+        taken = names_of(columns, table.columns.names, of=f"table {table.name!r}", but=own)
+        grace_us = duration_us(grace, argument="grace", positive=False)
+        step = Enriching(table.name, pairs, as_of, table.event_time, taken, grace_us, _checked_late(late), missing)
+        table.topic.alter_at_first_use(cleanup="delete")  # what a record looks up may be older than the last
+        return Stream(self.app, graph.Meet((("facts", self.node), ("table", graph.Source(table.topic))), step))
+
+    def join(
+        self,
+        other: Stream,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        grace: Duration,
+        before: Duration = "0 seconds",
+        after: Duration = "0 seconds",
+        how: How = "inner",
+        suffix: str = "_right",
+        late: Late | None = None,
+        idle: Duration = "30 seconds",
+        absent: Duration = "1 hour",
+    ) -> Stream:
+        """Pairs of records of two streams, of the same key, whose times are close: the other's is at most `before`
+        earlier and at most `after` later. `how`: "inner"; with "left", "right" or "full", a record without a match
+        becomes a row of its own when none can come any more. `suffix`: for columns of the other stream whose names are
+        taken. `grace`: how long a record may be behind its partition; later ones are dropped or, with `late=
+        hr.correct(within=…)`, corrections. A column `joined_at` has the later of both times."""
+        if not isinstance(other, Stream):
+            raise InvalidArgument("other", other, "must be a stream: app.stream(…)")
+        if how not in ("inner", "left", "right", "full"):
+            raise InvalidArgument("how", how, "must be 'inner', 'left', 'right' or 'full'")
+        step = Joining(
+            pairs_of(on, None, None, of=("the stream", "the other stream")),
+            duration_us(before, argument="before", positive=False),
+            duration_us(after, argument="after", positive=False),
+            how,
+            suffix,
+            duration_us(grace, argument="grace", positive=False),
+            _checked_late(late),
+            duration_us(idle, argument="idle"),
+            duration_us(absent, argument="absent"),
+        )
+        return Stream(self.app, graph.Meet((("left", self.node), ("right", other.node)), step))
+
+    def to_view(self, name: str, *, keep: None = None, every: Duration | None = None) -> View:
+        """Behind enrich and join: keeps a row for each record or pair in a view of that name. Transforms between them
+        must keep the columns `_id` and `op`."""
+        if not isinstance(origin(self.node), graph.Meet):
+            raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
+        if keep is not None:
+            raise InvalidArgument("keep", keep, "joined rows are kept for ever: leave it out")
+        check_name(name, argument="name")
+        self.app._add(graph.Sink(name, self.node, every_us=_every_us(every)))
+        return View(self.app, name)
+
     def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
-        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none."""
+        """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none.
+        Behind a join these are changes; behind an inner join without corrections `changes=False` makes them records,
+        which can be joined again."""
         check_name(name, argument="name")
         return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 
@@ -308,6 +412,12 @@ def _checked_function(function: Any) -> Transform:
     if not callable(function):
         raise InvalidArgument("function", function, "must be a function DataFrame -> DataFrame")
     return function  # type: ignore[no-any-return]
+
+
+def _checked_late(late: Late | None) -> Late:
+    if late is not None and not isinstance(late, Late):
+        raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
+    return late or Drop()
 
 
 def _every_us(every: Duration | None) -> int:

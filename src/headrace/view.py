@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.flows.flow import DataFrame
     from headrace.notebook import Live
     from headrace.views.reading import ViewStatus, Watch
+    from headrace.why import Why
 
 
 class View:
@@ -144,6 +145,14 @@ class View:
             if self.name in self.app.flows:
                 raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
             raise
+
+    def why(self, *key: Any) -> Why:
+        """Where a row comes from: the records that it was made of, and what it waits for if it is open. `key`: of
+        joined rows their `_id`; of a table its key; of windows the window's start, then the groups."""
+        from headrace.why import why
+
+        with self._known():
+            return why(self.app.views, self.app.log, self.name, *key)
 
     def ledger(self) -> pa.Table:
         """The ledger: for each window, how many records were on time, corrected, dropped and untimed."""

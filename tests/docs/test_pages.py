@@ -52,10 +52,8 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARING = {
-    ROOT / "docs" / f"{name}.md"
-    for name in ("aggregates", "chains", "dedup", "extending", "howto", "rebuild", "time", "tutorial", "windows")
-}
+SHARED = "aggregates chains dedup extending howto joins rebuild tables time tutorial windows"
+SHARING = {ROOT / "docs" / f"{name}.md" for name in SHARED.split()}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
 

@@ -268,19 +268,19 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_data_files(closed: Path, folder: Path, seed: int) -> None:
     """Most are reported; what is the same is padding, and bytes whose frame the index does not need."""
-    flips = flips_of(closed, "data/*", random.Random(seed), 1000)
+    flips = flips_of(closed, "data/*", random.Random(seed), 400)
     outcomes = run(closed, flips, folder)
     assert outcomes["told"] > 0.8 * len(flips)
 
 
 def test_the_index(closed: Path, folder: Path, seed: int) -> None:
-    outcomes = run(closed, flips_of(closed, "log.db", random.Random(seed), 700), folder)
+    outcomes = run(closed, flips_of(closed, "log.db", random.Random(seed), 350), folder)
     assert outcomes["told"] > 100
 
 
 def test_the_write_ahead_log(killed: Path, folder: Path, seed: int) -> None:
     """A flipped frame ends SQLite's write-ahead log without a word: the commit mark knows that there was more."""
-    outcomes = run(killed, flips_of(killed, "log.db-wal", random.Random(seed), 500), folder)
+    outcomes = run(killed, flips_of(killed, "log.db-wal", random.Random(seed), 250), folder)
     assert outcomes["told"] > 100
 
 

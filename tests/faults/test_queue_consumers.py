@@ -117,7 +117,7 @@ def pause(child: Child, seconds: float) -> None:
 
 @pytest.mark.timeout(300)
 def test_ten_consumers(tmp_path: Path, children: Children, seed: int) -> None:
-    seen = survive(tmp_path / "log", children, seed, messages=40_000, order="none", at_once=200, keys=1000, faults=12)
+    seen = survive(tmp_path / "log", children, seed, messages=20_000, order="none", at_once=200, keys=1000, faults=12)
     assert seen["killed"] and seen["paused"] and seen["redelivered"], seen
 
 

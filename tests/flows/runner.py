@@ -15,7 +15,7 @@ from tests.flows.shop import app_of
 
 def program(home: Path | str = ":temp:", spark: Any = None) -> hr.App:
     """Every batch is a Spark job; kills while batches are folded on the driver are in `test_kills_sparkless`."""
-    app = app_of(home, spark, names=("hopping_correct",), driver_rows=0)
+    app = app_of(home, spark, names=("hopping_few",), driver_rows=0)
     app.stream("events").transform(lambda df: df.where("word = 'a'")).to_topic("only_a", durability="os")
     return app
 

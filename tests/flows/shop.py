@@ -45,7 +45,14 @@ WINDOWS = {
     "arrow_sliding": Query(5, None, 0, 0, ("word",), without=FOR_SPARK, kind="sliding"),
 }
 """The same for other windows."""
-ALL = QUERIES | WINDOWS
+ALIKE = frozenset(
+    {"large", "total", "money", "mean", "least", "first", "p90", "spread", "some", "best", "worst", "largest", "median"}
+    | {"spread_out", "variance", "different", "last_row", "if_large", "words_if_large"}
+)
+"""Aggregates that a store merges as it merges another of these."""
+FEW = {"hopping_few": Query(10, 4, 1, 15, ("word",), without=ALIKE)}
+"""For programs that are begun again and again: planning takes its time for each aggregate."""
+ALL = QUERIES | WINDOWS | FEW
 
 
 def window_of(query: Query) -> Any:

@@ -1,5 +1,5 @@
-"""`headrace run`, `check`, `rebuild` and `audit`: each once at least as a shell runs it, which starts a JVM; beside
-that in this process, in the Spark session of the tests."""
+"""`headrace run`, `check`, `rebuild` and `audit`: each once at least as a shell runs it, and `run` with a JVM that it
+starts itself; beside that in this process, in the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import pytest
 import headrace as hr
 from headrace import app as apps
 from tests.cli.conftest import Shell
+from tests.lending import jvm_of
 
 pytestmark = pytest.mark.timeout(400)  # each command starts a JVM
 
@@ -44,9 +45,11 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def headrace(*arguments: str, cwd: Path, spark: Any = None) -> subprocess.CompletedProcess[str]:
+    """`spark`: whose JVM the command takes; without, it starts one."""
     command = [sys.executable, "-m", "headrace", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
+    environment = {**os.environ, **(jvm_of(spark, "headrace") if spark else {})}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
 @contextlib.contextmanager
@@ -76,7 +79,7 @@ def some_clicks(home: Path) -> None:
         topic.append([{"user": f"u{n % 3}", "page": f"/{n % 2}", "at": f"2026-01-01T09:{n:02}:00Z"} for n in range(20)])
 
 
-def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None:
+def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell, spark: Any) -> None:
     home = tmp_path / "elsewhere"
     some_clicks(home)
     done = headrace("run", str(program), "--once", "--home", str(home), cwd=tmp_path)
@@ -89,7 +92,7 @@ def test_run_once_then_audit(program: Path, tmp_path: Path, here: Shell) -> None
     assert "1 view, 20 rows recomputed: no difference" in audited.err
     with sqlite3.connect(home / "views.db") as db:
         db.execute('UPDATE "views_per_minute/rows" SET views = 7 WHERE window_start = 1767258180000000')
-    done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path)
+    done = headrace("--home", str(home), "audit", str(program), "--format", "csv", cwd=tmp_path, spark=spark)
     assert done.returncode == 3, done.stderr
     assert "views,7,1" in done.stdout and "1 difference" in done.stderr
 
@@ -218,7 +221,7 @@ def until_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here: Shell) -> None:
+def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here: Shell, spark: Any) -> None:
     some_clicks(tmp_path / ".headrace")
     here.ok("run", str(program), "--drain")
     program.write_text(
@@ -237,7 +240,7 @@ def test_a_changed_flow_is_told_and_rebuilt(program: Path, tmp_path: Path, here:
     assert "1 column added: latest" in told.err and "1 column removed: visitors" in told.err
     views = hr.open_views(tmp_path / ".headrace")
     assert "latest" not in views.to_arrow("views_per_minute").column_names
-    done = headrace("rebuild", "shop.py", "views_per_minute", "--switch", cwd=tmp_path)
+    done = headrace("rebuild", "shop.py", "views_per_minute", "--switch", cwd=tmp_path, spark=spark)
     assert done.returncode == 0 and "is the new version" in done.stderr, done.stderr
     assert views.query("select sum(views) n from views_per_minute").to_pylist() == [{"n": 10}]
     for option, said in ("--rollback", "is what it was"), ("--discard", "views_per_minute/next dropped"):
@@ -280,9 +283,9 @@ def test_what_a_programs_function_raises_is_told_from_its_own_lines_on(program: 
             assert wrong in "".join(trace) and "click" not in "".join(trace).replace("clicks", "")
 
 
-def test_check_names_flow_and_column(program: Path, tmp_path: Path, here: Shell) -> None:
+def test_check_names_flow_and_column(program: Path, tmp_path: Path, here: Shell, spark: Any) -> None:
     here.ok("check", "shop.py")
     program.write_text(PROGRAM.replace('group_by("page")', 'group_by("pag")'))
-    done = headrace("check", "shop.py", cwd=tmp_path)
+    done = headrace("check", "shop.py", cwd=tmp_path, spark=spark)
     assert done.returncode == 1
     assert "views_per_minute" in done.stderr and "Did you mean 'page'?" in done.stderr

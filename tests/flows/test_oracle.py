@@ -23,9 +23,9 @@ def test_views_are_their_queries_over_the_whole_log(spark: Any, tmp_path: Path, 
     with app_of(tmp_path, spark, partitions) as app:
         topic = app.log.topic("events")
         now = 0.0
-        for _ in range(4):
+        for _ in range(3):
             for _ in range(rng.randrange(1, 4)):
-                topic.append(some_rows(rng, rng.randrange(1, 40), now))
+                topic.append(some_rows(rng, rng.randrange(1, 20), now))
             now += 20
             app.drain(batch_rows=rng.choice([7, 20, 1000]))
             check(app)

@@ -56,7 +56,8 @@ def lag(app: hr.App, view: str) -> int:
     return found
 
 
-def test_positions_and_lag_hold_at_every_step(spark: Any, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("steps", [40, pytest.param(400, marks=pytest.mark.soak)])
+def test_positions_and_lag_hold_at_every_step(spark: Any, tmp_path: Path, seed: int, steps: int) -> None:
     """Flows take any steps in any order, and are begun again: a view that is said to be at a position has all records
     up to there, and lag is never less than what a view lacks."""
     rng = random.Random(seed)
@@ -65,7 +66,7 @@ def test_positions_and_lag_hold_at_every_step(spark: Any, tmp_path: Path, seed: 
         done: list[tuple[int, hr.Position]] = []
         loops = {flow.name: app.running.loop(flow) for flow in app.running.flows}
         seen = dict.fromkeys(COUNTS, 0)
-        for _ in range(70):
+        for _ in range(steps):
             if rng.random() < 0.3:
                 rows = [
                     {"id": appended + n, "word": rng.choice("abc"), "at": START + timedelta(seconds=appended + n)}

@@ -6,20 +6,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace import app as apps
 from headrace.cli import run
-from headrace.demo.process import QUICK_START
+from tests.lending import jvm_of
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.usefixtures("spark")  # for the check, which takes the session that is there
-def test_the_starter_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starter_project(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its test ends with the session stopped; the check takes the session that is there."""
     monkeypatch.chdir(tmp_path)
     assert run(["new", "shop"]) == 0
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}
+    environment = {**os.environ, **jvm_of(spark, "pytest")}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     tested = subprocess.run(
         command, cwd="shop", env=environment, capture_output=True, text=True, timeout=200, check=False

@@ -164,3 +164,26 @@ def test_who_loses_the_flow_while_it_folds_is_fenced(tmp_path: Path, made_anew: 
         with pytest.raises(FlowFenced):
             flow.loop.drain()
         assert flow.views.names() == (["view"] if made_anew else [])
+
+
+def test_a_runner_that_takes_the_flow_back_as_it_is_fenced_is_fenced_again(
+    flow: Sparkless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked whether the flow is fenced, and found that it is not, just before."""
+    with closing(flow.running("one")) as app, closing(flow.running("one")) as beside:
+        put(flow, 10)
+        app.drain(None, close=False)
+        beside.rebuild(beside.flows[0], "earliest").switch()
+        fence, epochs = SqliteViews.fence, list[int]()
+
+        def fence_and_be_late(store: SqliteViews, view: str) -> FlowState:
+            state = fence(store, view)
+            epochs.append(state.epoch)
+            if len(epochs) == 1:
+                app.begun(app.flows[0])
+            return state
+
+        monkeypatch.setattr(SqliteViews, "fence", fence_and_be_late)
+        beside.roll_back("one")
+        assert len(epochs) == 2
+        assert records_in(flow, "one") == 10

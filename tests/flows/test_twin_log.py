@@ -51,8 +51,13 @@ def expected(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         return outcome(app)
 
 
-@pytest.mark.parametrize("driver_rows", [10_000, 0])
-@pytest.mark.parametrize("stride", [1, 3])
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    ("stride", "driver_rows"),
+    [(1, 0), (3, 10_000), pytest.param(1, 10_000, marks=SOAK), pytest.param(3, 0, marks=SOAK)],
+)
 def test_a_program_makes_the_same_of_any_log(
     spark: Any, tmp_path: Path, expected: dict[str, Any], stride: int, driver_rows: int
 ) -> None:

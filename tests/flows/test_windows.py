@@ -14,6 +14,7 @@ import headrace as hr
 from headrace.testing import CRASH_POINTS, add, advance, assert_cut_invariant, crash_points, expect, run_steps
 from headrace.windows import Sliding
 from tests.flows.shop import app_of, check, some_rows
+from tests.flows.ways import one_way_or_many
 
 SEED = 20261116
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
@@ -83,7 +84,8 @@ def test_by_arrival_nothing_is_late_and_the_log_says_how_far_it_is(spark: Any, t
 
 
 @pytest.mark.timeout(600)
-def test_groups_without_a_window_go_when_no_record_has_come_for_so_long(spark: Any, tmp_path: Path) -> None:
+@one_way_or_many
+def test_groups_without_a_window_go_when_no_record_has_come_for_so_long(spark: Any, tmp_path: Path, ways: int) -> None:
     """By arrival, whether Spark computes something or not, and however the log is cut."""
     with hr.App("going", home=tmp_path, spark=spark) as app:
         topic = app.topic("t", "who string, n int, at timestamp", event_time="at", partitions=2)
@@ -119,7 +121,7 @@ def test_groups_without_a_window_go_when_no_record_has_come_for_so_long(spark: A
         for number in range(30):
             seconds += rng.choice([0, 1, 3, 9.5, 11])
             more.append(come(seconds, rng.choice("abc"), number, rng.randrange(2)))
-        assert_cut_invariant(app, *more, cuts=2, seed=SEED)
+        assert_cut_invariant(app, *more, cuts=ways, seed=SEED)
 
 
 @pytest.mark.timeout(600)

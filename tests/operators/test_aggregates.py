@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from headrace.aggregates.aggregate import Aggregate
 from headrace.operators.aggregate import INPUT
 from headrace.operators.contract import InputTimes, Operator
 from headrace.operators.kinds import aggregation
 from headrace.testing import OperatorContract
+from headrace.testing.operator_contract import STEPS
 from headrace.testing.view_contract import SECOND, T0
 from headrace.views.contract import FlowSpec
 from tests.operators.test_same_as_sqlite import FUNCTIONS, rows_of, spec_of
@@ -31,6 +34,11 @@ PICKLED = {**FUNCTIONS, "own": Aggregate("sum(x)", merge=added, finish=halved)}
 class Windows(OperatorContract):
     kind = "fixed"
     values = True
+
+    @pytest.fixture(params=[*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))])
+    def batches(self, request: pytest.FixtureRequest) -> list[Any]:
+        dice = random.Random(request.param)
+        return [self.batch(dice, number) for number in range(STEPS)]
 
     def spec(self) -> FlowSpec:
         return spec_of(self.kind, self.values)

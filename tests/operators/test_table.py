@@ -14,8 +14,8 @@ import pytest
 
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import InputTimes, Operator
-from headrace.operators.table import INPUT, Kept, TableRows
-from headrace.operators.table_history import known_at, valid_at
+from headrace.operators.joins.table import INPUT, Kept, TableRows
+from headrace.operators.joins.table_history import known_at, valid_at
 from headrace.testing import MemoryTables, OperatorContract
 from headrace.views.keyed import State
 from tests.operators.changelogs import (

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import InputTimes, Operator
-from headrace.operators.table_join import How, TableJoin
+from headrace.operators.joins.table_join import How, TableJoin
 from headrace.testing import MemoryTables, OperatorContract
 from headrace.views.keyed import State
 from tests.operators.changelogs import NOTHING, Asked, Change, add_up, arrow, latest, log_of, reach_us, readings, times

@@ -299,11 +299,14 @@ def traced(home: str) -> None:
             mark(state.sequence)
 
 
-def test_what_was_committed_outlives_a_power_loss(shim: Shim, memory: Path, children: Children, seed: int) -> None:
+@pytest.mark.parametrize("points", [80, pytest.param(400, marks=pytest.mark.soak)])
+def test_what_was_committed_outlives_a_power_loss(
+    shim: Shim, memory: Path, children: Children, seed: int, points: int
+) -> None:
     home = memory / "home"
     trace = Disk(shim, home).trace(children, traced, str(home))
     found = set()
-    for image in trace.images(seed=seed, points=200):
+    for image in trace.images(seed=seed, points=points):
         copy = memory / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         image.write(copy)
@@ -404,14 +407,15 @@ def test_a_damaged_file_has_a_name_and_is_left_alone(tmp_path: Path, what: str) 
     assert check(tmp_path) == 2
 
 
-def test_damaged_pages_are_never_an_untyped_error(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("turns", [100, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_damaged_pages_are_never_an_untyped_error(tmp_path: Path, seed: int, turns: int) -> None:
     import random
 
     rng = random.Random(seed)
     path = made(tmp_path / "whole")
     whole = path.read_bytes()
     outcomes = set()
-    for turn in range(200):
+    for turn in range(turns):
         home = tmp_path / str(turn)
         home.mkdir()
         page = rng.randrange(1, len(whole) // 4096)

@@ -26,6 +26,11 @@ class TestSqliteViews(ViewStoreContract):
         return open_views(home)
 
 
+@pytest.mark.soak
+class TestManyExamples(TestSqliteViews):
+    """The profile of the soak has ten times as many."""
+
+
 @pytest.mark.parametrize(("kind", "whole"), [(pa.float32(), 2**24 + 2), (pa.float64(), 2**60)])
 def test_a_double_that_comes_back_as_a_whole_number(kind: pa.DataType, whole: int) -> None:
     """As SQLite returns some from tables whose key they are part of; Arrow takes no large ones for doubles."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.flows.graph import Sink
     from headrace.log.contract import Start, Topic
     from headrace.operators.contract import Operator
+    from headrace.operators.joins.meetings import Meeting
     from headrace.operators.records import Through
 
 Transform = Callable[[Any], Any]
@@ -44,6 +45,8 @@ class Input:
     name: str | None = None
     """What its author calls it."""
     id: str = ""
+    role: str = ""
+    """Which input of the flow's operator it is, where that has several."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", self.id or self.topic.name)
@@ -94,8 +97,10 @@ class Flow:
     through: Through | None = None
     """The step that records go through behind the transforms, and that keeps state: what it passes on is for other
     flows."""
+    meets: Meeting | None = None
+    """The step in which the records of its inputs meet: a join, or a table."""
     operator: Operator | None = field(default=None, compare=False)
-    """The same, when the columns are known."""
+    """What records go through, or meet in, when the columns are known."""
     parent: str | None = None
     """Of a helper, which the planner made and no user has named: the flow that it works for, directly or through other
     helpers."""

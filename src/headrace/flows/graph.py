@@ -2,7 +2,7 @@
 wrote in one step, and knows the nodes before it. Nothing is opened, created or started here; `plan` checks the nodes
 and makes flows of them.
 
-    Source | Changes ─ Transform, Union, Dedup, Through ─ Window ─ Aggregate ─ Sink"""
+    Source | Changes ─ Transform, Union, Dedup, Through, Meet ─ Window ─ Aggregate ─ Sink"""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start, Topic
     from headrace.log.declared import DeclaredTopic
     from headrace.operators import records
+    from headrace.operators.joins import meetings
 
 IDLE_US, ABSENT_US = 30_000_000, 3_600_000_000
 
@@ -77,7 +78,16 @@ class Through:
     step: records.Through
 
 
-Records = Source | Changes | Transform | Union | Dedup | Through
+@dataclass(frozen=True)
+class Meet:
+    """Records of several inputs that meet in an operator: joins, and a table's own records. `sides`: by the operator's
+    name of each input."""
+
+    sides: tuple[tuple[str, Records], ...]
+    step: meetings.Meeting
+
+
+Records = Source | Changes | Transform | Union | Dedup | Through | Meet
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,11 @@ class Sink:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the topic, as the user wrote them."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether the topic gets records where it would get changes: rows that are never taken back."""
+        return self.settings.get("changes") is False
+
 
 Node = Records | Window | Aggregate | Sink
 
@@ -126,6 +141,8 @@ def before(node: Node) -> tuple[Node, ...]:
             return ()
         case Union(left, right):
             return left, right
+        case Meet():
+            return tuple(node for _, node in node.sides)
         case _:
             return (node.of,)
 

@@ -27,6 +27,7 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows.folding import parted
+from headrace.flows.folding.meeting import MeetingFold
 from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
 from headrace.flows.folding.shaping import Shaping
 from headrace.flows.query import FlowQuery, Planned
@@ -39,6 +40,7 @@ from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
 from headrace.operators.aggregate import Bounds
+from headrace.operators.contract import InputTimes
 from headrace.operators.fold import Fold
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
@@ -88,6 +90,8 @@ class Look:
     write to; None if nobody asked."""
 
     ends: Ends
+    now_us: int = 0
+    """The clock, before the ends were looked up."""
     quiet_us: Mapping[tuple[str, int], int] = field(default_factory=dict)
     marks: Mapping[str, Mark | None] | None = None
 
@@ -106,6 +110,8 @@ class Batch:
     buried: list[tuple[str, int, int]] = field(default_factory=list)
     records: pa.Table | None = None
     """Of a flow with an operator, whose step depends on what the flow has seen: it comes with the commit."""
+    met: Mapping[str, pa.Table] | None = None
+    """The same by input, of a flow in which records of several meet."""
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
 
@@ -141,7 +147,8 @@ class FlowLoop:
         self._relay = Relay(log, store, self.flow.name)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
-        self._passing = PassingOn(self.flow) if self.flow.operator is not None else None
+        self._passing = PassingOn(self.flow) if self.flow.through is not None else None
+        self._meeting = MeetingFold(self.flow, self.spec, self._shape) if self.flow.meets is not None else None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -237,7 +244,8 @@ class FlowLoop:
         now_us = self._clock_us() if self.asked_us is None else self.asked_us
         told = self._marks() if marks else None
         ends = self._ends()
-        return Look(ends, {} if self._until is not None or self.flow.marked else self._quiet(ends, now_us), told)
+        quiet = {} if self._until is not None or self.flow.marked else self._quiet(ends, now_us)
+        return Look(ends, now_us, quiet, told)
 
     def _marks(self) -> dict[str, Mark | None]:
         """None by arrival: whatever flows write yet, it will have arrived later."""
@@ -305,11 +313,12 @@ class FlowLoop:
                 places[topic.name].setdefault(partition, Place(0, None))
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
+        behind = self._first(behind)
         uncut = batch_rows is None if whole is None else whole
         # What a view took back is not missing without its successor.
         planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
         unchanging: list[int | None] = []
-        for topic in self.flow.topics:
+        for topic in (each.topic for each in behind):
             known, chosen = places[topic.name], planned[topic.name]
             if self.flow.own_progress:
                 chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
@@ -337,6 +346,12 @@ class FlowLoop:
         reach("flow.computed")
         self._places = places
         return batch
+
+    def _first(self, behind: list[ranges.Behind]) -> list[ranges.Behind]:
+        """Tables are read to their ends before what looks up in them: else most answers would be corrected."""
+        first = {each.topic.name for each in self.flow.inputs if self.flow.meets and each.role in self.flow.meets.first}
+        tables = [each for each in behind if each.topic.name in first]
+        return tables if any(each.places[at] < end.next for each in tables for at, end in each.ends.items()) else behind
 
     def _not_buried(self, planned: Planned) -> Planned:
         """To see what a flow should have come to, without what it gave up."""
@@ -415,6 +430,8 @@ class FlowLoop:
 
     def _computed(self, planned: Planned, batch: Batch) -> Batch:
         flow = self.flow
+        if flow.meets is not None:
+            return replace(batch, met=self._query.by_input(planned))
         table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
@@ -479,14 +496,16 @@ class FlowLoop:
             self._noted = self._relay.done
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
+        if self._meeting is not None:
+            self._commit_meeting(self._meeting, batch, close)
+            return
         state, relayed = self.position, self._relay.done
         folded = PassedOn(batch.outgoing, tuple(batch.ledger))
         if self._passing is not None and batch.records is not None:
             with self._unless_fenced(state):
                 found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
-        if any(topic.settings.durability == "os" for topic in self.flow.topics):
-            self._log.sync()  # a view must not know what a power loss could take from the log
+        self._sync_sources()
         frontier = self.frontier(batch.places, batch.look)
         unchanged = batch.unchanging_us
         if not self.flow.retracts and not self._goes_back():
@@ -528,6 +547,71 @@ class FlowLoop:
         )
         self._noted = relayed
 
+    def _commit_meeting(self, meeting: MeetingFold, batch: Batch, close: bool) -> None:
+        """The same where records of several inputs meet: the operator says how far what comes out is."""
+        state, relayed = self.position, self._relay.done
+        self._sync_sources()
+        times, known = self._input_times(batch), self._store.read_state(state)
+        with self._unless_fenced(state):
+            made = meeting.step(batch.met or {}, known, times, state, self._clock_us(), closes=close)
+        self._state = self._store.commit(
+            state,
+            Commit(
+                sequence=state.sequence,
+                places=batch.places,
+                topic_ids={topic.name: topic.topic_id for topic in self.flow.topics},
+                begins=batch.begins,
+                frontier_us=made.frontier_us,
+                closed_us=made.closed_us,
+                unchanged_us=made.unchanged_us,
+                changes=made.changes,
+                ledger=(*batch.ledger, *made.ledger),
+                outgoing=[*batch.outgoing, *made.outgoing] if self._until is None else (),
+                writes=made.writes,
+                buried=batch.buried,
+                relayed=relayed,
+                written=self._relay.written,
+            ),
+        )
+        self._noted = relayed
+
+    def _sync_sources(self) -> None:
+        """A view must not know what a power loss could take from the log."""
+        if any(topic.settings.durability == "os" for topic in self.flow.topics):
+            self._log.sync()
+
+    def _input_times(self, batch: Batch) -> dict[str, InputTimes]:
+        """By side, how far its topics are. A table that was read to its ends is known as of the clock before these were
+        looked up; and what it gets later arrives no earlier than what other topics had then."""
+        assert self.flow.meets is not None
+        look, out = batch.look, dict[str, InputTimes]()
+        marks = self._marks() if look.marks is None else look.marks
+        for role in dict.fromkeys(each.role for each in self.flow.inputs):
+            topics = list({each.topic.name: each.topic for each in self.flow.inputs if each.role == role}.values())
+            places = {topic.name: batch.places[topic.name] for topic in topics}
+            if role in self.flow.meets.first:
+                ends = [
+                    (place.offset, look.ends[name][at]) for name, known in places.items() for at, place in known.items()
+                ]
+                read = all(offset >= end.next for offset, end in ends)
+                arrived = [_arrived_us(end) for known in look.ends.values() for end in known.values()]
+                out[role] = InputTimes(look.now_us, max(arrived, default=None)) if read else InputTimes(None, None)
+                continue
+            found = [self._frontier_of(name, known, look, marks) for name, known in places.items()]
+            bounds = [mark.us for name, mark in marks.items() if mark is not None and name in places]
+            known_us = [us for us in found if us is not None]
+            reach_us = horizon.reach([each for t in topics for each in self._reaches(t, places[t.name], look.ends)])
+            frontier_us = min([*known_us, *bounds]) if known_us else None
+            if frontier_us is not None and reach_us is not None and not marks:
+                frontier_us = max(frontier_us, reach_us)
+            out[role] = InputTimes(frontier_us, reach_us if self._until is None and not self._goes_back() else None)
+        streams = [each.frontier_us for role, each in out.items() if role not in self.flow.meets.first]
+        others = min((us for us in streams if us is not None), default=None)
+        for role, each in out.items():  # a side without any progress holds nobody up
+            if each.frontier_us is None and role not in self.flow.meets.first:
+                out[role] = InputTimes(others, each.reach_us)
+        return out
+
     @contextmanager
     def _unless_fenced(self, state: FlowState) -> Iterator[None]:
         """An error in the block is FlowFenced if the flow was taken meanwhile: what was read may be another's, or gone.
@@ -548,9 +632,24 @@ class FlowLoop:
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
         look = self._look(marks=True)
+        if self._meeting is not None:
+            return self._close_meeting(self._meeting, Batch(self._places, look, 0), all_of_them)
         if not all_of_them and not self._closes_more(self.frontier(self._places, look)):
             return False
         self._commit(Batch(self._places, look, 0), close=all_of_them)
+        self._relay.run()
+        self.note_relayed()
+        return True
+
+    def _close_meeting(self, meeting: MeetingFold, batch: Batch, all_of_them: bool) -> bool:
+        """The same where records of several inputs meet: rows without a match, and rows that become final."""
+        times = self._input_times(batch)
+        if not all_of_them:
+            state = self._store.read_state(self.position)
+            does, frontier_us = meeting.when_quiet(times, state, self.position)
+            if not does and not self._closes_more(frontier_us):
+                return False
+        self._commit(batch, close=all_of_them)
         self._relay.run()
         self.note_relayed()
         return True
@@ -607,7 +706,7 @@ class FlowLoop:
         for each commit, since a flow that writes a topic may begin after those that read it."""
         if self._until is not None:
             return True
-        if self.flow.window is None or self.flow.by_arrival:
+        if (self.flow.window is None and self.flow.meets is None) or self.flow.by_arrival:
             return False
         return self._store.goes_back([topic.name for topic in self.flow.topics])
 

@@ -19,6 +19,7 @@ from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
+from headrace.operators.joins.meetings import Joining
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Written = Callable[[Flow], DeclaredTopic]
 """The topic that a helper writes, for the flow that reads it."""
+Keeping = graph.Dedup | graph.Through | graph.Meet
+"""Nodes that keep state: the graph is cut behind them."""
+Stateful = (graph.Dedup, graph.Through, graph.Meet)
 
 
 # -- what is known of a node -------------------------------------------------------------------------
@@ -54,12 +58,21 @@ def reads_changes(node: graph.Records) -> bool:
 def can_retract(node: graph.Records) -> bool:
     """Whether what comes out of it can be taken back."""
     found = origin(node)
-    return reads_changes(node) or (isinstance(found, graph.Dedup) and found.approximate is None)
+    exact = isinstance(found, graph.Dedup) and found.approximate is None
+    return reads_changes(node) or exact or isinstance(found, graph.Meet)
 
 
 def writes_changes(sink: graph.Sink) -> bool:
     """Whether the topic gets changes, as far as that is known without Spark: a transform behind agg may drop `op`."""
-    return not sink.of.after if isinstance(sink.of, graph.Aggregate) else can_retract(sink.of)
+    if isinstance(sink.of, graph.Aggregate):
+        return not sink.of.after
+    return not sink.plain if isinstance(sink.of, graph.Meet) else can_retract(sink.of)
+
+
+def _only_adds(meet: graph.Meet) -> bool:
+    """Whether its rows are never taken back: pairs stay, where nothing is corrected."""
+    step = meet.step
+    return isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
 
 
 # -- what is refused ---------------------------------------------------------------------------------
@@ -83,6 +96,9 @@ def check(node: graph.Node) -> None:
                 raise InvalidArgument("late", node.late, f"{why}. Make grace longer, or use hr.drop(…)")
         case graph.Through():
             _check_plain(node.of, "step", str(node.step), "through()")
+        case graph.Meet():
+            for _, each in node.sides:
+                _check_plain(each, "step", str(node.step), f"{node.step.called}()")
         case graph.Window(window=Window() as window):
             _check_window(node, window)
         case graph.Aggregate():
@@ -114,7 +130,7 @@ def _check_changes(changes: graph.Changes) -> None:
 
 def _check_union(union: graph.Union) -> None:
     for each in (union.left, union.right):
-        if reads_changes(each) or isinstance(origin(each), graph.Dedup | graph.Through):
+        if reads_changes(each) or isinstance(origin(each), Stateful):
             why = "union() needs plain records, and this stream can retract rows (it is behind dedup(…), or over a "
             why += "view). Call union() before that"
             raise InvalidArgument("other", _called(origin(each)), why)
@@ -135,6 +151,8 @@ def _called(node: graph.Records) -> str:
             return f"view {node.view.name}"
         case graph.Through():
             return f"through({node.step})"
+        case graph.Meet():
+            return f"{node.step.called}(…)"
     return "dedup(…)"
 
 
@@ -151,12 +169,13 @@ def _check_window(node: graph.Window, window: Window) -> None:
         _check_over_view(found.view, node, window)
     elif isinstance(found, graph.Source) and holds_changes(found.topic):
         _check_over_changes(f"topic {found.topic.name!r}", node, window)
-    elif isinstance(found, graph.Dedup | graph.Through):
+    elif isinstance(found, Stateful):
         if node.time is not None:
             why = f"behind {_called(found)} windows use the records' own event time: leave it out"
             raise InvalidArgument("time", node.time, why)
         if can_retract(found) and not window.aligned:
-            why = "behind dedup(…) use tumbling, hopping, cumulative or calendar windows; dedup(…, approx=…) allows all"
+            why = f"behind {_called(found)} use tumbling, hopping, cumulative or calendar windows"
+            why += "" if isinstance(found, graph.Meet) else "; dedup(…, approx=…) allows all"
             raise InvalidArgument("window", str(window), why)
     if node.fill is not None:
         _check_fill(node.fill, window)
@@ -199,6 +218,9 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 
 def _check_sink(sink: graph.Sink) -> None:
     if not isinstance(sink.of, graph.Aggregate):
+        if sink.plain and isinstance(sink.of, graph.Meet) and not _only_adds(sink.of):
+            why = "rows can be taken back here, and a topic of records does not say so. Leave it out, or make an inner"
+            raise InvalidArgument("changes", False, f"{why} join of streams, without late=hr.correct(…)")
         return
     window = sink.of.of
     if sink.target is None:
@@ -230,7 +252,7 @@ def _aggregates(node: graph.Aggregate) -> Mapping[str, Aggregate]:
             raise InvalidArgument(name, str(each), why)
     if not can_retract(node.of.of):
         return node.aggregates
-    known = None if isinstance(found, graph.Dedup) else {} if view is None else view.aggregates or {}
+    known = None if isinstance(found, graph.Dedup | graph.Meet) else {} if view is None else view.aggregates or {}
     transformed = isinstance(node.of.of, graph.Transform)
     return {name: over_changes(name, each, known, transformed=transformed) for name, each in node.aggregates.items()}
 
@@ -262,6 +284,9 @@ def plan(sink: graph.Sink, written: Written) -> list[Flow]:
         )
         if window.window is None and sink.keep_us is not None:
             flow = replace(flow, window=Session(sink.keep_us), time=ARRIVED, lives=True)
+    elif isinstance(met := origin(sink.of), graph.Meet) and (sink.target is None or met is sink.of):
+        helpers, flow = _meeting(sink.name, sink.name, met, graph.Window(met), written)
+        flow = replace(flow, target=sink.target, every_us=sink.every_us, after=_transforms(sink.of), sink=sink)
     else:
         helpers, flow = _reading(sink, sink.of, graph.Window(sink.of), written)
     return [*helpers, flow]
@@ -273,7 +298,7 @@ def _reading(
     """The sink's flow as far as its inputs, and the helpers that write these."""
     flow = Flow(sink.name, (), target=sink.target, emit=sink.emit, sink=sink)
     found = origin(records)
-    if isinstance(found, graph.Dedup | graph.Through):
+    if isinstance(found, Stateful):
         helpers = _helpers(sink.name, sink.name, found, window, written)
         exact = can_retract(found)
         read = Input(written(helpers[-1]), changes=exact, judged=exact)
@@ -282,19 +307,43 @@ def _reading(
     return [], replace(flow, inputs=inputs, transforms=transforms)
 
 
-def _helpers(
-    parent: str, behind: str, node: graph.Dedup | graph.Through, window: graph.Window, written: Written
-) -> list[Flow]:
+def _meeting(
+    name: str, parent: str, node: graph.Meet, window: graph.Window, written: Written
+) -> tuple[list[Flow], Flow]:
+    """The flow in which records of several inputs meet, and the helpers that write these."""
+    helpers: list[Flow] = []
+    inputs: list[Input] = []
+    for role, side in node.sides:
+        found = origin(side)
+        if isinstance(found, Stateful):
+            before = _helpers(parent, f"{name}.{role}", found, window, written)
+            helpers += before
+            read: tuple[Input, ...] = (Input(written(before[-1]), transforms=_transforms(side)),)
+        else:
+            read, transforms = _inputs(side)
+            read = tuple(replace(each, transforms=(*each.transforms, *transforms)) for each in read)
+        inputs += [replace(each, id=f"{role}:{each.id}", role=role) for each in read]
+    step = node.step
+    inputs.sort(key=lambda each: each.role in step.first)  # their ends are looked up after those of the others
+    flow = Flow(name, tuple(inputs), idle_us=step.idle_us, absent_us=step.absent_us, late=step.late, meets=step)
+    return helpers, flow
+
+
+def _helpers(parent: str, behind: str, node: Keeping, window: graph.Window, written: Written) -> list[Flow]:
     """The flows that keep state for the flow `parent`: the node's, which the flow called `behind` reads, and those
     before it, the last one last."""
+    if isinstance(node, graph.Meet):
+        name = f"{behind}.{node.step.called}"
+        helpers, flow = _meeting(name, parent, node, window, written)
+        return [*helpers, replace(flow, parent=parent, target=feed_topic(name, "updates"))]
     step = node.step if isinstance(node, graph.Through) else None
     if step is None and isinstance(node, graph.Dedup) and node.approximate is not None:
         step = TakeOut(node.approximate)
     name = f"{behind}.{'dedup' if step is None else step.called}"
     before = origin(node.of)
-    helpers: list[Flow] = []
+    helpers = []
     inputs: tuple[Input, ...]
-    if isinstance(before, graph.Dedup | graph.Through):
+    if isinstance(before, Stateful):
         helpers = _helpers(parent, name, before, window, written)
         inputs, transforms = (Input(written(helpers[-1])),), _transforms(node.of)
     else:

@@ -83,6 +83,9 @@ class FlowQuery:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._prepared = prepared or _Prepared(None if compiled.reads.by_number is None else _Prepared())
         self.spark_use = SparkUse()
+        self._parts = {name: FlowQuery(part, spark) for name, part in compiled.parts.items()}
+        for part in self._parts.values():
+            part.spark_use = self.spark_use
 
     def over(self, flow: Flow, spark: SparkSession) -> FlowQuery | None:
         """The same over the same flow of another log; None if it is not the same."""
@@ -102,6 +105,19 @@ class FlowQuery:
         made.driver_rows, made.one_task_rows = self.driver_rows, self.one_task_rows
         return made
 
+    def by_input(self, planned: Planned) -> dict[str, pa.Table]:
+        """The records of each input, where they meet in an operator."""
+        out = {}
+        for name, part in self._asked_of(planned).items():
+            part.driver_rows, part.one_task_rows = self.driver_rows, self.one_task_rows
+            topic = part.compiled.columns[name].topic.name
+            out[name] = part.rows({topic: planned[topic]})
+        return out
+
+    def _asked_of(self, planned: Planned) -> dict[str, FlowQuery]:
+        """The queries of the inputs of which there is something to read."""
+        return {read.id: self._parts[read.id] for read in self._flow.inputs if planned.get(read.topic.name)}
+
     def rows(self, planned: Planned) -> pa.Table:
         """What is made of the ranges: partial rows, or records when the flow does not aggregate."""
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
@@ -117,7 +133,7 @@ class FlowQuery:
 
     def _chosen(self, planned: Planned) -> list[tuple[Input, Sequence[ranges.Range]]]:
         """What to read for each input of which there is something to read."""
-        return [(each, planned[each.topic.name]) for each in self._flow.inputs if each.topic.name in planned]
+        return [(each, planned[each.topic.name]) for each in self._flow.inputs if planned.get(each.topic.name)]
 
     def _by_number(self, planned: Planned, rows: int) -> pa.Table | None:
         """By a query of its own, in which numbers stand for what records are grouped by; None if there is none, or the
@@ -239,6 +255,9 @@ class FlowQuery:
     def culprits(self, planned: Planned, enough: float) -> dict[tuple[str, int, int], str]:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
         where the session does not tell."""
+        if self._parts:
+            asked = self._asked_of(planned).values()
+            return {place: error for part in asked for place, error in part.culprits(planned, enough).items()}
         return {
             (read.topic.name, *place): error
             for read, chosen in self._chosen(planned)
@@ -247,6 +266,8 @@ class FlowQuery:
 
     def fails_on_nothing(self) -> bool:
         """Whether the flow fails without any record: as where a static table is gone."""
+        if self._parts:
+            return any(part.fails_on_nothing() for part in self._parts.values())
         readers = dict.fromkeys(self.compiled.columns, lambda columns: ranges.read(self.spark, columns, []))
         try:
             self._collect(self._query(readers, 1))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.durations import from_us
-from headrace.errors import CannotRebuild, FlowChanged, HeadraceError, UnknownTopic, UnknownView
+from headrace.errors import CannotRebuild, FlowChanged, FlowFenced, HeadraceError, UnknownTopic, UnknownView
 from headrace.failpoints import reach
 from headrace.flows.audit import Gone, gone_of
 from headrace.flows.fingerprint import fingerprint
@@ -50,6 +50,8 @@ NEAR_ROWS = 10_000
 """A version that was fewer records than this behind has caught up with one that runs on."""
 PASSES = 10
 """It may run on faster than it is caught up with."""
+FENCES = 3
+"""A flow that its runner takes back is fenced again, so many times."""
 
 
 class Rebuild:
@@ -235,18 +237,34 @@ def roll_back(log: Log, home: Home, store: ViewStore, view: str) -> None:
 @contextlib.contextmanager
 def _fenced(log: Log, store: ViewStore, view: str) -> Iterator[FlowState]:
     """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
-    state = store.fence(view)
+    state = _fence(log, store, view)
     try:
-        reach("switch.fenced")
-        relay = Relay(log, store, view)
-        relay.begin(state.born)
-        relay.run()
-        store.note_relayed(state, relay.done, relay.written)
         yield state
     except BaseException:
         with contextlib.suppress(HeadraceError):  # the first error is the one to raise
             store.unfence(state)
         raise
+
+
+def _fence(log: Log, store: ViewStore, view: str) -> FlowState:
+    """A runner that was about to begin when the fence came takes the flow back, once: then it is fenced again. After
+    that it sees who holds the version's lock, and waits."""
+    for last in (*[False] * FENCES, True):
+        state = store.fence(view)
+        try:
+            reach("switch.fenced")
+            relay = Relay(log, store, view)
+            relay.begin(state.born)
+            relay.run()
+            store.note_relayed(state, relay.done, relay.written)
+        except BaseException as error:
+            if isinstance(error, FlowFenced) and not last:
+                continue
+            with contextlib.suppress(HeadraceError):
+                store.unfence(state)
+            raise
+        return state
+    raise AssertionError("the last attempt returns or raises")
 
 
 def functions_of(flow: Flow) -> str:

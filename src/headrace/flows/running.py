@@ -382,7 +382,7 @@ class Running:
 
     def _marked_as_changes(self, flow: Flow, topic: Topic) -> Topic:
         """A topic that was there before the flow may not know that it gets changes."""
-        writes_changes = flow.aggregates is not None or flow.retracts
+        writes_changes = flow.aggregates is not None or flow.retracts or flow.meets is not None
         if topic.settings.made_by or topic.settings.changes or not writes_changes or "op" not in topic.schema.names:
             return topic
         topic.alter(changes=True)

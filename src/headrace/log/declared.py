@@ -54,6 +54,14 @@ class DeclaredTopic(_Topic):
             self._opened = self._open()  # two threads at once open it twice: both have the same topic
         return self._opened
 
+    def alter_at_first_use(self, **settings: Any) -> None:
+        """The topic gets these settings when it is opened, if it has others."""
+        if self._opened is not None:
+            _alter(self._opened, settings)
+            return
+        open = self._open
+        self._open = lambda: _alter(open(), settings)
+
     @property
     def is_open(self) -> bool:
         return self._opened is not None
@@ -66,6 +74,12 @@ class DeclaredTopic(_Topic):
     def known_settings(self) -> TopicSettings | None:
         """Of the log's topic, once it was used; before, what the program declares."""
         return self.declared if self._opened is None else self._opened.settings
+
+
+def _alter(topic: _Topic, settings: Mapping[str, Any]) -> _Topic:
+    if any(getattr(topic.settings, name) != value for name, value in settings.items()):
+        topic.alter(**settings)
+    return topic
 
 
 def declare(

@@ -26,7 +26,7 @@ from headrace.views.changes import as_fed, as_results, as_seen, marked, with_sta
 from headrace.views.contract import Emit, FlowSpec, Outgoing, feed_topic
 from headrace.views.keyed import State, TableSpec, Writes
 
-__all__ = ["Fold", "Folded"]
+__all__ = ["Fold", "Folded", "difference"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -127,7 +127,7 @@ class Fold:
         made = pa.concat_tables([made, self._stored(closes, state)])
         was = with_status(self._view, self._visible(goes, "-", self._stored(goes, state)), before.final_us)
         becomes = with_status(self._view, self._visible(stays, "+", made), max(later, default=None))
-        return _difference(was, becomes, self._view.key)
+        return difference(was, becomes, self._view.key)
 
     def _dropped(self, state: State, now: Bounds, before: Bounds, like: pa.Table) -> pa.Table:
         rows = self._operator.dropped(state, now, before)
@@ -155,7 +155,7 @@ class Fold:
         return as_seen(self._view, rows)
 
 
-def _difference(was: pa.Table, becomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
+def difference(was: pa.Table, becomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
     """Rows that went and rows that came, without those that stay: first rows whose key is gone, then by key."""
     if becomes.schema != was.schema:  # a sum became wider, or no sum is wide any more
         wide = [a if types.is_decimal(a.type) else b for a, b in zip(was.schema, becomes.schema, strict=True)]

@@ -72,9 +72,11 @@ INSTANT = pa.timestamp("us", tz="UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 examples = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+    max_examples=settings().max_examples // 8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
-"""Few: each is several synced commits. `make soak` has another profile."""
+"""Few, by the profile that is loaded: each is several synced commits."""
 
 
 def moment(us: int) -> datetime:

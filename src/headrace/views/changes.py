@@ -17,6 +17,7 @@ from headrace.log.contract import META
 from headrace.views.contract import (
     AT,
     CORRECTIONS,
+    FINAL_AT,
     MARK,
     OP,
     RECORD,
@@ -32,7 +33,7 @@ from headrace.views.contract import (
 from headrace.views.results import results_of, whole_sum
 from headrace.views.values import INSTANT, time_column, us_column
 
-__all__ = ["CHANGE_OP", "as_fed", "as_results", "as_seen", "marked", "snapshot", "with_status"]
+__all__ = ["CHANGE_OP", "as_fed", "as_results", "as_seen", "marked", "snapshot", "with_mark", "with_status"]
 
 CHANGE_OP = "op"
 CHUNK_ROWS = 100_000
@@ -70,14 +71,17 @@ def as_seen(view: ViewSpec, changes: pa.Table) -> pa.Table:
             if result.widened or whole.null_count < columns[result.name].null_count:
                 columns[result.name] = whole
     tail = {name: changes[name] for name in ("_corrections", "_updated_at")}
-    return pa.table({CHANGE_OP: changes[CHANGE_OP], **columns, **tail})
+    final = {FINAL_AT: changes[FINAL_AT]} if view.final_by_row else {}
+    return pa.table({CHANGE_OP: changes[CHANGE_OP], **columns, **tail, **final})
 
 
 def with_status(view: ViewSpec, seen: pa.Table, final_us: int | None) -> pa.Table:
     """Rows as readers see them, when windows that end by `final_us` are final."""
     status = pa.repeat("open", seen.num_rows)
-    if view.window_us is not None and final_us is not None:
-        status = pc.if_else(pa.array(us_column(seen[WINDOW[1]]) <= final_us), "final", "open")
+    ends = FINAL_AT if view.final_by_row else WINDOW[1] if view.window_us is not None else None
+    if ends is not None and final_us is not None:
+        final = pc.less_equal(seen[ends].cast(pa.int64()), final_us).fill_null(False)
+        status = pc.if_else(final, "final", "open")
     return seen.append_column("_status", status).select([CHANGE_OP, *(column.name for column in view.columns)])
 
 
@@ -85,15 +89,15 @@ def marked(view: ViewSpec, fed: pa.Table, marks: tuple[int | None, int | None] |
     """Changes for flows over the view, with their times, and a mark behind them: windows that end by then are final, or
     can no longer change. Records are judged again where they are read, so their mark is the frontier."""
     if view.records:
-        return _with_mark(_unpacked(fed), marks)
+        return with_mark(_unpacked(fed), marks)
     if marks is not None:
         told_us = Horizon(view.ending).told_us
         final_us, unchanged_us = marks
         marks = told_us(final_us), told_us(unchanged_us)
     times = pa.nulls(fed.num_rows, INSTANT)
-    if view.ending is not None:
+    if view.window_us is not None and view.ending is not None:
         times = time_column(us_column(fed[WINDOW[1]]) - (0 if view.ending.included else 1))
-    return _with_mark(fed.append_column(AT, times), marks)
+    return with_mark(fed.append_column(AT, times), marks)
 
 
 def _unpacked(fed: pa.Table) -> pa.Table:
@@ -106,7 +110,7 @@ def _unpacked(fed: pa.Table) -> pa.Table:
     return pa.table(columns | {"_progress": pc.struct_field(record, "_progress")})
 
 
-def _with_mark(rows: pa.Table, marks: tuple[int | None, int | None] | None) -> pa.Table:
+def with_mark(rows: pa.Table, marks: tuple[int | None, int | None] | None) -> pa.Table:
     for name in MARK:
         rows = rows.append_column(name, pa.nulls(rows.num_rows, INSTANT))
     if marks is None:

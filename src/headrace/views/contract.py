@@ -47,8 +47,11 @@ OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change_
 instant of the row's window: what is made of changes has no other time."""
 MARK = ("change__closed", "change__reachable")
 """Of a record that is no change, `change__op` '.': windows that end by then are final, or can no longer change."""
-RESULTS, SHAPED = "rows", "shaped"
-"""The tables of a view: its results, and the rows that a transform made of them. Others are the operator's own."""
+RESULTS, SHAPED, HISTORY = "rows", "shaped", "history"
+"""The tables of a view: its results, the rows that a transform made of them, and of a table what was there before,
+which readers see as `NAME_history`. Others are the operator's own."""
+FINAL_AT = "/final_at"
+"""Of a row that has no window: it is final when the frontier has passed this time."""
 RECORD = "/record"
 """The one result of a flow whose results are records."""
 ROWS = "/rows"
@@ -132,6 +135,8 @@ class ViewSpec:
     """Whether its one result, `RECORD`, is a record, and what is told of changes is that."""
     fill: Fill | None = None
     """Of windows that have no row; None: readers see the rows that are stored."""
+    final_by_row: bool = False
+    """Whether each row says when it is final, in a column `FINAL_AT`: rows of an operator, which have no windows."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -141,7 +146,9 @@ class ViewSpec:
 
     @property
     def ending(self) -> Ending | None:
-        """What follows from a window's end."""
+        """What follows from a window's end, or from when a row says that it is final."""
+        if self.final_by_row:
+            return Ending(final_after_us=1)
         return None if self.window_us is None else ending(self.windows, self.window_us[0])
 
     @property
@@ -171,6 +178,21 @@ class ViewSpec:
         """The results that are sums of whole numbers."""
         rules = {slot.name: slot.rule for slot in self.slots}
         return [each for each in self.results if len(each.slots) == 1 and rules[each.slots[0]] == "whole"]
+
+
+def rows_view(name: str, key: Sequence[Column], columns: Sequence[Column], *, final: bool) -> ViewSpec:
+    """A view whose rows are an operator's, as they are. `final`: rows say when they are final."""
+    slots = tuple(SlotColumn(each.name, each.type, "latest") for each in columns)
+    results = tuple(Result(each.name, each.type, (each.name,)) for each in columns)
+    return ViewSpec(name, tuple(key), slots, results, final_by_row=final)
+
+
+def rows_table(view: ViewSpec) -> TableSpec:
+    """The table that has the rows of such a view."""
+    final = (Column(FINAL_AT, "timestamp"),) if view.final_by_row else ()
+    tail = (Column("_corrections", "bigint"), Column("_updated_at", "timestamp"))
+    columns = tuple(Column(slot.name, slot.type) for slot in view.slots)
+    return TableSpec(RESULTS, view.groups, (*columns, *final, *tail), FINAL_AT if final else None)
 
 
 def widened(view: ViewSpec, results: Collection[str]) -> ViewSpec:
@@ -244,6 +266,17 @@ class FlowSpec:
         if ending is not None and self.time == ARRIVED:  # nothing is late: what is final does not change
             ending = ending._replace(unchanged_after_us=ending.final_after_us)
         return Horizon(ending, self.grace_us, self.within_us)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether its view is a table of the program's, with rows that are put and deleted."""
+        return self.operator.startswith("table(") and self.parent is None
+
+    @property
+    def history(self) -> str:
+        """Which rows of a table are kept: "latest", "versions" or "bitemporal"."""
+        kept = [each.names for each in self.tables if each.name == HISTORY]
+        return "latest" if not kept else "bitemporal" if "known_from" in kept[0] else "versions"
 
     @property
     def writes(self) -> frozenset[str]:

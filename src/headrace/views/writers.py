@@ -29,7 +29,7 @@ def closes(
 
 def _is_windowed(spec: FlowSpec) -> bool:
     """Whether anybody sees that its rows are final."""
-    return spec.view is not None and spec.view.window_us is not None and not spec.view.records
+    return spec.view is not None and spec.view.ending is not None and not spec.view.records
 
 
 def _told(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:

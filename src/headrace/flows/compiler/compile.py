@@ -4,7 +4,7 @@ nobody asks Spark again. Owns the order of these questions; runs no job."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import FlowChanged, InvalidArgument
 from headrace.flows.compiler import outputs
+from headrace.flows.compiler.meetings import OF_ROWS, meeting_spec, met, shaped_columns, shaped_type
 from headrace.flows.compiler.outputs import Written
 from headrace.flows.compiler.own_check import check_own
 from headrace.flows.compiler.plan_check import check_transform
@@ -29,6 +30,8 @@ from headrace.views.contract import CHANGE, FlowSpec, ViewSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.log.contract import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Compiled:
     dropped: pa.Schema | None = None
     """The columns of the topic that takes dropped records, if the program names one."""
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, Compiled] = field(default_factory=dict)
+    """Of a flow in which records of several inputs meet: by input, the query of its records."""
 
     @property
     def columns(self) -> Mapping[str, ranges.Columns]:
@@ -87,6 +92,8 @@ class Compiled:
 
 def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """The flow, checked; or the error that says what cannot be."""
+    if flow.meets is not None:
+        return _compiled_meeting(flow, app, spark)
     checks = _Checks(flow, spark)
     sieves = checks.of_records()  # before anything else runs the transforms: it says what is wrong with them
     df = no_records(flow, spark)
@@ -111,6 +118,28 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     )
 
 
+def _compiled_meeting(flow: Flow, app: str, spark: SparkSession) -> Compiled:
+    """Each input's records are a query of their own; they meet in the operator."""
+    parts = {each.id: compiled(Flow(flow.name, (each,)), app, spark) for each in flow.inputs}
+    bound = met(flow, {each.id: no_records(parts[each.id].flow, spark) for each in flow.inputs})
+    assert bound.operator is not None
+    checks = _Checks(flow, spark)
+    checks.of_rows(shaped_type(bound.operator))
+    spec = meeting_spec(bound, app, shaped_columns(bound, spark))
+    return Compiled(
+        flow,
+        bound,
+        spec,
+        Reads({name: part.columns[name] for name, part in parts.items()}),
+        None,
+        outputs.meeting_target(bound),
+        outputs.feed(spec.view),
+        outputs.meeting_dropped(bound),
+        (*(note for part in parts.values() for note in part.notes), *checks.notes),
+        parts,
+    )
+
+
 def _refuse_taken(flow: Flow, df: DataFrame) -> None:
     """InvalidArgument if a transform makes a column that the judge makes, too."""
     taken = {*JUDGED, EVENT, REACHED, *(() if flow.tells_topic else (SOURCE,))}
@@ -122,6 +151,8 @@ def _refuse_taken(flow: Flow, df: DataFrame) -> None:
 def moved(known: Compiled, flow: Flow) -> Compiled | None:
     """What is known of a flow, for the same one over topics like its own in another log; None if it is not the same."""
     topics = {each.id: each.topic for each in flow.inputs}
+    if known.parts:
+        return _moved_meeting(known, flow, topics)
     if {name: ranges.spark_schema(topic) for name, topic in topics.items()} != {
         name: StructType([each for each in columns.schema if each.name not in JUDGED])
         for name, columns in known.columns.items()
@@ -131,6 +162,18 @@ def moved(known: Compiled, flow: Flow) -> Compiled | None:
     if replace(known.given, inputs=inputs) != flow or known.time != time_folded(flow):
         return None
     return replace(known, given=flow, flow=replace(known.flow, inputs=flow.inputs), reads=known.reads.of(topics))
+
+
+def _moved_meeting(known: Compiled, flow: Flow, topics: Mapping[str, Topic]) -> Compiled | None:
+    inputs = tuple(replace(each, topic=topics.get(each.id, each.topic)) for each in known.given.inputs)
+    if replace(known.given, inputs=inputs) != flow:
+        return None
+    parts = {each.id: moved(known.parts[each.id], Flow(flow.name, (each,))) for each in flow.inputs}
+    found = {name: part for name, part in parts.items() if part is not None}
+    if len(found) < len(parts):
+        return None
+    bound = replace(known.flow, inputs=flow.inputs)
+    return replace(known, given=flow, flow=bound, reads=known.reads.of(topics), parts=found)
 
 
 class _Checks:
@@ -161,6 +204,10 @@ class _Checks:
         """What goes to a view keeps window and groups; what goes to a topic may have any columns."""
         kept = tuple(column.name for column in view.places) if view.public else ()
         self._through(shape_type(view), self._flow.after, " behind agg", kept)
+
+    def of_rows(self, given: StructType) -> None:
+        """Of joined rows, what says which row it is comes through."""
+        self._through(given, self._flow.after, " of joined rows", OF_ROWS)
 
     def _through(
         self, schema: StructType, transforms: tuple[Transform, ...], of: str, kept: tuple[str, ...]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.errors import InvalidArgument
+from headrace.flows.compiler.meetings import event_times
 from headrace.flows.compiler.records import time_column
 from headrace.flows.compiler.results import shape_type
 from headrace.flows.flow import Flow, through
@@ -75,6 +76,39 @@ def target(flow: Flow, view: ViewSpec | None, df: DataFrame) -> Written | None:
         if value and all(each in schema.names for each in ((value,) if isinstance(value, str) else value))
     }
     return Written(schema, {**implied, **({"changes": True} if changes else {})})
+
+
+def meeting_target(flow: Flow) -> Written | None:
+    """Of a flow in which records meet. What a helper writes is marked as changes of records are; in a topic of a user's
+    own, `op` says of each row whether it came or went."""
+    if flow.target is None:
+        return None
+    assert flow.operator is not None and flow.meets is not None
+    columns = flow.operator.output.columns or ()
+    plain = flow.sink is not None and flow.sink.plain
+    if any(each.name == "op" for each in columns) and not plain:
+        why = "says whether a row came or went: give yours another name, in .transform(…)"
+        raise InvalidArgument("column", "op", f"flow {flow.name!r}: in a topic of changes it {why}")
+    time = flow.meets.time(event_times(flow))
+    marks = _marks() if flow.parent is not None else [] if plain else [Column("op", "string")]
+    own = [*marks, *columns] if flow.parent is None else [*columns, *marks]
+    schema = parse_ddl(", ".join(f"{quoted_name(each.name)} {each.type}" for each in own))
+    settings: dict[str, Any] = {"event_time": time if time in schema.names else None, "max_ahead": "36500 days"}
+    return Written(schema, settings if flow.parent is not None or plain else {**settings, "changes": True})
+
+
+def meeting_dropped(flow: Flow) -> pa.Schema | None:
+    """The columns of the topic that takes records that came too late for a join: those of both sides."""
+    if flow.late.dropped_to is None:
+        return None
+    assert flow.operator is not None
+    columns = {each.name: each.type for side in flow.operator.inputs for each in side.columns}
+    schema = parse_ddl(", ".join(f"{quoted_name(name)} {kind}" for name, kind in columns.items()))
+    for name in WINDOW:
+        schema = schema.append(pa.field(name, arrow_type("timestamp")))
+    for name in (WINDOWS_MISSED, WINDOWS_COUNTED):
+        schema = schema.append(pa.field(name, pa.int64()))
+    return schema
 
 
 def feed(view: ViewSpec | None) -> Written | None:

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headrace.errors import InvalidArgument, InvalidSchema, TransformRefused, UnknownColumn, nearest
+from headrace.flows.compiler.outside import asks_outside
 from headrace.flows.compiler.plan_rules import (
     Refusal,
     columns_read,
@@ -109,6 +110,9 @@ def check_transform(
         if found:
             raise TransformRefused(flow, step, found.operator, found.why, found.instead)
 
+    if asked := asks_outside(fn):
+        why = "asks the world outside, so a replay may get another answer"
+        refuse(Refusal(asked, why, "Use .remember(function, key=…, column=…, type=…): each answer is recorded once"))
     trials = _trials(schema, sample)
     probe = _probe(spark, schema, trials[-1] if trials else None)
     with _whole_plans(spark):

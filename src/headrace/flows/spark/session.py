@@ -155,8 +155,8 @@ def lent(spark: SparkSession) -> tuple[int, str] | None:
 
 
 def borrowed(port: int, token: str) -> SparkSession:
-    """The session of the process that lent it, for this one: starting a JVM takes seconds. This process may die as it
-    likes, the JVM goes on."""
+    """The session of the process that lent it, for this one: starting a JVM takes seconds. This process may stop it or
+    die as it likes, the JVM goes on."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -168,7 +168,9 @@ def borrowed(port: int, token: str) -> SparkSession:
         del os.environ[name]
     found = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     java = gateway.jvm.JavaSparkContext(found.sparkContext())
-    return SparkSession(SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf())), found)
+    made = SparkSession(SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf())), found)
+    made.stop = lambda: None  # type: ignore[method-assign]
+    return made
 
 
 # -- what a session can be asked, over Spark Connect too ---------------------------------------------

@@ -357,7 +357,7 @@ class SqliteReading(SqlViews):
         with whole(db):
             known = parse_spec(spec)
         ends_us, view = None, known.view
-        if view is not None and view.window_us is not None:
+        if view is not None and view.ending is not None:
             by, more_us = tables_of(known).ending
             after_us = us_of(closed)
             after = "" if after_us is None else text_of_us(after_us - more_us)

@@ -169,7 +169,8 @@ class SqliteViews(ViewsFile, ViewStore):
         """Forgets the flow; the names of its files in the outbox, to be removed when that is committed."""
         gone = staged.names(db, "flow = ?", spec.name)
         if spec.view is not None and spec.view.public:
-            db.execute(f"DROP VIEW IF EXISTS {quoted(spec.name)}")
+            for statement in tables_of(spec).hide():
+                db.execute(statement)
         for statement in (each for table in keyed.tables_of(spec).values() for each in table.drop()):
             db.execute(statement)
         for table in (*versions.FLOW_TABLES, "_steps"):
@@ -331,7 +332,7 @@ class SqliteViews(ViewsFile, ViewStore):
         """The end of the flow's last window that has a row."""
         with self._reading() as db:
             spec = self._known(db, flow)
-            if spec.view is None or spec.view.window_us is None:
+            if spec.view is None or spec.view.ending is None:
                 return None
             last_us = self._state(db, spec).last_us(RESULTS)
         return None if last_us is None else last_us + tables_of(spec).ending[1]

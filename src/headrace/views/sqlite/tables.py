@@ -15,6 +15,8 @@ from functools import lru_cache
 import pyarrow as pa
 
 from headrace.views.contract import (
+    FINAL_AT,
+    HISTORY,
     RESULTS,
     SHAPED,
     WINDOW,
@@ -46,7 +48,7 @@ class ViewTables:
         assert flow.view is not None
         self.spec: ViewSpec = flow.view
         tables = keyed_tables(flow)
-        self.rows, self.shaped = tables[RESULTS], tables.get(SHAPED)
+        self.rows, self.shaped, self.history = tables[RESULTS], tables.get(SHAPED), tables.get(HISTORY)
         self.key = [quoted(name) for name in self.rows.spec.key_names]
         self.joined = "" if self.shaped is None else f" JOIN {self.shaped.name} f ON {self._together('f')}"
         """Behind the table of results as `s`: the rows that a transform made of each, as `f`."""
@@ -69,7 +71,21 @@ class ViewTables:
         if not self.spec.public:
             return []
         name = quoted(self.spec.name)
-        return [f"DROP VIEW IF EXISTS {name}", f"CREATE VIEW {name} AS {self.shown(nulls)}"]
+        made = [*self.hide(), f"CREATE VIEW {name} AS {self.shown(nulls)}"]
+        if self.history is not None:
+            columns = [each for each in self.history.spec.names if not each.startswith("/")]
+            seen = ", ".join(f"{self.history.seen(each, nulls)} AS {quoted(each)}" for each in columns)
+            made.append(f"CREATE VIEW {self._history_name} AS SELECT {seen} FROM {self.history.select_from()} s")
+        return made
+
+    def hide(self) -> list[str]:
+        """Drops what readers see."""
+        names = [quoted(self.spec.name), *([] if self.history is None else [self._history_name])]
+        return [f"DROP VIEW IF EXISTS {name}" for name in names]
+
+    @property
+    def _history_name(self) -> str:
+        return quoted(f"{self.spec.name}_history")
 
     def shown(self, nulls: Nulls, only: Sequence[str] = ()) -> str:
         """A SELECT of what readers see; `only`: conditions on groups, of which gaps need be filled."""
@@ -117,9 +133,10 @@ class ViewTables:
 
     def _status(self) -> str:
         """Final or open: without windows nothing is ever final."""
-        if not self.spec.window_us:
+        if not self.spec.window_us and not self.spec.final_by_row:
             return "'open'"
-        return f"CASE WHEN s.window_end <= {self._closed} THEN 'final' ELSE 'open' END"
+        ends = f"s.{quoted(FINAL_AT)}" if self.spec.final_by_row else "s.window_end"
+        return f"CASE WHEN {ends} <= {self._closed} THEN 'final' ELSE 'open' END"
 
     @property
     def _closed(self) -> str:
@@ -139,7 +156,9 @@ class ViewTables:
     @property
     def ending(self) -> tuple[str, int]:
         """By which column rows are found that end at some time, and how long after it they end."""
-        assert self.spec.window_us is not None and self.rows.spec.time is not None
+        assert self.rows.spec.time is not None
+        if self.spec.window_us is None:
+            return quoted(self.rows.spec.time), 0
         return self.rows.spec.time, self.spec.window_us[0] if self.rows.spec.time == WINDOW[0] else 0
 
 

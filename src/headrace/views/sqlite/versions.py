@@ -66,7 +66,8 @@ def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: st
 def _rename(db: sqlite3.Connection, spec: FlowSpec, name: str) -> None:
     assert spec.view is not None
     named = replace(spec, name=name, view=replace(spec.view, name=name))
-    db.execute(f"DROP VIEW IF EXISTS {quoted(spec.name)}")
+    for statement in tables_of(spec).hide():
+        db.execute(statement)
     for table in _tables(db, spec.name):
         db.execute(f"ALTER TABLE {quoted(table)} RENAME TO {quoted(name + table[len(spec.name) :])}")
     for table in FLOW_TABLES:

@@ -26,7 +26,7 @@ from headrace.log.embedded.storage.index import BATCHES, PARTITIONS, BatchRow, P
 from headrace.log.embedded.storage.retention import consumers
 from headrace.log.embedded.upkeep import swapping
 from headrace.log.embedded.upkeep.sealing import SWAP_BATCHES, SWAP_BYTES, SWAP_RECORDS, together
-from headrace.schema import EXTRA_COLUMN
+from headrace.schema import EXTRA_COLUMN, OP_COLUMN
 
 PASS_KEYS, PASSES_MAX = 4_000_000, 1024
 MERGE_RECORDS = 3_000_000
@@ -138,7 +138,7 @@ def _keys(
     reader = Reader(engine, catalog, topic, state.partition)
     for batch in reader.batches(state.earliest, state.next, [*key, "_offset", *values, "_arrived_at"]):
         engine.background.check()
-        if values and all(batch.column(name).null_count for name in values):
+        if values == [OP_COLUMN] or (values and all(batch.column(name).null_count for name in values)):
             _find_tombstones(batch, values, tombstones)
         batch = batch.select([*key, "_offset"])
         if passes > 1:
@@ -148,14 +148,18 @@ def _keys(
 
 
 def _values(catalog: Catalog, topic: TopicState) -> list[str]:
-    """The columns a tombstone has nothing in."""
+    """The columns a tombstone has nothing in; of a table's records the one that says whether they delete."""
     settings = topic.settings
+    if OP_COLUMN in catalog.schema(topic).names:
+        return [OP_COLUMN]
     names = [name for name in catalog.schema(topic).names if name not in settings.key and name != settings.event_time]
     return [*names, EXTRA_COLUMN] if settings.extra_kept and names else names
 
 
 def _find_tombstones(batch: pa.RecordBatch, values: list[str], tombstones: _Tombstones) -> None:
     empty = pc.is_null(batch.column(values[0]))
+    if values == [OP_COLUMN]:
+        empty = pc.equal(batch.column(OP_COLUMN), "delete").fill_null(False)
     for name in values[1:]:
         empty = pc.and_(empty, pc.is_null(batch.column(name)))
     found = batch.filter(empty)

@@ -22,10 +22,10 @@ import pyarrow.types as types
 from headrace.aggregates.groups import codes, row_numbers
 from headrace.errors import InvalidArgument
 from headrace.jsonrows import encoder
-from headrace.operators.changelog import CHANGE, POSITION, LatestRows, changes_of, columns_of, keys_in
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.changelog import CHANGE, POSITION, LatestRows, changes_of, columns_of, keys_in
+from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.result_rows import Pieces, aligned, column, differ, joined_writes
-from headrace.operators.rows import FINAL_AT, ID
 from headrace.rows import python_values
 from headrace.schema import type_ddl
 from headrace.views.keyed import Column, State, TableSpec

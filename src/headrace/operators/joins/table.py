@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InvalidArgument
-from headrace.operators.changelog import (
+from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.changelog import (
     CHANGE,
     POSITION,
     LatestRows,
@@ -26,9 +27,8 @@ from headrace.operators.changelog import (
     keys_in,
     later_changes,
 )
-from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.table_history import OWN, VALID, VERSION, History
 from headrace.operators.result_rows import CORRECTIONS, Pieces, aligned, column, joined_writes
-from headrace.operators.table_history import OWN, VALID, VERSION, History
 from headrace.views.contract import RESULTS
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, cast_to

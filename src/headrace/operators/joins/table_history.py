@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.operators.changelog import CHANGE, POSITION, Keys
+from headrace.operators.joins.changelog import CHANGE, POSITION, Keys
 from headrace.operators.result_rows import Pieces, aligned, column, keys_of
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, arrow_type, time_column, us_column

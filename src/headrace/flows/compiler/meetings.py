@@ -1,0 +1,123 @@
+"""A flow in which records of several inputs meet: its operator, and what a store keeps of it. Owns what is refused
+because the inputs do not fit. Asks Spark's analyser; runs no job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
+
+from headrace.errors import InvalidArgument
+from headrace.flows.compiler.plan_check import unknown_column
+from headrace.flows.flow import Flow, through
+from headrace.flows.reading import ranges
+from headrace.kernels.judge import SOURCE
+from headrace.log.contract import META
+from headrace.operators.contract import Operator
+from headrace.operators.joins.meetings import Joining
+from headrace.operators.joins.rows import ROW_ID
+from headrace.operators.records import OP
+from headrace.schema import quoted_name, schema_from, type_ddl
+from headrace.views.contract import RESULTS, Column, FlowSpec, ViewSpec, rows_table, rows_view
+from headrace.views.values import arrow_type, check_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["OF_ROWS", "event_times", "meeting_spec", "met", "shaped_columns", "shaped_type"]
+
+
+def event_times(flow: Flow) -> dict[str, str | None]:
+    """By side, the column with its records' event time; None where the topics have none, or different ones."""
+    found: dict[str, set[str | None]] = {}
+    for each in flow.inputs:
+        found.setdefault(each.role, set()).add(each.topic.settings.event_time)
+    return {role: names.pop() if len(names) == 1 else None for role, names in found.items()}
+
+
+def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
+    """The flow with its operator. `frames`: by input, no records, as they look behind the transforms."""
+    assert flow.meets is not None
+    schemas: dict[str, pa.Schema] = {}
+    for each in flow.inputs:
+        schema = schema_from(frames[each.id].drop(*META, SOURCE).schema)
+        if schemas.setdefault(each.role, schema) != schema:
+            why = f"flow {flow.name!r}: the streams of one side must have the same columns, of the same types"
+            raise InvalidArgument("union", each.called, why)
+    times = event_times(flow)
+    if isinstance(flow.meets, Joining):
+        for each in flow.inputs:
+            if times[each.role] is None or times[each.role] not in schemas[each.role].names:
+                why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
+                raise InvalidArgument("join", each.called, f"{why} event_time=…, and keep that column in transforms")
+    return replace(flow, operator=flow.meets.over(schemas, times))
+
+
+OF_ROWS = (ROW_ID.name, OP)
+"""What transforms of joined rows must keep: which row it is, and whether it came or went."""
+
+
+def shaped_type(operator: Operator) -> StructType:
+    """What transforms of joined rows are given."""
+    columns = [ROW_ID, Column(OP, "string"), *(operator.output.columns or ())]
+    return ranges.struct(", ".join(f"{quoted_name(each.name)} {each.type}" for each in columns))
+
+
+def shaped_columns(flow: Flow, spark: SparkSession) -> tuple[Column, ...] | None:
+    """What they make of these; None if there are none."""
+    if not flow.after:
+        return None
+    assert flow.operator is not None
+    given = shaped_type(flow.operator)
+    try:
+        schema = schema_from(through(flow.after, spark.createDataFrame([], given)).drop(*OF_ROWS).schema)
+    except PySparkException as error:
+        if unknown := unknown_column(error, flow.name, given.names):
+            raise unknown from None
+        raise
+    return tuple(Column(each.name, type_ddl(each.type)) for each in schema)
+
+
+def meeting_spec(flow: Flow, app: str, shaped: tuple[Column, ...] | None = None) -> FlowSpec:
+    """What a store keeps of the flow. `shaped`: the columns that transforms make of joined rows."""
+    operator = flow.operator
+    assert operator is not None and flow.meets is not None
+    view = None if flow.target is not None else _view(flow, operator, shaped)
+    rows = () if view is None or operator.output.table == RESULTS else (rows_table(view),)
+    return FlowSpec(
+        name=flow.name,
+        app=app,
+        sources=tuple(topic.name for topic in flow.topics),
+        view=view,
+        target=flow.target,
+        feeds=flow.feeds,
+        operator=str(flow.meets),
+        idle_us=flow.idle_us,
+        absent_us=flow.absent_us,
+        dropped_to=flow.late.dropped_to,
+        parent=flow.parent,
+        tables=(*operator.tables, *rows),
+    )
+
+
+def _view(flow: Flow, operator: Operator, shaped: tuple[Column, ...] | None) -> ViewSpec:
+    """What readers see: the rows of the operator's own table, or those that it passes on."""
+    if operator.output.table == RESULTS:
+        (table,) = (each for each in operator.tables if each.name == RESULTS)
+        own = {"_corrections", "_updated_at"}
+        columns = [each for each in table.columns if each.name not in own and not each.name.startswith("/")]
+        key = table.key
+    else:
+        columns, key = list((operator.output.columns if shaped is None else shaped) or ()), (ROW_ID,)
+    for each in (*key, *columns):
+        check_column(arrow_type(each.type), column=each.name, lists=True)
+    columns = [Column(each.name, each.type) for each in columns]
+    return replace(
+        rows_view(flow.name, key, columns, final=operator.output.final_at is not None),
+        keep_us=flow.keep_us,
+        retracts=True,
+    )

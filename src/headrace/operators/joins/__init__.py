@@ -1,0 +1,1 @@
+"""Operators in which records of several inputs meet, one file each, and what they have in common."""

@@ -1,0 +1,218 @@
+"""Steps of a program in which records of several inputs meet: what a user writes, as values. `over` makes the operator
+when the columns are known. A new kind of join is an operator in a file of its own, and a class here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from headrace.durations import format_duration
+from headrace.operators.contract import InputTimes
+from headrace.schema import OP_COLUMN
+from headrace.windows import Drop, Late
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Enriching", "History", "How", "Joining", "Meeting", "Missing", "TableJoining", "Tabling", "with_op"]
+
+History = Literal["latest", "versions", "bitemporal"]
+How = Literal["inner", "left", "right", "full"]
+Missing = Literal["null", "drop", "dead_letter"]
+Pairs = tuple[tuple[str, str], ...]
+"""Columns of the one side, each with that of the other."""
+OP = OP_COLUMN
+IDLE_US, ABSENT_US = 30_000_000, 3_600_000_000
+
+
+class Meeting(Protocol):
+    """`over` makes the operator, an `Operator` whose inputs are called as the step's sides."""
+
+    @property
+    def called(self) -> str:
+        """What a helper flow is called behind its parent's name."""
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The inputs that are read to an end that is looked up after the ends of the others: tables."""
+
+    @property
+    def late(self) -> Late: ...
+
+    @property
+    def idle_us(self) -> int: ...
+
+    @property
+    def absent_us(self) -> int: ...
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:
+        """`schemas`: the columns of each side's records; `times`: their event times."""
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:
+        """The column with the event time of what comes out; `times`: that of each side."""
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        """Rows whose `FINAL_AT` is before that are final."""
+
+
+@dataclass(frozen=True)
+class Tabling:
+    """A table's own records: what is there of each key, and what was."""
+
+    key: tuple[str, ...]
+    valid_from: str | None
+    history: History
+    late: Late = field(default_factory=Drop)
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "table"
+    first: ClassVar[tuple[str, ...]] = ()
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+        from headrace.operators.joins.table import TableRows
+
+        return TableRows(_without_op(schemas["records"]), self.key, self.valid_from, self.history)
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
+        return None
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:  # noqa: ARG002
+        return None
+
+    def __str__(self) -> str:
+        return f"table(key={self.key!r}, history={self.history!r})"
+
+
+@dataclass(frozen=True)
+class Enriching:
+    """`stream.enrich(table, …)`: each record with the row of a table that was valid, or there, at its time."""
+
+    table: str
+    on: Pairs
+    as_of: str | None
+    valid_from: str | None
+    columns: Pairs
+    grace_us: int
+    late: Late
+    missing: Missing
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "enrich"
+    first: ClassVar[tuple[str, ...]] = ("table",)
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+        from headrace.operators.joins.enrich import Enrich
+
+        return Enrich(
+            schemas["facts"],
+            _without_op(schemas["table"]),
+            self.on,
+            self.as_of,
+            self.valid_from if self.as_of is not None else None,
+            self.columns,
+            f"{self.table}_version",
+            self.grace_us,
+            self.late.within_us,
+            self.missing,
+        )
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:
+        return times["facts"]
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        return times["table"].frontier_us
+
+    def __str__(self) -> str:
+        said = f"enrich({self.table!r}, on={dict(self.on)}, as_of={self.as_of!r}, columns={dict(self.columns)}"
+        return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late}, missing={self.missing!r})"
+
+
+@dataclass(frozen=True)
+class Joining:
+    """`stream.join(other, …)`: pairs of records whose times are close."""
+
+    on: Pairs
+    before_us: int
+    after_us: int
+    how: How
+    suffix: str
+    grace_us: int
+    late: Late
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "join"
+    first: ClassVar[tuple[str, ...]] = ()
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:
+        from headrace.operators.joins.interval_join import IntervalJoin
+
+        left, right = times["left"], times["right"]
+        assert left is not None and right is not None, "the compiler has looked"
+        return IntervalJoin(
+            schemas["left"],
+            schemas["right"],
+            self.on,
+            left,
+            right,
+            self.before_us,
+            self.after_us,
+            self.how,
+            self.grace_us,
+            self.late.within_us,
+            self.suffix,
+        )
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
+        return "joined_at"
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        known = [times[side].frontier_us for side in ("left", "right")]
+        return min((us for us in known if us is not None), default=None) if None not in known else None
+
+    def __str__(self) -> str:
+        said = f"join(on={dict(self.on)}, before={format_duration(self.before_us)!r}"
+        said += f", after={format_duration(self.after_us)!r}, how={self.how!r}, suffix={self.suffix!r}"
+        return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late})"
+
+
+@dataclass(frozen=True)
+class TableJoining:
+    """`table.join(other, …)`: the rows of two tables, joined, as they change."""
+
+    left_key: tuple[str, ...]
+    right_key: tuple[str, ...]
+    on: Pairs
+    how: How
+    suffix: str
+    late: Late = field(default_factory=Drop)
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "join"
+    first: ClassVar[tuple[str, ...]] = ()
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+        from headrace.operators.joins.table_join import TableJoin
+
+        left, right = (_without_op(schemas[side]) for side in ("left", "right"))
+        return TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix)
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
+        return None
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:  # noqa: ARG002
+        return None
+
+    def __str__(self) -> str:
+        return f"table_join(on={dict(self.on)}, how={self.how!r}, suffix={self.suffix!r})"
+
+
+def with_op(schema: pa.Schema) -> pa.Schema:
+    """The columns of a table's records, of those of its rows."""
+    import pyarrow as pa
+
+    return schema.append(pa.field(OP, pa.string()))
+
+
+def _without_op(schema: pa.Schema) -> pa.Schema:
+    return schema.remove(schema.get_field_index(OP))

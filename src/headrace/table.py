@@ -1,0 +1,163 @@
+"""A table, as programs use it: rows by key that are put and deleted, read as they are now, or as they were. Owns no
+rows: a topic has its changes, and a view of the same name its rows.
+
+    users = app.table("users", "id string, zip string, at timestamp", key="id", event_time="at", history="versions")
+    users.upsert({"id": "u1", "zip": "8001", "at": now})
+    app.drain()
+    users.get("u1"), users.as_of("2026-01-01T00:00:00Z")"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.durations import from_us, instant_us
+from headrace.errors import InvalidArgument
+from headrace.flows import graph
+from headrace.joining import pairs_of
+from headrace.names import check_name
+from headrace.operators.joins.meetings import OP, History, How, TableJoining
+from headrace.view import View
+from headrace.views.reading import quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.app import App
+    from headrace.log.contract import Appended, Rows
+    from headrace.log.declared import DeclaredTopic
+
+__all__ = ["JoinedTables", "Table"]
+
+
+class Table(View):
+    """A keyed table: its rows, put, deleted and read."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        topic: DeclaredTopic,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        event_time: str | None,
+        history: History,
+    ) -> None:
+        super().__init__(app, name)
+        self.topic, self.columns, self.key, self.event_time, self.history = topic, columns, key, event_time, history
+
+    def __repr__(self) -> str:
+        return f"<table {self.name!r} of {self.app!r}>"
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def upsert(self, rows: Rows) -> Appended:
+        """Puts rows, each in place of the one with its key. Takes what `topic.append` takes."""
+        return self.topic.append(self._changes(rows, "upsert"))
+
+    def delete(self, keys: Any, *, at: datetime | str | None = None) -> Appended:
+        """Deletes rows by key: a value, a tuple for a key of several columns, or a list of them. `at`: from when on, in
+        a table with an event time."""
+        if (at is None) != (self.event_time is None):
+            says = f"the table has the event time {self.event_time!r}: say from when on" if at is None else "the table"
+            why = f"{says}, as delete('u1', at=…)" if at is None else f"{says} has no event time: leave it out"
+            raise InvalidArgument("at", at, why)
+        when = {} if at is None else {self.event_time: from_us(instant_us(at, argument="at"))}
+        some = list(keys) if isinstance(keys, list | set | frozenset) else [keys]
+        return self.topic.append([{**self._key_of(each), **when, OP: "delete"} for each in some])
+
+    def _changes(self, rows: Rows, op: str) -> Any:
+        import pyarrow as pa
+
+        if isinstance(rows, Mapping):
+            return {**rows, OP: op}
+        if hasattr(rows, "__arrow_c_stream__"):
+            table = pa.table(rows)
+            return table.append_column(OP, pa.repeat(op, table.num_rows))
+        return [{**row, OP: op} for row in rows]
+
+    def _key_of(self, key: Any) -> dict[str, Any]:
+        if isinstance(key, Mapping):
+            values: Sequence[Any] = [key[name] for name in self.key if name in key]
+        else:
+            values = key if isinstance(key, tuple) else (key,)
+        if len(values) != len(self.key):
+            raise InvalidArgument("key", key, f"must have a value for each of {', '.join(self.key)}")
+        return dict(zip(self.key, values, strict=True))
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def get(self, *key: Any, **columns: Any) -> dict[str, Any] | None:
+        """The row of that key, as it is now; None if there is none: `get("u1")`, `get("shop", 7)`."""
+        given = self._key_of(key[0] if len(key) == 1 else key) if key else {}
+        return super().get(**given, **columns)
+
+    def as_of(self, time: datetime | str) -> pa.Table:
+        """The rows that were valid at that time, by what is known now; for a table with a history."""
+        self._refuse_without("versions", "bitemporal")
+        known = " AND known_to IS NULL" if self.history == "bitemporal" else ""
+        return self._history(f"valid_from <= ?1 AND (valid_to IS NULL OR valid_to > ?1){known}", time)
+
+    def as_known(self, time: datetime | str) -> pa.Table:
+        """The latest rows, as they were known at that time; for a bitemporal table. `users_history` has the rest."""
+        self._refuse_without("bitemporal")
+        known = "known_from <= ?1 AND (known_to IS NULL OR known_to > ?1)"
+        return self._history(f"{known} AND valid_to IS NULL", time)
+
+    def _refuse_without(self, *kinds: str) -> None:
+        if self.history not in kinds:
+            why = f"table {self.name!r} keeps no such history: make it with history={kinds[0]!r}"
+            raise InvalidArgument("history", self.history, why)
+
+    def _history(self, condition: str, time: datetime | str) -> pa.Table:
+        at = from_us(instant_us(time, argument="time"))
+        order = ", ".join(map(quoted, self.key))
+        with self._known():
+            return self.app.views.query(
+                f"SELECT * FROM {quoted(f'{self.name}_history')} WHERE {condition} ORDER BY {order}", (at,)
+            )
+
+    # -- joining ---------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        other: Table,
+        on: str | Iterable[str] | Mapping[str, str],
+        *,
+        how: How = "inner",
+        suffix: str = "_right",
+    ) -> JoinedTables:
+        """The rows of two tables, joined, as they change. `on`: columns that are equal, `{"author": "id"}` if they are
+        called otherwise in the other table. `how`: "inner", "left", "right" or "full". `suffix`: for columns of the
+        other table whose names are taken."""
+        if not isinstance(other, Table):
+            raise InvalidArgument("other", other, "must be a table: app.table(…)")
+        if how not in ("inner", "left", "right", "full"):
+            raise InvalidArgument("how", how, "must be 'inner', 'left', 'right' or 'full'")
+        called = f"table {self.name!r}", f"table {other.name!r}"
+        pairs = pairs_of(on, self.columns.names, other.columns.names, of=called)
+        return JoinedTables(self.app, self, other, TableJoining(self.key, other.key, pairs, how, suffix))
+
+
+class JoinedTables:
+    """Two tables, joined; it ends in a view or a topic."""
+
+    def __init__(self, app: App, left: Table, right: Table, step: TableJoining) -> None:
+        self.app, self._sides = app, (("left", graph.Source(left.topic)), ("right", graph.Source(right.topic)))
+        self._step = step
+
+    def to_view(self, name: str, *, history: History = "latest") -> View:
+        """Keeps the joined rows in a view of that name."""
+        if history != "latest":
+            raise InvalidArgument("history", history, "a joined view keeps its latest rows: leave it out")
+        check_name(name, argument="name")
+        self.app._add(graph.Sink(name, graph.Meet(self._sides, self._step)))
+        return View(self.app, name)
+
+    def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
+        """Writes the changes of the joined rows to a topic: `op` says whether a row came, '+', or went, '-'."""
+        check_name(name, argument="name")
+        return self.app._add_to_topic(
+            graph.Sink(name, graph.Meet(self._sides, self._step), target=name, settings=settings)
+        )

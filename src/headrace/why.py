@@ -1,0 +1,124 @@
+"""Why a view has a row: the records that it was made of, where they are in the log, and what a row that is open waits
+for. Reads views and log; starts no Spark.
+
+    why(views, log, "enriched", "clicks/0/0000000000000017")"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.durations import from_us
+from headrace.errors import InvalidArgument, UnknownTopic
+from headrace.rows import to_rows
+from headrace.schema import ID_COLUMN
+from headrace.views.contract import FINAL_AT, WINDOW
+from headrace.views.reading import quoted
+
+if TYPE_CHECKING:
+    from headrace.log.contract import Log
+    from headrace.views.contract import FlowSpec
+    from headrace.views.reading import SqlViews
+
+__all__ = ["Origin", "Why", "why"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A record that a row was made of. `record`: None if the log does not have it any more."""
+
+    topic: str
+    partition: int
+    offset: int
+    arrived_at: datetime | None
+    record: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A row of a view and where it comes from. `waits_for`: what makes it final, in words; None if it is."""
+
+    view: str
+    row: dict[str, Any]
+    origins: list[Origin]
+    waits_for: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
+    """`key`: the values that tell the row apart, in order: of joined rows their `_id`, of a table its key, of a view of
+    windows the window's start and the groups."""
+    flow = views.flow(view)
+    spec = flow.view
+    assert spec is not None
+    names = [name for name in spec.key if name != WINDOW[1]]
+    if len(key) != len(names):
+        raise InvalidArgument(
+            "key", key, f"a row of view {view!r} is known by {', '.join(names) or 'nothing: it has one'}"
+        )
+    found = views.to_arrow(view, dict(zip(names, key, strict=True)))
+    if not found.num_rows:
+        raise InvalidArgument("key", ", ".join(map(str, key)), f"view {view!r} has no such row")
+    row = to_rows(found.combine_chunks().to_batches()[0])[0]
+    origins = [each for place in _places(flow, row) if (each := _origin(log, *place)) is not None]
+    return Why(view, row, origins, _waits_for(views, flow, row))
+
+
+def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Topic, partition and offset of the records that the row names."""
+    found = []
+    for part in str(row.get(ID_COLUMN) or "").split("|"):
+        topic, *place = part.split("/")
+        if topic in flow.sources and len(place) >= 2:
+            found.append((topic, int(place[0]), int(place[1])))
+    receipts = {topic: row.get(f"{topic}_version") for topic in flow.sources}
+    if flow.is_table:
+        receipts = {topic: row.get("version") for topic in flow.sources}
+    for topic, version in receipts.items():
+        if version is not None:
+            partition, offset = str(version).split(":")
+            found.append((topic, int(partition), int(offset)))
+    return found
+
+
+def _origin(log: Log, topic: str, partition: int, offset: int) -> Origin | None:
+    try:
+        read = log.topic(topic)
+    except UnknownTopic:
+        return Origin(topic, partition, offset, None, None)
+    if not read.offsets()[partition].earliest <= offset:
+        return Origin(topic, partition, offset, None, None)
+    columns = [*read.schema.names, "_arrived_at"]
+    for batch in read.batches(partition, offset, offset + 1, columns):
+        for record in to_rows(batch):
+            arrived = record.pop("_arrived_at")
+            return Origin(topic, partition, offset, arrived, record)
+    return Origin(topic, partition, offset, None, None)
+
+
+def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str | None:
+    if row["_status"] == "final":
+        return None
+    spec = flow.view
+    assert spec is not None
+    if spec.final_by_row:
+        key = " AND ".join(f"{quoted(name)} IS ?" for name in spec.key)
+        rows = quoted(f"{flow.name}/rows")
+        asked = f"SELECT {quoted(FINAL_AT)} AS at FROM {rows} WHERE {key}"
+        (at,) = views.query(asked, [row[name] for name in spec.key])["at"].to_pylist()
+        if flow.operator.startswith("enrich("):
+            return f"its table to be read at a time after {_text(at)}"
+        return f"both streams to be past {_text(at)}"
+    if spec.window_us is None:
+        return "nothing: without a window it can always change"
+    closed = views.state(flow.name).closed_us
+    reached = "nowhere yet" if closed is None else f"at {from_us(closed).isoformat()}"
+    return f"the end of its window, {_text(row[WINDOW[1]])}, and the grace behind it; the view is {reached}"
+
+
+def _text(time: Any) -> str:
+    return time.isoformat() if isinstance(time, datetime) else str(time)

@@ -1,0 +1,82 @@
+"""Joining what a join gave: a topic of its rows, as records, because they are never taken back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import InvalidArgument
+from headrace.testing import add, assert_cut_invariant
+
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: int) -> datetime:
+    return ZERO + timedelta(seconds=seconds)
+
+
+def shop(spark: Any) -> tuple[hr.App, Any, hr.View]:
+    """Orders join their payments, and those the parcels of the order."""
+    app = hr.App("shop", home=":temp:", spark=spark)
+    orders, payments, parcels = (
+        app.stream(app.topic(name, f"id string, {name} int, at timestamp", key="id", event_time="at", partitions=2))
+        for name in ("orders", "payments", "parcels")
+    )
+    times = {"before": "10 seconds", "after": "10 seconds", "grace": "100 seconds"}
+    paid = orders.join(payments, on="id", **times).to_topic("paid", event_time="at", changes=False)
+    both = app.stream(paid).transform(lambda df: df.drop("joined_at", "at_right"))
+    return app, paid, both.join(parcels, on="id", **times).to_view("sent")
+
+
+@pytest.fixture
+def made(spark: Any) -> Iterator[tuple[hr.App, Any, hr.View]]:
+    app, paid, sent = shop(spark)
+    with app:
+        yield app, paid, sent
+
+
+def random_steps(seed: int) -> list[Any]:
+    dice = random.Random(seed)
+    return [
+        add(name, {"id": dice.choice("abc"), name: number, "at": at(dice.randint(0, 60))})
+        for number, name in enumerate(dice.choices(("orders", "payments", "parcels"), k=40))
+    ]
+
+
+def test_three_streams_meet(made: tuple[hr.App, Any, hr.View]) -> None:
+    app, paid, sent = made
+    rows: dict[str, list[dict[str, Any]]] = {"orders": [], "payments": [], "parcels": []}
+    for step in random_steps(3):
+        rows[step.topic] += step.rows
+        app.log.topic(step.topic).append(step.rows)
+        app.drain()
+    close = timedelta(seconds=10)
+    wanted = [
+        (order["orders"], payment["payments"], parcel["parcels"])
+        for order in rows["orders"]
+        for payment in rows["payments"]
+        for parcel in rows["parcels"]
+        if order["id"] == payment["id"] == parcel["id"]
+        and abs(order["at"] - payment["at"]) <= close >= abs(order["at"] - parcel["at"])
+    ]
+    found = [(row["orders"], row["payments"], row["parcels"]) for row in sent.to_arrow().to_pylist()]
+    assert sorted(found) == sorted(wanted) and len(found) > 10
+    assert "op" not in paid.schema.names and not paid.settings.changes
+
+
+def test_any_cut_gives_the_same(made: tuple[hr.App, Any, hr.View]) -> None:
+    assert_cut_invariant(made[0], *random_steps(5), cuts=2, seed=5)
+
+
+def test_what_can_be_taken_back_is_no_record(spark: Any) -> None:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        orders = app.stream(app.topic("orders", "id string, at timestamp", key="id", event_time="at"))
+        for settings in {"how": "left"}, {"late": hr.correct(within="1 hour")}:
+            joined = orders.join(orders, on="id", grace="0 seconds", **settings)
+            with pytest.raises(InvalidArgument, match="taken back"):
+                joined.to_topic("pairs", changes=False)

@@ -1,0 +1,383 @@
+"""Tables and joins as a program has them: rows put, records looked up, pairs found, views and windows behind them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import headrace as hr
+from headrace.errors import InvalidArgument
+from headrace.testing import add, advance, assert_cut_invariant, crash_points
+
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+USERS = "id string, zip string, at timestamp"
+CLICKS = "user string, page string, at timestamp"
+
+
+def at(seconds: float) -> datetime:
+    return ZERO + timedelta(seconds=seconds)
+
+
+class Clock:
+    """Moves on by a second with every look of the log, so that each append arrives later than the one before."""
+
+    def __init__(self) -> None:
+        self.us = int(at(1_000).timestamp()) * 1_000_000
+
+    def __call__(self) -> int:
+        self.us += 1_000_000
+        return self.us
+
+
+@pytest.fixture
+def app(spark: Any) -> Iterator[hr.App]:
+    with hr.App("shop", home=":temp:", spark=spark, clock_us=Clock()) as app:
+        yield app
+
+
+def rows(view: hr.View, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row[name] for name in names) for row in view.to_arrow().to_pylist())
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_the_rows_that_were_put_and_not_deleted(app: hr.App) -> None:
+    users = app.table("users", "id string, zip string", key="id")
+    users.upsert([{"id": "ann", "zip": "8001"}, {"id": "bob", "zip": "8002"}])
+    users.upsert({"id": "ann", "zip": "8003"})
+    users.delete("bob")
+    app.drain()
+    assert rows(users, "id", "zip", "version") == [("ann", "8003", "0:2")]
+    assert users.get("bob") is None
+    found = users.get("ann")
+    assert found is not None and found["zip"] == "8003"
+    assert app.query("select zip from users where id = 'ann'").to_pylist() == [{"zip": "8003"}]
+    users.upsert({"id": "bob", "zip": "8009"})
+    app.drain()
+    assert rows(users, "id", "zip") == [("ann", "8003"), ("bob", "8009")]
+
+
+def test_a_table_with_versions_is_read_as_of_a_time(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    users.upsert({"id": "ann", "zip": "8003", "at": at(30)})
+    users.upsert({"id": "ann", "zip": "8002", "at": at(20)})  # known later, valid in between
+    users.delete("ann", at=at(40))
+    app.drain()
+    assert [row["zip"] for row in users.as_of(at(25)).to_pylist()] == ["8002"]
+    assert users.as_of(at(5)).num_rows == 0
+    assert users.as_of(at(45)).num_rows == 0
+    assert users.get("ann") is None
+    history = app.query("select zip, valid_from, valid_to from users_history order by valid_from").to_pylist()
+    assert [tuple(row.values()) for row in history] == [
+        ("8001", at(10), at(20)),
+        ("8002", at(20), at(30)),
+        ("8003", at(30), at(40)),
+    ]
+
+
+def test_a_bitemporal_table_knows_what_was_known(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="bitemporal")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    before = app.log.topic("users").offsets()[0].arrived_at
+    assert before is not None
+    users.upsert({"id": "ann", "zip": "8009", "at": at(20)})
+    app.drain()
+    assert [row["zip"] for row in users.as_known(before).to_pylist()] == ["8001"]
+    assert [row["zip"] for row in users.as_of(at(25)).to_pylist()] == ["8009"]
+
+
+# -- enrich ----------------------------------------------------------------------------------------------
+
+
+def enriched(app: hr.App, **settings: Any) -> tuple[Any, Any, hr.View]:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], **settings)
+    return users, clicks, stream.to_view("enriched")
+
+
+def test_a_record_gets_the_row_that_was_valid_at_its_time(app: hr.App) -> None:
+    users, clicks, view = enriched(app)
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    users.upsert({"id": "ann", "zip": "8002", "at": at(20)})
+    clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "ann", "page": "/b", "at": at(25)}])
+    clicks.append({"user": "bob", "page": "/c", "at": at(25)})
+    app.drain()
+    found = rows(view, "page", "zip", "users_version", "_status")
+    assert found == [("/a", "8001", "0:0", "final"), ("/b", "8002", "0:1", "final"), ("/c", None, None, "final")]
+
+
+def test_why_names_the_versions_and_positions_that_a_row_comes_from(app: hr.App) -> None:
+    users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    found = view.why("clicks/0/0000000000000000")
+    assert [(each.topic, each.partition, each.offset) for each in found.origins] == [("clicks", 0, 0), ("users", 0, 0)]
+    assert [each.record and each.record.get("zip") for each in found.origins] == [None, "8001"]
+    assert found.row["zip"] == "8001" and found.waits_for is None
+    assert users.why("ann").origins[0].record == {"id": "ann", "zip": "8001", "at": at(10), "_op": "upsert"}
+    with pytest.raises(InvalidArgument, match="has no such row"):
+        view.why("clicks/0/0000000000000009")
+    with pytest.raises(InvalidArgument, match="is known by _id"):
+        view.why()
+
+
+def test_a_row_that_comes_too_late_for_a_record_corrects_it_within_bounds(app: hr.App) -> None:
+    users, clicks, view = enriched(app, grace="10 seconds", late=hr.correct(within="1 hour"))
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    assert rows(view, "page", "zip", "_corrections") == [("/a", None, 0)]
+    for _ in range(20):  # the log's clock
+        clicks.append({"user": "bob", "page": "/x", "at": at(15)})
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    app.drain()
+    assert ("/a", "8001", 1) in rows(view, "page", "zip", "_corrections")
+
+
+def test_windows_behind_an_enrichment_follow_its_corrections(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    view = (
+        app.stream(clicks)
+        .enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+        .window(hr.tumbling("1 minute"))
+        .group_by("zip")
+        .agg(clicks=hr.count())
+        .to_view("by_zip")
+    )
+    clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "bob", "page": "/b", "at": at(16)}])
+    app.drain()
+    assert [row[1:] for row in rows_of(view)] == [(None, 2)]
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    app.drain()
+    assert sorted(rows_of(view), key=str) == sorted([(at(0), "8001", 1), (at(0), None, 1)], key=str)
+
+
+def rows_of(view: hr.View) -> list[tuple[Any, ...]]:
+    return [(row["window_start"], row["zip"], row["clicks"]) for row in view.to_arrow().to_pylist()]
+
+
+def test_a_transform_of_joined_rows_filters_computes_and_explodes(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    view = (
+        app.stream(clicks)
+        .enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+        .transform(
+            lambda df: df.where("zip is null or zip <> '9'").withColumn("both", F.expr("concat(user, ' ', zip)"))
+        )
+        .transform(lambda df: df.select("_id", "op", "both", F.explode(F.split("page", "/")).alias("part")))
+        .to_view("shaped")
+    )
+    clicks.append([{"user": "ann", "page": "a/b", "at": at(15)}, {"user": "bob", "page": "c", "at": at(16)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [(None, "a"), (None, "b"), (None, "c")]
+    users.upsert([{"id": "ann", "zip": "8", "at": at(10)}, {"id": "bob", "zip": "9", "at": at(10)}])
+    app.drain()
+    assert rows_by(view, "both", "part") == [("ann 8", "a"), ("ann 8", "b")]
+
+
+# -- interval joins --------------------------------------------------------------------------------------
+
+
+def test_pairs_whose_times_are_close(app: hr.App) -> None:
+    orders = app.topic("orders", "id string, amount int, at timestamp", key="id", event_time="at")
+    payments = app.topic("payments", "id string, paid int, at timestamp", key="id", event_time="at")
+    view = (
+        app.stream(orders)
+        .join(app.stream(payments), on="id", after="5 minutes", how="left", grace="0 seconds")
+        .to_view("paid")
+    )
+    orders.append([{"id": "o1", "amount": 1, "at": at(0)}, {"id": "o2", "amount": 2, "at": at(1)}])
+    payments.append([{"id": "o1", "paid": 1, "at": at(60)}])
+    app.drain()
+    assert rows(view, "id", "amount", "paid") == [("o1", 1, 1)]
+    orders.append({"id": "o3", "amount": 3, "at": at(800)})
+    payments.append({"id": "o3", "paid": 3, "at": at(800)})
+    app.drain()
+    found = [tuple(row[name] for name in ("id", "amount", "paid")) for row in view.to_arrow().to_pylist()]
+    assert sorted(found) == [("o1", 1, 1), ("o2", 2, None), ("o3", 3, 3)]
+    app.drain(close=True)
+    assert app.audit().ok
+
+
+# -- table joins -----------------------------------------------------------------------------------------
+
+
+def test_tables_are_joined_by_a_foreign_key(app: hr.App) -> None:
+    posts = app.table("posts", "id int, author string, text string", key="id")
+    users = app.table("users", "id string, name string", key="id")
+    view = posts.join(users, on={"author": "id"}, how="left").to_view("timeline")
+    posts.upsert([{"id": 1, "author": "ann", "text": "a"}, {"id": 2, "author": "bob", "text": "b"}])
+    users.upsert({"id": "ann", "name": "Ann"})
+    app.drain()
+    assert rows_by(view, "text", "name") == [("a", "Ann"), ("b", None)]
+    users.upsert([{"id": "ann", "name": "Anne"}, {"id": "bob", "name": "Bob"}])
+    posts.delete(1)
+    app.drain()
+    assert rows_by(view, "text", "name") == [("b", "Bob")]
+
+
+def rows_by(view: hr.View, *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in view.to_arrow().to_pylist()), key=str)
+
+
+# -- what is refused -------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_said_when_it_is_written(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at")
+    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at"))
+    with pytest.raises(InvalidArgument, match="whole key of table 'users': id"):
+        clicks.enrich(users, on={"user": "zip"})
+    with pytest.raises(InvalidArgument, match="has no such column"):
+        clicks.enrich(users, on={"user": "id"}, columns=["zap"])
+    with pytest.raises(InvalidArgument, match="must be a table"):
+        clicks.enrich("users", on="id")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="grace"):
+        clicks.join(clicks, on="user")  # type: ignore[call-arg]
+    with pytest.raises(InvalidArgument, match="aggregate first"):
+        clicks.to_view("clicks_seen")
+    with pytest.raises(InvalidArgument, match="say from when on"):
+        users.delete("ann")
+    with pytest.raises(InvalidArgument, match="keeps no such history"):
+        users.as_of(at(0))
+
+
+# -- any cut, and any crash ------------------------------------------------------------------------------
+
+
+def everything(spark: Any) -> hr.App:
+    """A table, what looks up in it, windows behind that, two streams that meet, and tables that are joined."""
+    app = hr.App("shop", home=":temp:", spark=spark)
+    users = app.table("users", USERS, key="id", event_time="at", history="bitemporal")
+    zips = app.table("zips", "zip string, city string", key="zip")
+    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at", partitions=2))
+    buys = app.stream(app.topic("buys", "user string, euros int, at timestamp", key="user", event_time="at"))
+    seen = clicks.enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
+    seen.to_view("seen")
+    seen.window(hr.tumbling("10 seconds"), grace="5 seconds").group_by("zip").agg(n=hr.count()).to_view("by_zip")
+    clicks.enrich(zips, on={"page": "zip"}).to_view("latest")
+    late = hr.correct(within="20 seconds")
+    clicks.join(
+        buys, on="user", before="5 seconds", after="3 seconds", how="full", grace="2 seconds", late=late
+    ).to_view("bought")
+    users.join(zips, on="zip", how="full").to_view("cities")
+    return app
+
+
+def random_steps(seed: int, count: int = 24) -> list[Any]:
+    dice = random.Random(seed)
+    steps: list[Any] = []
+    for _ in range(count):
+        user, zip_, when = dice.choice("abc"), dice.choice("12"), at(dice.randint(0, 60))
+        steps += dice.choice(
+            [
+                [
+                    add(
+                        "users",
+                        {"id": user, "zip": zip_, "at": when, "_op": dice.choice(["upsert", "upsert", "delete"])},
+                    )
+                ],
+                [add("zips", {"zip": zip_, "city": dice.choice("XY"), "_op": dice.choice(["upsert", "delete"])})],
+                [add("clicks", {"user": user, "page": zip_, "at": when}, {"user": None, "page": zip_, "at": when})],
+                [add("buys", {"user": user, "euros": dice.randint(1, 9), "at": when})],
+                [advance("3 seconds")],
+            ]
+        )
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
+    with everything(spark) as app:
+        assert_cut_invariant(app, *random_steps(seed), cuts=2, seed=seed)
+
+
+def test_struck_anywhere_it_comes_to_the_same(spark: Any) -> None:
+    with everything(spark) as app:
+        assert len(crash_points(app, *random_steps(7))) > 5
+
+
+def test_a_quiet_flow_commits_nothing(app: hr.App) -> None:
+    """However often it looks; what became final by the clock alone is committed once."""
+    users, clicks, _ = enriched(app, late=hr.correct(within="1 hour"))
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append({"user": "ann", "page": "/a", "at": at(15)})
+    app.drain()
+    app.drain()
+    before = app.view("enriched").status().commits
+    for _ in range(3):
+        app.drain()
+    assert app.view("enriched").status().commits == before
+
+
+def test_windows_behind_an_enrichment_close_when_their_records_are_final(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(users, on={"user": "id"}, as_of="at", columns=["zip"])
+    view = stream.window(hr.tumbling("1 minute")).group_by("zip").agg(n=hr.count()).to_view("by_zip")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append([{"user": "ann", "page": "/a", "at": at(15)}, {"user": "ann", "page": "/b", "at": at(200)}])
+    app.drain()
+    assert [row["_status"] for row in view.to_arrow().to_pylist()] == ["final", "open"]
+
+
+def test_a_join_that_was_closed_goes_on_as_before(app: hr.App) -> None:
+    orders = app.topic("orders", "id string, at timestamp", key="id", event_time="at")
+    payments = app.topic("payments", "id string, paid int, at timestamp", key="id", event_time="at")
+    stream = app.stream(orders).join(app.stream(payments), on="id", after="1 minute", how="left", grace="0 seconds")
+    view = stream.to_view("paid")
+    orders.append({"id": "o1", "at": at(0)})
+    app.drain(close=True)
+    assert rows_by(view, "id", "paid", "_status") == [("o1", None, "final")]
+    payments.append({"id": "o1", "paid": 1, "at": at(30)})
+    orders.append({"id": "o2", "at": at(1)})
+    app.drain()
+    assert rows_by(view, "id", "paid") == [("o1", 1)]
+    frontier = view.status().frontier
+    assert frontier is not None and frontier < at(60)
+
+
+def test_joined_rows_are_rebuilt_streamed_and_watched(app: hr.App) -> None:
+    users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
+    counts = app.stream(view).group_by("zip").agg(n=hr.count()).to_view("counts")
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    clicks.append([{"user": user, "page": "/a", "at": at(15)} for user in ("ann", "bob", "bob")])
+    app.drain()
+    assert rows_by(counts, "zip", "n") == [("8001", 1), (None, 2)]
+    with view.changes(timeout="10 seconds") as changes:
+        first = [next(changes) for _ in range(3)]
+        assert {(row["op"], row["zip"]) for row in first} == {("+", "8001"), ("+", None)}
+        users.upsert({"id": "bob", "zip": "8002", "at": at(10)})
+        app.drain()
+        told = [next(changes) for _ in range(4)]
+    assert sorted((row["op"], str(row["zip"])) for row in told) == [
+        ("+", "8002"),
+        ("+", "8002"),
+        ("-", "None"),
+        ("-", "None"),
+    ]
+    assert rows_by(counts, "zip", "n") == [("8001", 1), ("8002", 2)]
+    made = app.rebuild("enriched")
+    assert made.diff().num_rows == 0
+    made.switch()
+    clicks.append({"user": "bob", "page": "/z", "at": at(16)})
+    app.drain()
+    assert rows_by(counts, "zip", "n") == [("8001", 1), ("8002", 3)]
+    assert app.audit().ok
+
+
+def test_a_record_of_a_table_that_does_not_say_what_it_does_is_an_upsert(app: hr.App) -> None:
+    users = app.table("users", "id string, zip string", key="id")
+    app.log.topic("users").append({"id": "ann", "zip": "8001"})
+    app.drain()
+    assert rows_by(users, "id", "zip") == [("ann", "8001")]
