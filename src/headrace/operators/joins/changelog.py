@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -77,16 +78,16 @@ class Replaced:
     old: pa.Table
     of: I64
 
-    @property
+    @cached_property
     def upserts(self) -> Flags:
         flags: Flags = np.asarray(pc.equal(column(self.changes, CHANGE), "upsert"))
         return flags
 
-    @property
+    @cached_property
     def new(self) -> pa.Table:
         return self.changes.filter(pa.array(self.upserts))
 
-    @property
+    @cached_property
     def gone(self) -> pa.Table:
         return self.changes.filter(pa.array(~self.upserts))
 
@@ -154,8 +155,7 @@ class LatestRows:
         deleted = state.get(self.deletes.name, keys.rows.slice(0, 0) if none else keys.rows)
         replaced = later_changes(changes, keys, state.get(self.name, keys.rows), deleted)
         self.write(replaced, pieces)
-        new, gone, names = replaced.new, replaced.gone, self.rows.key_names
-        pieces.delete(self.deletes.name, deleted.select(names).filter(pa.array(aligned(deleted, new, names) >= 0)))
+        gone = replaced.gone
         if reach_us is not None:
             gone = gone.filter(pa.array(us_column(gone[ORDER[0]]) >= reach_us))
         pieces.put(self.deletes.name, gone.select(self.deletes.names))

@@ -105,7 +105,7 @@ class History:
         for last in (rows, deletes):
             last_us[aligned(last, keys.rows, self._key)] = us_column(last[VALID.name])
         known = [self._entries(rows, UPSERT), self._entries(deletes, DELETE)]
-        inside = valid_us <= last_us[keys.number]
+        inside = valid_us < last_us[keys.number]
         if inside.any():
             known += self._neighbours(keys, keys.number[inside], valid_us[inside], state)
         kinds = np.where(np.asarray(pc.equal(column(changes, CHANGE), "upsert")), UPSERT, DELETE)

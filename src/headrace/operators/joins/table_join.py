@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from headrace.aggregates.groups import row_numbers
+from headrace.aggregates.groups import codes, row_numbers
 from headrace.errors import InvalidArgument
 from headrace.jsonrows import encoder
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
@@ -141,17 +141,19 @@ class TableJoin:
         moved = [side.fold(batch.get(side.name), state, times[side.name].reach_us, pieces) for side in self.sides]
         return Step(joined_writes(pieces, self.tables, state), self._changes(moved, state))
 
+    @property
+    def _outer(self) -> tuple[bool, bool]:
+        """Whether rows of the left, and of the right, that meet no other are rows of the join."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
     def _changes(self, moved: Sequence[Moved], state: State) -> pa.Table:
         """join(after) - join(before). Rows that stay are joined with those that change, and not with each other."""
         before, after = self._parts(moved, state)
         old, new = _pairs_of(*before), _pairs_of(*after)
-        for at, outer in enumerate((self.how in ("left", "full"), self.how in ("right", "full"))):
+        for at, outer in enumerate(self._outer):
             if outer:
-                was, is_now = _lone(before[at], before[1 - at]), _lone(after[at], after[1 - at])
-                stays = was[before[at].changed :] & is_now[after[at].changed :]
-                was[before[at].changed :] &= ~stays
-                is_now[after[at].changed :] &= ~stays
-                old, new = old.with_lone(at, was), new.with_lone(at, is_now)
+                old = old.with_lone(at, _lone(before[at], before[1 - at]))
+                new = new.with_lone(at, _lone(after[at], after[1 - at]))
         return _difference(
             (self._rows(before, old), old.codes(*before)),
             (self._rows(after, new), new.codes(*after)),
@@ -159,33 +161,19 @@ class TableJoin:
 
     def _parts(self, moved: Sequence[Moved], state: State) -> tuple[tuple[Part, Part], tuple[Part, Part]]:
         """Both sides before and after: the rows that change, and those that stay of what these are joined with."""
-        sides = list(zip(self.sides, moved, strict=True))
-        touched = [_distinct([side.values(each.old), side.values(each.new)]) for side, each in sides]
-        asked = self.how in ("right", "full"), self.how in ("left", "full")  # whether rows of the other side stay alone
-        stay, also = [], []
-        for at, (side, each) in enumerate(sides):
+        touched = [each.values() for each in moved]
+        stay, values = [], []
+        for at, each in enumerate(moved):
+            side, other_is_outer = each.side, self._outer[1 - at]
             stay.append(side.unchanged(each, touched[1 - at], state))
-            also.append(side.exist_unchanged(each, touched[at], state) if asked[at] else touched[at].slice(0, 0))
-        tables = [
-            [side.values(each.old), side.values(each.new), side.values(stay[at]), also[at]]
-            for at, (side, each) in enumerate(sides)
-        ]
-        numbers = _value_numbers([*tables[0], *tables[1]])
-        left, right = (
-            (
-                _part(each.old, each.old_key, old, each, stay[at], there, also_there),
-                _part(each.new, each.new_key, new, each, stay[at], there, also_there),
-            )
-            for at, ((_, each), (old, new, there, also_there)) in enumerate(
-                zip(sides, (numbers[:4], numbers[4:]), strict=True)
-            )
-        )
+            also = side.values_of_unchanged(each, touched[at], state) if other_is_outer else touched[at].slice(0, 0)
+            values += [*(side.values(rows) for rows in (each.old, each.new, stay[at])), also]
+        numbers = _value_numbers(values)
+        left, right = (each.parts(stay[at], *numbers[4 * at : 4 * at + 4]) for at, each in enumerate(moved))
         return (left[0], right[0]), (left[1], right[1])
 
     def _rows(self, parts: tuple[Part, Part], pairs: Pairs) -> pa.Table:
-        left, right = (
-            _Taken(part.rows, numbers) for part, numbers in zip(parts, (pairs.left, pairs.right), strict=True)
-        )
+        left, right = _Taken(parts[0].rows, pairs.left), _Taken(parts[1].rows, pairs.right)
         made: dict[str, pa.Array] = {}
         for each in self.left:
             made[each.name] = cast_to(left[each.name], self.schema.field(each.name).type)
@@ -193,34 +181,15 @@ class TableJoin:
                 made[each.name] = pc.coalesce(made[each.name], cast_to(right[each.name], made[each.name].type))
         made |= {name: right[of] for of, name in self._right_names}
         count = len(pairs.left)
-        texts = (
-            part.take(pa.array(numbers, mask=numbers < 0)).fill_null("")
-            for part, numbers in (
-                (_key_texts(parts[0].rows, self.left_key), pairs.left),
-                (_key_texts(parts[1].rows, self.right_key), pairs.right),
-            )
-        )
-        made[ID] = pc.binary_join_element_wise(*texts, "|")
+        made[ID] = pc.binary_join_element_wise(left.key_texts(self.left_key), right.key_texts(self.right_key), "|")
         made[FINAL_AT] = made["_progress"] = pa.nulls(count, INSTANT)
         made["_corrections"] = pa.array(np.zeros(count, np.int64))
-        made[UPDATED_AT] = pc.max_element_wise(*(side[UPDATED_AT].cast(pa.int64()) for side in (left, right))).cast(
-            INSTANT
-        )
+        updated_us = pc.max_element_wise(left[UPDATED_AT].cast(pa.int64()), right[UPDATED_AT].cast(pa.int64()))
+        made[UPDATED_AT] = updated_us.cast(INSTANT)
         return pa.table({name: made[name] for name in (*self.schema.names, *OWN)})
 
 
 # -- a side --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Rows of a side that change, as they were and as they are. `keys`: theirs; `old_key`, `new_key`: which of them."""
-
-    keys: pa.Table
-    old: pa.Table
-    old_key: I64
-    new: pa.Table
-    new_key: I64
 
 
 @dataclass(frozen=True)
@@ -273,27 +242,32 @@ class Side:
         replaced = self.latest.fold(given, state, reach_us, pieces)
         if replaced is None:
             none, nobody = self.latest.schema.empty_table(), np.zeros(0, np.int64)
-            return Moved(none.select(self.latest.rows.key_names), none, nobody, none, nobody)
+            return Moved(self, none.select(self.latest.rows.key_names), none, nobody, none, nobody)
         names = self.latest.rows.names
-        old, new = replaced.old.select(names).cast(self.latest.schema), replaced.new.select(names)
-        self._write_index(old, new, pieces)
-        keys = replaced.changes.select(self.latest.rows.key_names)
-        return Moved(keys, old, replaced.of, new, np.flatnonzero(replaced.upserts))
+        moved = Moved(
+            self,
+            replaced.changes.select(self.latest.rows.key_names),
+            replaced.old.select(names).cast(self.latest.schema),
+            replaced.of,
+            replaced.new.select(names),
+            np.flatnonzero(replaced.upserts),
+        )
+        if self.index is not None:
+            self._write_index(self.index, moved, pieces)
+        return moved
 
-    def _write_index(self, old: pa.Table, new: pa.Table, pieces: Pieces) -> None:
-        if self.index is None:
-            return
-        was, is_now = (self._entries(rows) for rows in (old, new))
-        names = self.index.key_names
-        pieces.delete(self.index.name, was.filter(pa.array(aligned(was, is_now, names) < 0)))
-        pieces.put(self.index.name, is_now.filter(pa.array(aligned(is_now, was, names) < 0)))
+    def _write_index(self, index: TableSpec, moved: Moved, pieces: Pieces) -> None:
+        """What is null meets nothing, and is not in the index."""
+        was, is_now = self.values(moved.old), self.values(moved.new)
+        goes, comes = _known(was), _known(is_now)
+        _, one, other = np.intersect1d(moved.old_key, moved.new_key, assume_unique=True, return_indices=True)
+        same = ~differ(was.take(pa.array(one)), is_now.take(pa.array(other)))
+        goes[one[same]] = comes[other[same]] = False
+        pieces.delete(index.name, self._entries(index, moved.old, was).filter(pa.array(goes)))
+        pieces.put(index.name, self._entries(index, moved.new, is_now).filter(pa.array(comes)))
 
-    def _entries(self, rows: pa.Table) -> pa.Table:
-        """Of the index. What is null meets nothing, and is not in it."""
-        values = self.values(rows)
-        keys = {name: column(rows, name) for name in self.latest.rows.key_names}
-        made = pa.table({**{name: column(values, name) for name in values.column_names}, **keys})
-        return made.filter(pa.array(_known(values)))
+    def _entries(self, index: TableSpec, rows: pa.Table, values: pa.Table) -> pa.Table:
+        return pa.table({name: (values if name in self.value_names else rows)[name] for name in index.key_names})
 
     def unchanged(self, moved: Moved, values: pa.Table, state: State) -> pa.Table:
         """The rows with these values that stay as they are."""
@@ -301,8 +275,8 @@ class Side:
         found = found if self.index is None else state.get(self.name, found.select(self.latest.rows.key_names))
         return self._without(moved, found.cast(self.latest.schema))
 
-    def exist_unchanged(self, moved: Moved, values: pa.Table, state: State) -> pa.Table:
-        """Those of the values that rows have that stay as they are. These are not all read."""
+    def values_of_unchanged(self, moved: Moved, values: pa.Table, state: State) -> pa.Table:
+        """Those of the values that a row has that stays as it is. Not all such rows are read."""
         if self.index is None and len(self.on) == len(self.key):
             return values.slice(0, 0)  # a row of these values is the one that changes
         most = max((self._most_of_one(rows) for rows in (moved.old, moved.new)), default=0)
@@ -327,9 +301,43 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Rows of a side that change, as they were and as they are. `keys`: theirs; `old_key`, `new_key`: which of them."""
+
+    side: Side
+    keys: pa.Table
+    old: pa.Table
+    old_key: I64
+    new: pa.Table
+    new_key: I64
+
+    def values(self) -> pa.Table:
+        """What they were and are joined on: each value once, and no null."""
+        both = pa.concat_tables([self.side.values(self.old), self.side.values(self.new)])
+        return keys_in(both.filter(pa.array(_known(both))), both.column_names).rows
+
+    def parts(self, stay: pa.Table, old: I64, new: I64, stays_at: I64, also: I64) -> tuple[Part, Part]:
+        """Before and after, together with rows that stay. What follows are the numbers of their values."""
+        first = self.keys.num_rows
+        stays = first + np.arange(stay.num_rows)
+        before, after = (
+            Part(
+                pa.concat_tables([rows, stay]),
+                np.concatenate((key, stays)),
+                np.concatenate((value, stays_at)),
+                rows.num_rows,
+                first + stay.num_rows,
+                also,
+            )
+            for rows, key, value in ((self.old, self.old_key, old), (self.new, self.new_key, new))
+        )
+        return before, after
+
+
+@dataclass(frozen=True)
 class Part:
     """Rows of a side, before or after. The first `changed` are those that change. `key`: a number for each key, the
-    same before and after, of `keys`; `value`: one for what they are joined on; `also`: values that other rows have."""
+    same before and after, below `keys`; `value`: one for what they are joined on; `also`: values that others have."""
 
     rows: pa.Table
     key: I64
@@ -337,13 +345,6 @@ class Part:
     changed: int
     keys: int
     also: I64
-
-
-def _part(rows: pa.Table, key: I64, value: I64, moved: Moved, stay: pa.Table, stays_at: I64, also: I64) -> Part:
-    first = moved.keys.num_rows
-    keys = np.concatenate((key, first + np.arange(stay.num_rows)))
-    both = pa.concat_tables([rows, stay])
-    return Part(both, keys, np.concatenate((value, stays_at)), rows.num_rows, first + stay.num_rows, also)
 
 
 @dataclass(frozen=True)
@@ -413,6 +414,12 @@ class _Taken:
     def __getitem__(self, name: str) -> pa.Array:
         return column(self._rows, name).take(self._numbers)
 
+    def key_texts(self, key: Sequence[str]) -> pa.Array:
+        """Keys as JSON lists; no text where there is no row."""
+        columns = [_json_column(column(self._rows, name)) for name in key]
+        texts = pc.binary_join_element_wise("[", pc.binary_join_element_wise(*columns, ","), "]", "")
+        return texts.take(self._numbers).fill_null("")
+
 
 # -- values --------------------------------------------------------------------------------------------------
 
@@ -440,27 +447,16 @@ def _known(values: pa.Table) -> Flags:
     return flags
 
 
-def _distinct(tables: Sequence[pa.Table]) -> pa.Table:
-    """Each value once, and no null."""
-    both = pa.concat_tables(tables)
-    return keys_in(both.filter(pa.array(_known(both))), both.column_names).rows
-
-
 def _value_numbers(tables: Sequence[pa.Table]) -> list[I64]:
     """A number for each row of each table, the same for the same values."""
     both = pa.concat_tables(tables)
-    numbers = row_numbers([column(both, name) for name in both.column_names], both.num_rows)
+    columns = [column(both, name) for name in both.column_names]
+    numbers = codes(columns[0])[0] if len(columns) == 1 else row_numbers(columns, both.num_rows)
     numbers = np.where(_known(both), numbers, NULL)
     return np.split(numbers, np.cumsum([each.num_rows for each in tables])[:-1])
 
 
 _ESCAPED = r'["\\\x00-\x1f]'
-
-
-def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.Array:
-    """Keys as JSON lists."""
-    texts = [_json_column(column(rows, name)) for name in key]
-    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
 
 
 def _json_column(values: pa.Array) -> pa.Array:
