@@ -321,14 +321,14 @@ def variant(number: int, dice: random.Random) -> Enrich:
     return replace(SETTINGS, time=time, valid_from=valid_from, missing=missing, **bounds)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(40, 200))])
 def test_any_reading_gives_what_the_logs_say(seed: int) -> None:
     dice = random.Random(seed)
     settings = variant(seed, dice)
     check_history(settings, MemoryTables(*settings.tables), dice)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))])
 def test_the_same_in_sqlite(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     settings = variant(seed, dice)

@@ -1,7 +1,7 @@
-"""Stream–stream joins by an interval of time: which records of two inputs meet. Owns the records of both sides that one
+"""Stream-stream joins by an interval of time: which records of two inputs meet. Owns the records of both sides that one
 still to come may meet, and which of them have no match.
 
-A pair is two records with equal keys, none of them null, where the right one's time lies in [t − before, t + after], t
+A pair is two records with equal keys, none of them null, where the right one's time lies in [t - before, t + after], t
 being the left one's time. A record is judged by its own time and progress: on time up to its time + grace, corrected up
 to that + within, then dropped. So the pairs are a function of the records alone. A record of an outer side without a
 pair becomes a row of its own when the *other* side's frontier is past the end of its interval + grace; that row is

@@ -67,7 +67,7 @@ class Tabling:
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
     called: ClassVar[str] = "table"
-    first: ClassVar[tuple[str, ...]] = ()
+    first: ClassVar[tuple[str, ...]] = ("records",)
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
         from headrace.operators.joins.table import TableRows
@@ -189,7 +189,7 @@ class TableJoining:
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
     called: ClassVar[str] = "join"
-    first: ClassVar[tuple[str, ...]] = ()
+    first: ClassVar[tuple[str, ...]] = ("left", "right")
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
         from headrace.operators.joins.table_join import TableJoin
