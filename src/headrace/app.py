@@ -222,6 +222,8 @@ class App:
             raise InvalidArgument("schema", OP, "is the column that says what a record does to its row")
         cleanup = "compact" if history == "latest" else "delete"
         topic = self.topic(name, with_op(plain), key=keys, event_time=event_time, cleanup=cleanup, **settings)
+        if history != "latest":
+            topic.alter_at_first_use(cleanup="delete")
         step = Tabling(keys, event_time, history)
         self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
         made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history)
@@ -298,6 +300,7 @@ class App:
                 self._replace_earlier()
             elif known := self.flows.keys() & planned.keys():
                 raise DuplicateView(view=known.pop())
+            self._refuse_history_names(planned)
             fed = {flow.name: flow for flow in self._feeding(sink)}
             flows = {**self.flows, **fed, **planned}
             for name, flow in planned.items():
@@ -308,6 +311,18 @@ class App:
                 for flow in (*fed.values(), *planned.values()):
                     self._running.replaced(flow)
             return planned[sink.name]
+
+    def _refuse_history_names(self, planned: Mapping[str, Flow]) -> None:
+        """A table's history is read as `NAME_history`: no view may be called so."""
+        flows = {**self.flows, **planned}
+        kept = [
+            flow.name for flow in flows.values() if isinstance(flow.meets, Tabling) and flow.meets.history != "latest"
+        ]
+        taken = {f"{name}_history".lower(): name for name in kept}
+        for name in flows:
+            if name.lower() in taken:
+                why = f"is what the history of table {taken[name.lower()]!r} is called: choose another name"
+                raise InvalidArgument("name", name, why)
 
     def _feeding(self, sink: graph.Sink) -> list[Flow]:
         """The flows whose views' changes the sink reads, where they do not leave these for others yet."""

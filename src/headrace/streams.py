@@ -232,7 +232,7 @@ class Stream(_Steps):
         if not isinstance(table, Table):
             raise InvalidArgument("table", table, "must be a table: app.table(…)")
         pairs = pairs_of(on, None, table.columns.names, of=("the stream", f"table {table.name!r}"))
-        if {theirs for _, theirs in pairs} != {*table.key}:
+        if sorted(theirs for _, theirs in pairs) != sorted(table.key):
             why = f"must name the whole key of table {table.name!r}: {', '.join(table.key)}"
             raise InvalidArgument("on", dict(pairs), why)
         if missing not in ("null", "drop", "dead_letter"):

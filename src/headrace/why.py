@@ -73,10 +73,13 @@ def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]
     found = []
     for part in str(row.get(ID_COLUMN) or "").split("|"):
         topic, *place = part.split("/")
+        topic = topic.partition("#")[0]
         if topic in flow.sources and len(place) >= 2:
             found.append((topic, int(place[0]), int(place[1])))
-    receipts = {topic: row.get(f"{topic}_version") for topic in flow.sources}
-    if flow.is_table:
+    receipts: dict[str, Any] = {}
+    if flow.operator.startswith("enrich("):
+        receipts = {topic: row.get(f"{topic}_version") for topic in flow.sources}
+    elif flow.is_table:
         receipts = {topic: row.get("version") for topic in flow.sources}
     for topic, version in receipts.items():
         if version is not None:

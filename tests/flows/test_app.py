@@ -165,7 +165,7 @@ def test_who_takes_steps_in_another_order_is_told(app: hr.App) -> None:
     stream: Any = app.stream(app.topic("clicks", "page string, at timestamp", event_time="at"))
     windowed = stream.window(hr.tumbling("1 minute"))
     for step, where in (
-        (lambda: stream.to_view, r"\.agg\(n=hr\.count\(\)\)\.to_view"),
+        (lambda: windowed.to_view, r"\.agg\(n=hr\.count\(\)\)\.to_view"),
         (lambda: windowed.dedup, "before .window"),
         (lambda: stream.group_by("page").window, "before .group_by"),
         (lambda: stream.nothing, "has no attribute 'nothing'$"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.testing import add, advance, assert_cut_invariant, crash_points
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -252,6 +253,106 @@ def test_what_cannot_be_is_said_when_it_is_written(app: hr.App) -> None:
         users.as_of(at(0))
 
 
+def test_columns_that_do_not_fit_are_said_before_anything_runs(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions")
+    plain = app.topic("plain", "user string, zip string, ms bigint, at timestamp", event_time="at")
+    odd = app.topic("odd", "user int, op string, at timestamp", event_time="at")
+
+    def refused(stream: hr.Stream, error: type[Exception], match: str) -> None:
+        name = f"v{len(app.flows)}"
+        stream.to_view(name)
+        with pytest.raises(error, match=match):
+            app.running.query(app.flows[name])
+        del app.flows[name]
+
+    on = {"user": "id"}
+    refused(app.stream(plain).enrich(users, on=on, as_of="at"), InvalidArgument, "have a column of this name.*columns=")
+    refused(app.stream(plain).enrich(users, on={"usr": "id"}, columns=[]), UnknownColumn, "usr")
+    refused(app.stream(plain).enrich(users, on=on, as_of="ms", columns=[]), InvalidArgument, "must be a timestamp")
+    without = app.stream(odd).transform(lambda df: df.drop("op"))
+    refused(
+        without.enrich(users, on=on, columns=["zip"]), InvalidArgument, "is int, and 'id' of table 'users' is string"
+    )
+    both = app.stream(odd).join(app.stream(odd), on="user", grace="0 seconds")
+    refused(both, InvalidArgument, "joined rows have their own column of this name")
+    late = hr.correct(within="1 hour", dropped_to="gone")
+    refused(app.stream(plain).enrich(users, on=on, columns={"zip": "z"}, late=late), InvalidArgument, "dropped_to")
+
+
+def test_names_and_places_that_would_collide_are_refused(app: hr.App) -> None:
+    app.table("users", USERS, key="id", event_time="at", history="versions")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    with pytest.raises(InvalidArgument, match="the history of table 'users'"):
+        app.stream(clicks).group_by("page").agg(n=hr.count()).to_view("Users_History")
+    with pytest.raises(InvalidArgument, match="give both one start"):
+        app.stream(clicks).join(app.stream(clicks, start="latest"), on="user", grace="0 seconds")
+    remembered = app.stream(clicks).remember(str.upper, key="page", column="label")
+    with pytest.raises(InvalidArgument, match="records arrive anew"):
+        remembered.enrich(app.table("zips", "zip string", key="zip"), on={"page": "zip"})
+    joined = app.stream(clicks).join(app.stream(clicks), on="user", how="left", grace="0 seconds")
+    with pytest.raises(InvalidArgument, match="can be taken back"):
+        joined.transform(lambda df: df).to_topic("pairs", changes=False)
+
+
+def test_a_topic_that_one_side_reads_twice_gives_each_record_twice(app: hr.App) -> None:
+    zips = app.table("zips", "zip string, city string", key="zip")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks)
+    view = (
+        stream.union(stream.transform(lambda df: df.where("page <> '9'"))).enrich(zips, on={"page": "zip"}).to_view("v")
+    )
+    zips.upsert({"zip": "1", "city": "X"})
+    clicks.append([{"user": "ann", "page": page, "at": at(15)} for page in ("1", "9")])
+    app.drain()
+    assert rows_by(view, "page", "city") == [("1", "X"), ("1", "X"), ("9", None)]
+    assert {each.record and each.record["page"] for each in view.why("clicks#2/0/0000000000000000").origins[:1]} == {
+        "1"
+    }
+
+
+def test_records_are_read_while_their_table_keeps_changing(app: hr.App) -> None:
+    """The table gets a record before every look at it: who waited for its end would wait for ever."""
+    users, clicks, view = enriched(app)
+    clicks.append([{"user": "ann", "page": f"/{n}", "at": at(15)} for n in range(5)])
+    loop = app.running.loop(app.flows["enriched"])
+    for n in range(3):
+        users.upsert({"id": "ann", "zip": str(n), "at": at(10)})
+        loop.step()
+    assert len(rows_by(view, "page", "zip")) == 5
+
+
+def test_records_too_late_for_a_join_go_to_a_topic_with_the_columns_of_both_sides(app: hr.App) -> None:
+    orders = app.topic("orders", "id string, at timestamp", key="id", event_time="at")
+    payments = app.topic("payments", "id string, paid int, at timestamp", key="id", event_time="at")
+    late = hr.drop(dropped_to="too_late")
+    app.stream(orders).join(app.stream(payments), on="id", grace="0 seconds", late=late).to_view("paid")
+    for topic, more in ((orders, {}), (payments, {"paid": 1})):
+        topic.append([{"id": "a", "at": at(100), **more}, {"id": "b", "at": at(101), **more}])
+        topic.append({"id": "late", "at": at(1), **more})
+    app.drain()
+    gone = [record.value for record in app.log.topic("too_late").records()]
+    assert {(row["id"], row["at"], row["at_right"], row["paid"]) for row in gone} == {
+        ("late", at(1), None, None),
+        ("late", None, at(1), 1),
+    }
+
+
+def test_a_table_feeds_who_read_its_changes_in_another_program(tmp_path: Path, spark: Any) -> None:
+    def program(*, counted: bool) -> hr.App:
+        app = hr.App("shop", home=tmp_path / "home", spark=spark)
+        users = app.table("users", "id string, zip string", key="id")
+        if counted:
+            app.stream(users).group_by("zip").agg(n=hr.count()).to_view("counts")
+        return app
+
+    for counted, zip_ in ((True, "1"), (False, "2"), (True, "3")):
+        with program(counted=counted) as app:
+            app._tables["users"].upsert({"id": "ann", "zip": zip_})
+            app.drain()
+            if counted:
+                assert rows_by(app.view("counts"), "zip", "n") == [(zip_, 1)]
+
+
 # -- any cut, and any crash ------------------------------------------------------------------------------
 
 
@@ -296,7 +397,7 @@ def random_steps(seed: int, count: int = 24) -> list[Any]:
     return steps
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 8))])
 def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
     with everything(spark) as app:
         assert_cut_invariant(app, *random_steps(seed), cuts=2, seed=seed)

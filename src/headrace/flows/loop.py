@@ -49,6 +49,7 @@ from headrace.views.contract import (
     MARK,
     OP,
     Commit,
+    FlowSpec,
     FlowState,
     LedgerRow,
     Mark,
@@ -148,7 +149,7 @@ class FlowLoop:
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
-        self._meeting = MeetingFold(self.flow, self.spec, self._shape) if self.flow.meets is not None else None
+        self._meeting: MeetingFold | None = None
         self._places: dict[str, dict[int, Place]] = {}
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
@@ -166,7 +167,7 @@ class FlowLoop:
     def begin(self, *, replace: bool = False) -> None:
         """Takes the flow from whoever had it, and finishes what that one left in the outbox."""
         state = self._store.begin(self.spec, replace=replace)
-        self._fold = self._folding()
+        self._fold, self._meeting = self._folding(), self._meeting_fold()
         for topic in self.flow.topics:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
@@ -183,11 +184,17 @@ class FlowLoop:
         self.note_relayed()
 
     def _folding(self) -> Fold | None:
-        """What folds batches into the view. The store knows who has read its changes before, in other programs too."""
-        if self.spec.view is None:
+        """What folds batches into the view."""
+        if self.spec.view is None or self.flow.meets is not None:
             return None
-        spec = dataclasses.replace(self.spec, feeds=self._store.feeds(self.flow.name))
-        return Fold(spec, self.flow.aggregates or {}, self._shape)
+        return Fold(self._fed_spec(), self.flow.aggregates or {}, self._shape)
+
+    def _meeting_fold(self) -> MeetingFold | None:
+        return None if self.flow.meets is None else MeetingFold(self.flow, self._fed_spec(), self._shape)
+
+    def _fed_spec(self) -> FlowSpec:
+        """The store knows who has read the view's changes before, in other programs too."""
+        return dataclasses.replace(self.spec, feeds=self._store.feeds(self.flow.name))
 
     def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
         """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
@@ -313,12 +320,11 @@ class FlowLoop:
                 places[topic.name].setdefault(partition, Place(0, None))
             at = {partition: place.offset for partition, place in places[topic.name].items()}
             behind.append(ranges.Behind(topic, at, ends[topic.name]))
-        behind = self._first(behind)
         uncut = batch_rows is None if whole is None else whole
         # What a view took back is not missing without its successor.
-        planned = ranges.plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
+        planned = self._plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
         unchanging: list[int | None] = []
-        for topic in (each.topic for each in behind):
+        for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
             if self.flow.own_progress:
                 chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
@@ -347,11 +353,18 @@ class FlowLoop:
         self._places = places
         return batch
 
-    def _first(self, behind: list[ranges.Behind]) -> list[ranges.Behind]:
-        """Tables are read to their ends before what looks up in them: else most answers would be corrected."""
+    def _plan(self, behind: list[ranges.Behind], rows_max: int, *, whole: bool) -> dict[str, list[ranges.Range]]:
+        """What to read next. Tables are read to their ends before what looks up in them, or with it: else most answers
+        would be corrected."""
         first = {each.topic.name for each in self.flow.inputs if self.flow.meets and each.role in self.flow.meets.first}
         tables = [each for each in behind if each.topic.name in first]
-        return tables if any(each.places[at] < end.next for each in tables for at, end in each.ends.items()) else behind
+        others = [each for each in behind if each.topic.name not in first]
+        planned = ranges.plan(tables, rows_max, whole=whole) if tables else {}
+        taken = sum(each.rows for chosen in planned.values() for each in chosen)
+        unread = sum(end.next - each.places[at] for each in tables for at, end in each.ends.items())
+        if taken < unread or (tables and taken >= rows_max):
+            return {**planned, **{each.topic.name: [] for each in others}}
+        return {**planned, **ranges.plan(others, rows_max - taken, whole=whole)}
 
     def _not_buried(self, planned: Planned) -> Planned:
         """To see what a flow should have come to, without what it gave up."""
@@ -590,10 +603,11 @@ class FlowLoop:
             topics = list({each.topic.name: each.topic for each in self.flow.inputs if each.role == role}.values())
             places = {topic.name: batch.places[topic.name] for topic in topics}
             if role in self.flow.meets.first:
-                ends = [
-                    (place.offset, look.ends[name][at]) for name, known in places.items() for at, place in known.items()
-                ]
-                read = all(offset >= end.next for offset, end in ends)
+                read = all(
+                    known.get(at, Place(0, None)).offset >= end.next  # partitions that were added since, too
+                    for name, known in places.items()
+                    for at, end in look.ends[name].items()
+                )
                 arrived = [_arrived_us(end) for known in look.ends.values() for end in known.values()]
                 out[role] = InputTimes(look.now_us, max(arrived, default=None)) if read else InputTimes(None, None)
                 continue

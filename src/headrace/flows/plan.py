@@ -66,7 +66,7 @@ def writes_changes(sink: graph.Sink) -> bool:
     """Whether the topic gets changes, as far as that is known without Spark: a transform behind agg may drop `op`."""
     if isinstance(sink.of, graph.Aggregate):
         return not sink.of.after
-    return not sink.plain if isinstance(sink.of, graph.Meet) else can_retract(sink.of)
+    return can_retract(sink.of) and not (sink.plain and isinstance(sink.of, graph.Meet))
 
 
 def _only_adds(meet: graph.Meet) -> bool:
@@ -97,14 +97,32 @@ def check(node: graph.Node) -> None:
         case graph.Through():
             _check_plain(node.of, "step", str(node.step), "through()")
         case graph.Meet():
-            for _, each in node.sides:
-                _check_plain(each, "step", str(node.step), f"{node.step.called}()")
+            _check_meet(node)
         case graph.Window(window=Window() as window):
             _check_window(node, window)
         case graph.Aggregate():
             _aggregates(node)
         case graph.Sink():
             _check_sink(node)
+
+
+def _check_meet(node: graph.Meet) -> None:
+    called = f"{node.step.called}()"
+    for role, each in node.sides:
+        _check_plain(each, "step", str(node.step), called)
+        if role == "facts" and isinstance(origin(each), Stateful):
+            why = f"finds what had arrived before a record, and behind {_called(origin(each))} records arrive anew"
+            raise InvalidArgument("step", called, f"{why}. Call {called} first")
+    starts: dict[str, object] = {}
+    for _, each in node.sides:
+        if isinstance(origin(each), Stateful):
+            continue
+        for read, _ in _branches(each):
+            if isinstance(read, graph.Source) and starts.setdefault(read.topic.name, read.start) != read.start:
+                why = (
+                    f"topic {read.topic.name!r} is read twice, and a flow has one place in a topic: give both one start"
+                )
+                raise InvalidArgument("start", read.start, why)
 
 
 def _check_source(source: graph.Source) -> None:
@@ -157,6 +175,11 @@ def _called(node: graph.Records) -> str:
 
 
 def _check_plain(of: graph.Records, argument: str, value: object, step: str) -> None:
+    if isinstance(found := origin(of), graph.Meet):
+        why = f"{step} needs plain records, and rows behind {_called(found)} can be taken back. Call it before that; or"
+        raise InvalidArgument(
+            argument, value, f"{why} write an inner join to a topic with changes=False, and read that"
+        )
     if can_retract(of):
         raise InvalidArgument(argument, value, f"{step} needs plain records: call it before .agg(…) and dedup(…)")
     if step == "dedup()" and isinstance(origin(of), graph.Dedup):
@@ -218,9 +241,12 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 
 def _check_sink(sink: graph.Sink) -> None:
     if not isinstance(sink.of, graph.Aggregate):
-        if sink.plain and isinstance(sink.of, graph.Meet) and not _only_adds(sink.of):
+        met = origin(sink.of)
+        if sink.plain and isinstance(met, graph.Meet) and not (met is sink.of and _only_adds(met)):
             why = "rows can be taken back here, and a topic of records does not say so. Leave it out, or make an inner"
-            raise InvalidArgument("changes", False, f"{why} join of streams, without late=hr.correct(…)")
+            raise InvalidArgument(
+                "changes", False, f"{why} join of streams, without late=hr.correct(…), and put transforms before it"
+            )
         return
     window = sink.of.of
     if sink.target is None:

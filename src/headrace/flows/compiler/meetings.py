@@ -11,18 +11,18 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.flows.compiler.plan_check import unknown_column
 from headrace.flows.flow import Flow, through
 from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator
-from headrace.operators.joins.meetings import Joining
+from headrace.operators.joins.meetings import Enriching, Joining
 from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.records import OP
-from headrace.schema import quoted_name, schema_from, type_ddl
-from headrace.views.contract import RESULTS, Column, FlowSpec, ViewSpec, rows_table, rows_view
+from headrace.schema import OP_COLUMN, quoted_name, schema_from, type_ddl
+from headrace.views.contract import RESULTS, TAIL, Column, FlowSpec, ViewSpec, rows_table, rows_view
 from headrace.views.values import arrow_type, check_column
 
 if TYPE_CHECKING:
@@ -48,13 +48,48 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
         if schemas.setdefault(each.role, schema) != schema:
             why = f"flow {flow.name!r}: the streams of one side must have the same columns, of the same types"
             raise InvalidArgument("union", each.called, why)
+        for name in schema.names:
+            if name.lower() in TAKEN and not (name == OP_COLUMN and each.role in flow.meets.first):
+                why = f"flow {flow.name!r}: joined rows have their own column of this name. Rename it, in .transform(…)"
+                raise InvalidArgument("column", name, why)
     times = event_times(flow)
+    if isinstance(flow.meets, Enriching):
+        _check_enrich(flow.name, flow.meets, schemas["facts"], schemas["table"])
     if isinstance(flow.meets, Joining):
         for each in flow.inputs:
             if times[each.role] is None or times[each.role] not in schemas[each.role].names:
                 why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
                 raise InvalidArgument("join", each.called, f"{why} event_time=…, and keep that column in transforms")
     return replace(flow, operator=flow.meets.over(schemas, times))
+
+
+TAKEN = {OP, OP_COLUMN, ROW_ID.name, *TAIL}
+"""What joined rows have besides the columns of their sides."""
+
+
+def _check_enrich(flow: str, step: Enriching, facts: pa.Schema, table: pa.Schema) -> None:
+    """What is looked up, and by what, is there; and nothing that is taken over has a name that is taken."""
+    known = list(facts.names)
+    for name in (*(mine for mine, _ in step.on), *([] if step.as_of is None else [step.as_of])):
+        if name not in known:
+            raise UnknownColumn(flow, name, known)
+    if step.as_of is not None and facts.field(step.as_of).type != arrow_type("timestamp"):
+        kind = type_ddl(facts.field(step.as_of).type)
+        why = f"flow {flow!r}: is {kind}, and must be a timestamp: make one in .transform(…)"
+        raise InvalidArgument("as_of", step.as_of, why)
+    for mine, theirs in step.on:
+        if facts.field(mine).type != table.field(theirs).type:
+            kinds = type_ddl(facts.field(mine).type), type_ddl(table.field(theirs).type)
+            why = f"flow {flow!r}: is {kinds[0]}, and {theirs!r} of table {step.table!r} is {kinds[1]}: cast it, in"
+            raise InvalidArgument("on", mine, f"{why} .transform(…)")
+    receipt = f"{step.table}_version"
+    for name in (*(new for _, new in step.columns), receipt):
+        if name.lower() in {each.lower() for each in known}:
+            how = "columns={…: 'another name'}" if name != receipt else ".transform(…), where it comes from"
+            why = f"flow {flow!r}: the records have a column of this name. Give one of them another: {how}"
+            raise InvalidArgument("columns", name, why)
+    if step.late.dropped_to is not None:
+        raise InvalidArgument("late", str(step.late), "no record of an enrichment is dropped: leave dropped_to= out")
 
 
 OF_ROWS = (ROW_ID.name, OP)

@@ -102,8 +102,8 @@ def meeting_dropped(flow: Flow) -> pa.Schema | None:
     if flow.late.dropped_to is None:
         return None
     assert flow.operator is not None
-    columns = {each.name: each.type for side in flow.operator.inputs for each in side.columns}
-    schema = parse_ddl(", ".join(f"{quoted_name(name)} {kind}" for name, kind in columns.items()))
+    columns = [each for each in flow.operator.output.columns or () if each.name != "joined_at"]
+    schema = parse_ddl(", ".join(f"{quoted_name(each.name)} {each.type}" for each in columns))
     for name in WINDOW:
         schema = schema.append(pa.field(name, arrow_type("timestamp")))
     for name in (WINDOWS_MISSED, WINDOWS_COUNTED):

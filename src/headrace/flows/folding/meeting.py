@@ -109,8 +109,9 @@ class MeetingFold:
             _later(ahead.reach_us, before.unchanged_us),
             ledger=step.ledger,
         )
-        if step.missing:
-            out.ledger = (*out.ledger, LedgerRow(None, None, dropped=step.missing))
+        gone = step.missing + (0 if step.letters is None else step.letters.num_rows)
+        if gone:  # they were counted when they came
+            out.ledger = (*out.ledger, LedgerRow(None, None, on_time=-gone, dropped=step.missing))
         if self._spec.view is not None:
             self._keep(out, changes, state, before)
         self._send(out, step, changes, before)
@@ -158,7 +159,8 @@ class MeetingFold:
                 at = records.column_names.index(each.name)
                 records = records.set_column(at, each.name, cast_to(records[each.name], arrow_type(each.type)))
             if OP_COLUMN in records.column_names:  # whoever wrote a table's topic may have left it out
-                ops = records[OP_COLUMN].fill_null("upsert")
+                deletes = pc.equal(records[OP_COLUMN], "delete").fill_null(False)
+                ops = pc.if_else(deletes, "delete", "upsert")
                 records = records.set_column(records.column_names.index(OP_COLUMN), OP_COLUMN, ops)
             made[role] = records.combine_chunks()
         return made
@@ -292,7 +294,7 @@ class MeetingFold:
         rows: dict[str, list[dict[str, object]]] = {}
         own = {*META, ID}
         for row in letters.to_pylist():
-            topic = topics[row[ID].rsplit("/", 2 if row[ID].count("/") == 2 else 3)[0]]
+            topic = topics[row[ID].partition("/")[0].partition("#")[0]]
             value = {name: cell for name, cell in row.items() if name not in own}
             rows.setdefault(topic.name, []).append(
                 {
@@ -320,7 +322,8 @@ def _with_id(read: Input, records: pa.Table) -> pa.Table:
     record, each but the first with a number."""
     partition, offset = (records[name].combine_chunks() for name in ("_partition", "_offset"))
     padded = pc.utf8_lpad(offset.cast(pa.string()), 16, "0")
-    ids = pc.binary_join_element_wise(read.topic.name, partition.cast(pa.string()), padded, "/")
+    of = read.id.partition(":")[2]  # the topic; of a topic that a side reads twice, with a number
+    ids = pc.binary_join_element_wise(of, partition.cast(pa.string()), padded, "/")
     places = np.stack((partition.to_numpy().astype(np.int64), offset.to_numpy()))
     order = np.lexsort((np.arange(records.num_rows), places[1], places[0]))
     same = np.r_[False, (places[:, order][:, 1:] == places[:, order][:, :-1]).all(axis=0)]

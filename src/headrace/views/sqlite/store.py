@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, UnknownView, ViewTaken
+from headrace.errors import CommitConflict, FlowChanged, FlowFenced, HeadraceError, InvalidName, UnknownView, ViewTaken
 from headrace.failpoints import reach
 from headrace.position import Position
 from headrace.views import writers
@@ -73,6 +73,7 @@ class SqliteViews(ViewsFile, ViewStore):
             check_names(spec.view, max(len(table.names) for table in spec.tables))
         with self._writing() as db:
             known = self._refused(db, spec, replace=replace)
+            self._refuse_history_names(db, spec)
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
             taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
             spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
@@ -179,6 +180,15 @@ class SqliteViews(ViewsFile, ViewStore):
         db.execute("DELETE FROM _meta WHERE name IN (?, ?, ?, ?)", facts)
         watchers.forget(db, spec.name)
         return gone
+
+    def _refuse_history_names(self, db: sqlite3.Connection, spec: FlowSpec) -> None:
+        """InvalidName where a view has the name of a table's history, in this program or in others."""
+        flows = {each.name: each for each in self._specs(db)} | {spec.name: spec}
+        taken = {f"{each.name}_history".lower() for each in flows.values() if each.history != "latest"}
+        for name in flows:
+            if name.lower() in taken and spec.name in (name, name[: -len("_history")]):
+                why = "a table's history is read under this name: give the view, or the table, another"
+                raise InvalidName("view", name, why)
 
     def _known(self, db: sqlite3.Connection, flow: str) -> FlowSpec:
         spec = spec_of(db, flow)
