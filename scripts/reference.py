@@ -17,7 +17,7 @@ import click
 
 import headrace as hr
 import headrace.testing as kit
-from headrace import streams
+from headrace import streams, why
 from headrace.aggregates import TABLE
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
@@ -27,6 +27,7 @@ from headrace.log import contract
 from headrace.log.embedded import log, topic, transaction
 from headrace.log.embedded.consume import groups, queues
 from headrace.log.embedded.write import dead_letters, producer
+from headrace.table import JoinedTables
 from headrace.views import reading
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {
@@ -43,11 +44,11 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "Flows": (
-        "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md) and "
-        "[aggregates](aggregates.md) explain.",
+        "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md), "
+        "[aggregates](aggregates.md), [tables](tables.md) and [joins](joins.md) explain.",
         [
-            *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", FlowStatus, Audited),
-            *(Rebuild, reading.Diff, reading.Counts),
+            *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", "Table", FlowStatus, Audited),
+            *(JoinedTables, why.Why, why.Origin, Rebuild, reading.Diff, reading.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
             *(*TABLE, "merge", "CHANGE", "Aggregate", "changed", "RecordOperator"),
             *("corrected_time", "clock_quality"),
