@@ -46,6 +46,7 @@ class Why:
     waits_for: str | None
 
     def as_json(self) -> dict[str, Any]:
+        """The same as plain values."""
         return asdict(self)
 
 
