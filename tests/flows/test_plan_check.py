@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import itertools
 import random
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -444,3 +446,13 @@ def test_it_works_on_any_type_a_topic_has(spark: SparkSession) -> None:
     schema = StructType(schema.fields + META_FIELDS)
     checked = check_transform(spark, lambda df: df.where("d is not null"), schema, flow="f", step="s")
     assert checked.sample_skipped is None
+
+
+def test_a_program_that_is_measured_is_checked_and_measured_on(spark: SparkSession) -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        check(spark, lambda df: df.where("user <> ''"))
+        assert sys.getprofile() is profile
+    finally:
+        profile.disable()

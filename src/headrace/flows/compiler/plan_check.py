@@ -7,6 +7,7 @@ nothing, and runs Spark jobs only on a few hundred rows."""
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import io
 import itertools
@@ -422,7 +423,9 @@ def _calls(df: DataFrame) -> Iterator[Called]:
     try:
         yield seen
     finally:
-        sys.setprofile(before)
+        sys.setprofile(before if callable(before) else None)
+        if isinstance(before, cProfile.Profile):  # whoever measures the program goes on
+            before.enable()
 
 
 # -- what the plan must keep -----------------------------------------------------------------------
