@@ -10,7 +10,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["headrace.testing.pytest_plugin"]
+pytest_plugins = ["headrace.testing.pytest_plugin", "tests.broker"]
 
 SEED_FIXED = 20260101
 

@@ -1,0 +1,1 @@
+"""Kafka as the log, on a real broker (tests/broker.py)."""
