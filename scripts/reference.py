@@ -23,11 +23,11 @@ from headrace.cli.root import cli
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import FlowStatus
+from headrace.joined import JoinedTables
 from headrace.log import contract
 from headrace.log.embedded import log, topic, transaction
 from headrace.log.embedded.consume import groups, queues
 from headrace.log.embedded.write import dead_letters, producer
-from headrace.table import JoinedTables
 from headrace.views import reading
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {

@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"kernels"},
     {"operators"},
     {"flows"},
-    {"app", "joining", "streams", "table", "view", "why", "notebook"},
+    {"app", "joined", "joining", "streams", "table", "view", "why", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "__main__"},
 ]

@@ -8,16 +8,15 @@ rows: a topic has its changes, and a view of the same name its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
-from headrace.joining import pairs_of
-from headrace.names import check_name
-from headrace.operators.joins.meetings import OP, History, How, TableJoining
+from headrace.joined import Joinable
+from headrace.operators.joins.meetings import OP, History
 from headrace.view import View
 from headrace.views.reading import quoted
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Appended, Rows
     from headrace.log.declared import DeclaredTopic
 
-__all__ = ["JoinedTables", "Table"]
+__all__ = ["Table"]
 
 
 class Table(View):
@@ -120,44 +119,6 @@ class Table(View):
 
     # -- joining ---------------------------------------------------------------------------------------
 
-    def join(
-        self,
-        other: Table,
-        on: str | Iterable[str] | Mapping[str, str],
-        *,
-        how: How = "inner",
-        suffix: str = "_right",
-    ) -> JoinedTables:
-        """The rows of two tables, joined, as they change. `on`: columns that are equal, `{"author": "id"}` if they are
-        called otherwise in the other table. `how`: "inner", "left", "right" or "full". `suffix`: for columns of the
-        other table whose names are taken."""
-        if not isinstance(other, Table):
-            raise InvalidArgument("other", other, "must be a table: app.table(…)")
-        if how not in ("inner", "left", "right", "full"):
-            raise InvalidArgument("how", how, "must be 'inner', 'left', 'right' or 'full'")
-        called = f"table {self.name!r}", f"table {other.name!r}"
-        pairs = pairs_of(on, self.columns.names, other.columns.names, of=called)
-        return JoinedTables(self.app, self, other, TableJoining(self.key, other.key, pairs, how, suffix))
-
-
-class JoinedTables:
-    """Two tables, joined; it ends in a view or a topic."""
-
-    def __init__(self, app: App, left: Table, right: Table, step: TableJoining) -> None:
-        self.app, self._sides = app, (("left", graph.Source(left.topic)), ("right", graph.Source(right.topic)))
-        self._step = step
-
-    def to_view(self, name: str, *, history: History = "latest") -> View:
-        """Keeps the joined rows in a view of that name."""
-        if history != "latest":
-            raise InvalidArgument("history", history, "a joined view keeps its latest rows: leave it out")
-        check_name(name, argument="name")
-        self.app._add(graph.Sink(name, graph.Meet(self._sides, self._step)))
-        return View(self.app, name)
-
-    def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
-        """Writes the changes of the joined rows to a topic: `op` says whether a row came, '+', or went, '-'."""
-        check_name(name, argument="name")
-        return self.app._add_to_topic(
-            graph.Sink(name, graph.Meet(self._sides, self._step), target=name, settings=settings)
-        )
+    def _joinable(self) -> Joinable:
+        columns = tuple(self.columns.names)
+        return Joinable(f"table {self.name!r}", graph.Source(self.topic), self.key, columns)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.durations import Duration
 from headrace.errors import HeadraceError, InvalidArgument, UnknownView
+from headrace.flows import graph
+from headrace.joined import Joinable, JoinedTables, join_tables, joinable_view
+from headrace.operators.joins.meetings import How
 from headrace.rendering import ROWS_MAX, html_table
 from headrace.rows import to_rows
 from headrace.storage.reserve import to_free_space
@@ -153,6 +156,28 @@ class View:
 
         with self._known():
             return why(self.app.views, self.app.log, self.name, *key)
+
+    # -- joining ---------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        other: View,
+        on: str | Iterable[str] | Mapping[str, str],
+        *,
+        how: How = "inner",
+        suffix: str = "_right",
+    ) -> JoinedTables:
+        """The rows of two tables or views, joined, as they change. `on`: columns that are equal, `{"author": "id"}` if
+        they are called otherwise in the other. `how`: "inner", "left", "right" or "full". `suffix`: for columns of the
+        other whose names are taken."""
+        return join_tables(self, other, on, how, suffix)
+
+    def _joinable(self) -> Joinable:
+        table = self.app._tables.get(self.name)
+        if table is not None and table is not self:
+            return table._joinable()
+        flow = self.app._flow(self.name)
+        return joinable_view(flow, graph.Changes(flow, self.app._feed(self.name, "updates")))
 
     def ledger(self) -> pa.Table:
         """The ledger: for each window, how many records were on time, corrected, dropped and untimed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.durations import from_us
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.rows import to_rows
-from headrace.schema import ID_COLUMN
+from headrace.schema import ID_COLUMN, VERSION_COLUMN
 from headrace.views.contract import FINAL_AT, WINDOW
 from headrace.views.reading import quoted
 
@@ -81,7 +81,8 @@ def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]
     if flow.operator.startswith("enrich("):
         receipts = {topic: row.get(f"{topic}_version") for topic in flow.sources}
     elif flow.is_table:
-        receipts = {topic: row.get("version") for topic in flow.sources}
+        version = VERSION_COLUMN if VERSION_COLUMN in row else "version"  # that may be the table's own
+        receipts = {topic: row.get(version) for topic in flow.sources}
     for topic, version in receipts.items():
         if version is not None:
             partition, offset = str(version).split(":")

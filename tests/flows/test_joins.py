@@ -478,7 +478,9 @@ def test_joined_rows_are_rebuilt_streamed_and_watched(app: hr.App) -> None:
 
 
 def test_a_record_of_a_table_that_does_not_say_what_it_does_is_an_upsert(app: hr.App) -> None:
-    users = app.table("users", "id string, zip string", key="id")
-    app.log.topic("users").append({"id": "ann", "zip": "8001"})
+    users = app.table("users", "id string, version int", key="id", history="versions")
+    app.log.topic("users").append({"id": "ann", "version": 8})
     app.drain()
-    assert rows_by(users, "id", "zip") == [("ann", "8001")]
+    assert rows_by(users, "id", "version", "_version") == [("ann", 8, "0:0")]  # its own column, and the receipt
+    assert app.query("select version, _version from users_history").to_pylist() == [{"version": 8, "_version": "0:0"}]
+    assert [(each.topic, each.offset) for each in users.why("ann").origins] == [("users", 0)]

@@ -235,10 +235,23 @@ def test_a_table_that_is_its_key_and_one_whose_time_is_called_valid_from() -> No
     assert tables.state().scan("rows", NOTHING)["valid_from"].to_pylist() == [None]
 
 
+@pytest.mark.parametrize("history", ["latest", "versions", "bitemporal"])
+def test_a_table_with_a_version_of_its_own_keeps_both(history: Kept) -> None:
+    schema = pa.schema([("id", pa.int64()), ("Version", pa.int64())])
+    captured = TableRows(schema, ("id",), None, history)
+    tables = MemoryTables(*captured.tables)
+    batch = [Change(0, number, number, "upsert", {"id": 1, "Version": 7 + number}) for number in range(2)]
+    tables.apply(captured.step({INPUT: arrow(batch, schema)}, tables.state(), {INPUT: NOW}, changes=False).writes)
+    kept = {"rows": [(8, "0:1")], "history": [(7, "0:0"), (8, "0:1")]}
+    for name in (each.name for each in captured.tables if each.name in kept):
+        found = tables.state().scan(name, NOTHING)
+        assert {*zip(found["Version"].to_pylist(), found["_version"].to_pylist(), strict=True)} == {*kept[name]}
+
+
 @pytest.mark.parametrize(
     ("names", "more"),
     [
-        (("id", "version"), {}),
+        (("id", "_version"), {}),
         (("id", "_op"), {}),
         (("id", "valid_to"), {"history": "versions"}),
         (("id", "valid_from"), {"history": "versions"}),

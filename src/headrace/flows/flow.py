@@ -117,6 +117,10 @@ class Flow:
         """Whether marks say how far what it reads is; otherwise the log does."""
         return any(each.marked for each in self.inputs)
 
+    def is_marked(self, topic: str) -> bool:
+        """Whether marks among its changes say how far the topic is."""
+        return any(each.marked for each in self.inputs if each.topic.name == topic)
+
     @property
     def judged(self) -> bool:
         """Whether what it reads can be late."""

@@ -225,7 +225,7 @@ class FlowLoop:
     def _place(self, topic: Topic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
         place = Place(offset, None)
-        if not self.flow.own_progress and not self.flow.marked:
+        if not self.flow.own_progress and not self.flow.is_marked(topic.name):
             place = ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
         return replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
 
@@ -251,18 +251,21 @@ class FlowLoop:
         now_us = self._clock_us() if self.asked_us is None else self.asked_us
         told = self._marks() if marks else None
         ends = self._ends()
-        quiet = {} if self._until is not None or self.flow.marked else self._quiet(ends, now_us)
+        quiet = {} if self._until is not None else self._quiet(ends, now_us)
         return Look(ends, now_us, quiet, told)
 
     def _marks(self) -> dict[str, Mark | None]:
         """None by arrival: whatever flows write yet, it will have arrived later."""
-        asked = [] if self.flow.marked or self.flow.by_arrival else [topic.name for topic in self.flow.topics]
+        names = [] if self.flow.by_arrival else [topic.name for topic in self.flow.topics]
+        asked = [name for name in names if not self.flow.is_marked(name)]
         return self._store.marks(asked) if asked else {}
 
     def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
         """For how long nothing has come, of the partitions where that counts."""
         out = {}
         for topic, partitions in ends.items():
+            if self.flow.is_marked(topic):
+                continue
             for partition, end in partitions.items():
                 place = self._places.get(topic, {}).get(partition, Place(0, None))
                 since_us = self._at_end_since.setdefault((topic, partition), now_us)
@@ -332,7 +335,7 @@ class FlowLoop:
             for each in chosen:
                 place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 carried = self.flow.own_progress
-                if self.flow.marked:
+                if self.flow.is_marked(topic.name):
                     closed, reachable = ranges.marks(topic, each)
                     before = known[each.partition].progress_us
                     place = replace(place, progress_us=before if closed is None else closed)
@@ -340,7 +343,8 @@ class FlowLoop:
                 known[each.partition] = replace(place, progress_us=each.carry_us) if carried else place
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         told = [us for us in unchanging if us is not None]
-        least = min(told) if told and len(told) == sum(map(len, ends.values())) else None
+        marked = sum(len(known) for name, known in ends.items() if self.flow.is_marked(name))
+        least = min(told) if told and len(told) == marked else None
         self._planned, self.planned_rows = (planned, Batch(places, look, rows, unchanging_us=least)), rows
         if rows == 0:
             return None
@@ -736,7 +740,7 @@ class FlowLoop:
         newest_us = max(map(_arrived_us, known.values()), default=0)
         furthest = max((end.progress for end in known.values() if end.progress is not None), default=None)
         floor_us = None
-        if furthest is not None and self.flow.time is None and not self.flow.marked:
+        if furthest is not None and self.flow.time is None and not self.flow.is_marked(topic.name):
             floor_us = instant_us(furthest, argument="progress") - topic.settings.forget_us
         out = []
         for partition, place in places.items():

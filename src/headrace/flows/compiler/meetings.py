@@ -20,6 +20,7 @@ from headrace.log.contract import META
 from headrace.operators.contract import Operator
 from headrace.operators.joins.meetings import Enriching, Joining
 from headrace.operators.joins.rows import ROW_ID
+from headrace.operators.joins.view_changes import changelog_schema
 from headrace.operators.records import OP
 from headrace.schema import OP_COLUMN, quoted_name, schema_from, type_ddl
 from headrace.views.contract import RESULTS, TAIL, Column, FlowSpec, ViewSpec, rows_table, rows_view
@@ -45,6 +46,8 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
     schemas: dict[str, pa.Schema] = {}
     for each in flow.inputs:
         schema = schema_from(frames[each.id].drop(*META, SOURCE).schema)
+        if each.changes and each.role in flow.meets.first:
+            schema = changelog_schema(schema)
         if schemas.setdefault(each.role, schema) != schema:
             why = f"flow {flow.name!r}: the streams of one side must have the same columns, of the same types"
             raise InvalidArgument("union", each.called, why)

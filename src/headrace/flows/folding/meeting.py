@@ -19,6 +19,7 @@ from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
+from headrace.operators.joins.view_changes import changelog_of
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned
 from headrace.operators.shaped import Shape
@@ -152,6 +153,8 @@ class MeetingFold:
         for name, records in met.items():
             read = self._inputs[name]
             if records.num_rows:
+                is_view = read.changes and read.role in self._step.first
+                records = changelog_of(records) if is_view else records
                 out.setdefault(read.role, []).append(_with_id(read, records))
         made = {role: pa.concat_tables(some, promote_options="default") for role, some in out.items()}
         for role, records in made.items():

@@ -24,6 +24,7 @@ from headrace.views.values import arrow_type, cast_to, us_column
 
 __all__ = [
     "CHANGE",
+    "ORDER",
     "POSITION",
     "Keys",
     "LatestRows",
@@ -125,11 +126,12 @@ def _is_later(rows: pa.Table, others: pa.Table, order: Sequence[str]) -> Flags:
 
 @dataclass(frozen=True)
 class LatestRows:
-    """The last row of each key in a table `name`, and deletes in a table beside it."""
+    """The last row of each key in a table `name`, and deletes in a table beside it. `order`: what orders changes."""
 
     name: str
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
+    order: tuple[str, ...] = ORDER
 
     @property
     def rows(self) -> TableSpec:
@@ -153,7 +155,7 @@ class LatestRows:
         keys = keys_in(changes, self.rows.key_names)
         none = state.last_us(self.deletes.name) is None  # most of the time
         deleted = state.get(self.deletes.name, keys.rows.slice(0, 0) if none else keys.rows)
-        replaced = later_changes(changes, keys, state.get(self.name, keys.rows), deleted)
+        replaced = later_changes(changes, keys, state.get(self.name, keys.rows), deleted, self.order)
         self.write(replaced, pieces)
         gone = replaced.gone
         if reach_us is not None:

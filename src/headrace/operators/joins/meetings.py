@@ -185,6 +185,8 @@ class TableJoining:
     on: Pairs
     how: How
     suffix: str
+    views: tuple[str, ...] = ()
+    """The sides that are views."""
     late: Late = field(default_factory=Drop)
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
@@ -195,7 +197,7 @@ class TableJoining:
         from headrace.operators.joins.table_join import TableJoin
 
         left, right = (_without_op(schemas[side]) for side in ("left", "right"))
-        return TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix)
+        return TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix, self.views)
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
         return None

@@ -27,7 +27,7 @@ from headrace.operators.joins.changelog import (
     keys_in,
     later_changes,
 )
-from headrace.operators.joins.table_history import OWN, VALID, VERSION, History
+from headrace.operators.joins.table_history import OTHER_VERSION, OWN, VALID, History, version_column
 from headrace.operators.result_rows import CORRECTIONS, Pieces, aligned, column, joined_writes
 from headrace.views.contract import RESULTS
 from headrace.views.keyed import Column, State, TableSpec
@@ -57,7 +57,7 @@ class TableRows:
         others = [name for name in self.schema.names if name not in self.key]
         key, values = columns_of(self.schema, self.key), columns_of(self.schema, others)
         valid = () if self.history == "latest" else (VALID,)
-        latest = LatestRows(RESULTS, key, (*values, VERSION, CORRECTIONS, *valid))
+        latest = LatestRows(RESULTS, key, (*values, self.version, CORRECTIONS, *valid))
         object.__setattr__(self, "latest", latest)
         versions = None
         if self.history != "latest":
@@ -71,11 +71,16 @@ class TableRows:
         unknown = [name for name in (*self.key, self.valid_from) if name not in (None, *self.schema.names)]
         if not self.key or unknown:
             raise InvalidArgument("key", unknown or self.key, f"must be columns of the table: {self.schema.names}")
-        own = {OP, CHANGE, VERSION.name, CORRECTIONS.name, POSITION[0].name}
+        own = {OP, CHANGE, OTHER_VERSION.name, CORRECTIONS.name, POSITION[0].name}
         own |= set() if self.history == "latest" else {*OWN}
         for name in self.schema.names:
             if name.lower() in own and not (name == self.valid_from == OWN[0] and name not in self.key):
                 raise InvalidArgument("schema", name, "is a column that headrace adds to a table: choose another name")
+
+    @property
+    def version(self) -> Column:
+        """Which record made a row."""
+        return version_column(self.schema.names)
 
     # -- what it is ------------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ class TableRows:
     def _changes(self, records: pa.Table) -> pa.Table:
         found = changes_of(records, self.schema)
         place = [pc.cast(column(found, each.name), pa.string()) for each in POSITION[1:]]
-        found = found.append_column(VERSION.name, pc.binary_join_element_wise(*place, ":"))
+        found = found.append_column(self.version.name, pc.binary_join_element_wise(*place, ":"))
         found = found.append_column(CORRECTIONS.name, pa.array(np.zeros(found.num_rows, np.int64)))
         if self.versions is None:
             return found

@@ -14,7 +14,7 @@ anew, of all its versions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,17 +24,30 @@ import pyarrow.compute as pc
 
 from headrace.operators.joins.changelog import CHANGE, POSITION, Keys
 from headrace.operators.result_rows import Pieces, aligned, column, keys_of
+from headrace.schema import VERSION_COLUMN
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, arrow_type, time_column, us_column
 
-__all__ = ["DELETES", "HISTORY", "OWN", "VALID", "VERSION", "History", "known_at", "valid_at"]
+__all__ = [
+    "DELETES",
+    "HISTORY",
+    "OTHER_VERSION",
+    "OWN",
+    "VALID",
+    "VERSION",
+    "History",
+    "known_at",
+    "valid_at",
+    "version_column",
+]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 HISTORY, DELETES = "history", "deletes"
 VALID = Column("/valid_from", "timestamp")
 """Of a change, and of a table's row: from when on it is valid."""
-VERSION = Column("version", "string")
+VERSION, OTHER_VERSION = Column("version", "string"), Column(VERSION_COLUMN, "string")
+"""Which record made a row: its partition and offset. The second where the table has a column `version` of its own."""
 VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO = (
     Column(name, "timestamp") for name in ("valid_from", "valid_to", "known_from", "known_to")
 )
@@ -42,6 +55,11 @@ OWN = tuple(each.name for each in (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO))
 NEVER, FOREVER = -(2**63), 2**63 - 1
 UPSERT, DELETE, MARK = 0, 1, 2
 """Kinds of entries. A mark stands for a valid time of which only the time is known."""
+
+
+def version_column(names: Iterable[str]) -> Column:
+    """The column that says which record made a row, in a table with these columns."""
+    return OTHER_VERSION if VERSION.name in (name.lower() for name in names) else VERSION
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -85,11 +103,11 @@ class History:
 
     def __init__(self, key: Sequence[Column], values: Sequence[Column], *, bitemporal: bool) -> None:
         known, until = ((KNOWN_FROM,), (KNOWN_TO,)) if bitemporal else ((), ())
-        self.bitemporal = bitemporal
+        self.bitemporal, version = bitemporal, version_column(each.name for each in (*key, *values))
         self._key = [each.name for each in key]
-        self.spec = TableSpec(HISTORY, (*key, VALID_FROM, *known), (*values, VALID_TO, *until, VERSION, *POSITION))
+        self.spec = TableSpec(HISTORY, (*key, VALID_FROM, *known), (*values, VALID_TO, *until, version, *POSITION))
         self.deletes = TableSpec(DELETES, (*key, VALID_FROM, *known), POSITION)
-        kept = (*key, VALID_FROM, *values, VERSION, *POSITION)
+        kept = (*key, VALID_FROM, *values, version, *POSITION)
         self._schema = pa.schema([(each.name, arrow_type(each.type)) for each in kept])
 
     def last_deletes(self, keys: pa.Table, state: State) -> pa.Table:
@@ -100,7 +118,7 @@ class History:
     def fold(
         self, changes: pa.Table, keys: Keys, rows: pa.Table, deletes: pa.Table, state: State, pieces: Pieces
     ) -> None:
-        """`changes`: with `VALID` and `VERSION`. `rows`, `deletes`: what is the last of each of the keys now."""
+        """`changes`: with `VALID` and their version. `rows`, `deletes`: what is the last of each of the keys now."""
         valid_us, last_us = us_column(changes[VALID.name]), np.full(keys.rows.num_rows, NEVER)
         for last in (rows, deletes):
             last_us[aligned(last, keys.rows, self._key)] = us_column(last[VALID.name])

@@ -23,8 +23,10 @@ from headrace.aggregates.groups import codes, row_numbers
 from headrace.errors import InvalidArgument
 from headrace.jsonrows import encoder
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.joins.changelog import CHANGE, POSITION, LatestRows, changes_of, columns_of, keys_in
+from headrace.operators.joins.changelog import CHANGE, ORDER, POSITION, LatestRows, changes_of, columns_of, keys_in
 from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.view_changes import ORDER as VIEW_ORDER
+from headrace.operators.joins.view_changes import VIEW_CORRECTIONS
 from headrace.operators.result_rows import Pieces, aligned, column, differ, joined_writes
 from headrace.rows import python_values
 from headrace.schema import type_ddl
@@ -56,6 +58,8 @@ class TableJoin:
     on: tuple[tuple[str, str], ...]
     how: How = "inner"
     suffix: str = "_right"
+    views: tuple[str, ...] = ()
+    """The sides that are views, whose changes are ordered by offset alone."""
 
     def __post_init__(self) -> None:
         if self.how not in ("inner", "left", "right", "full"):
@@ -74,7 +78,9 @@ class TableJoin:
     def sides(self) -> tuple[Side, Side]:
         kinds = tuple(_common_type(self.left, self.right, *pair) for pair in self.on)
         left, right = zip(*self.on, strict=True)
-        return Side(LEFT, self.left, self.left_key, left, kinds), Side(RIGHT, self.right, self.right_key, right, kinds)
+        of = ((LEFT, self.left, self.left_key, left), (RIGHT, self.right, self.right_key, right))
+        one, other = (Side(*each, kinds, VIEW_ORDER if each[0] in self.views else ORDER) for each in of)
+        return one, other
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -103,14 +109,14 @@ class TableJoin:
     def schema(self) -> pa.Schema:
         """What readers see: the left's columns, then the right's."""
         kinds = {left: kind for (left, right), kind in zip(self.on, self.sides[0].kinds, strict=True) if left == right}
-        fields = [pa.field(each.name, kinds.get(each.name, each.type)) for each in self.left]
+        fields = [pa.field(each.name, kinds.get(each.name, each.type)) for each in self.left if _is_shown(each.name)]
         return pa.schema([*fields, *(pa.field(name, self.right.field(of).type) for of, name in self._right_names)])
 
     @cached_property
     def _right_names(self) -> list[tuple[str, str]]:
         """The right's columns that are not one with a left one, and what they are called."""
         taken = {name.lower() for name in self.left.names}
-        own = [name for name in self.right.names if (name, name) not in self.on]
+        own = [name for name in self.right.names if (name, name) not in self.on and _is_shown(name)]
         return [(name, name + self.suffix if name.lower() in taken else name) for name in own]
 
     @property
@@ -176,6 +182,8 @@ class TableJoin:
         left, right = _Taken(parts[0].rows, pairs.left), _Taken(parts[1].rows, pairs.right)
         made: dict[str, pa.Array] = {}
         for each in self.left:
+            if not _is_shown(each.name):
+                continue
             made[each.name] = cast_to(left[each.name], self.schema.field(each.name).type)
             if (each.name, each.name) in self.on:
                 made[each.name] = pc.coalesce(made[each.name], cast_to(right[each.name], made[each.name].type))
@@ -183,7 +191,8 @@ class TableJoin:
         count = len(pairs.left)
         made[ID] = pc.binary_join_element_wise(left.key_texts(self.left_key), right.key_texts(self.right_key), "|")
         made[FINAL_AT] = made["_progress"] = pa.nulls(count, INSTANT)
-        made["_corrections"] = pa.array(np.zeros(count, np.int64))
+        corrections = [side[VIEW_CORRECTIONS] for role, side in ((LEFT, left), (RIGHT, right)) if role in self.views]
+        made["_corrections"] = sum((each.fill_null(0).to_numpy() for each in corrections), np.zeros(count, np.int64))
         updated_us = pc.max_element_wise(left[UPDATED_AT].cast(pa.int64()), right[UPDATED_AT].cast(pa.int64()))
         made[UPDATED_AT] = updated_us.cast(INSTANT)
         return pa.table({name: made[name] for name in (*self.schema.names, *OWN)})
@@ -201,6 +210,7 @@ class Side:
     key: tuple[str, ...]
     on: tuple[str, ...]
     kinds: tuple[pa.DataType, ...]
+    order: tuple[str, ...] = ORDER
 
     @property
     def by_key(self) -> bool:
@@ -214,7 +224,7 @@ class Side:
         first = self.on if self.by_key else ()
         key = [*first, *(name for name in self.key if name not in first)]
         others = [name for name in self.schema.names if name not in key]
-        return LatestRows(self.name, columns_of(self.schema, key), columns_of(self.schema, others))
+        return LatestRows(self.name, columns_of(self.schema, key), columns_of(self.schema, others), self.order)
 
     @cached_property
     def index(self) -> TableSpec | None:
@@ -422,6 +432,11 @@ class _Taken:
 
 
 # -- values --------------------------------------------------------------------------------------------------
+
+
+def _is_shown(name: str) -> bool:
+    """Whether readers of the join see the column."""
+    return not name.startswith("/")
 
 
 def _common_type(left: pa.Schema, right: pa.Schema, left_name: str, right_name: str) -> pa.DataType:

@@ -1,0 +1,157 @@
+"""Views as tables: joined with tables and with each other, looked up in by their windows, read as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import InvalidArgument
+from headrace.testing import add, advance, assert_cut_invariant, crash_points
+
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+CLICKS = "user string, page string, at timestamp"
+
+
+def at(seconds: float) -> datetime:
+    return ZERO + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def app(spark: Any) -> Iterator[hr.App]:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        yield app
+
+
+def rows(view: hr.View, *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in view.to_arrow().to_pylist()), key=str)
+
+
+# -- joined with tables ----------------------------------------------------------------------------------
+
+
+def test_a_view_is_joined_with_a_table_and_follows_both(app: hr.App) -> None:
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    users = app.table("users", "id string, zip string", key="id")
+    counts = app.stream(clicks).group_by("user").agg(n=hr.count()).to_view("counts")
+    view = counts.join(users, on={"user": "id"}, how="full").to_view("active")
+    clicks.append([{"user": user, "page": "/", "at": at(1)} for user in ("ann", "ann", "bob")])
+    users.upsert([{"id": "ann", "zip": "1"}, {"id": "cid", "zip": "3"}])
+    app.drain()
+    assert rows(view, "user", "n", "id", "zip") == [
+        ("ann", 2, "ann", "1"),
+        ("bob", 1, None, None),
+        (None, None, "cid", "3"),
+    ]
+    clicks.append({"user": "ann", "page": "/", "at": at(2)})
+    users.delete("cid")
+    app.drain()
+    assert rows(view, "user", "n", "zip") == [("ann", 3, "1"), ("bob", 1, None)]
+    assert app.audit().ok
+
+
+def test_a_change_touches_only_the_rows_that_it_is_joined_with(app: hr.App) -> None:
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    users = app.table("users", "id string, zip string", key="id")
+    counts = app.stream(clicks).window(hr.tumbling("1 minute")).group_by("user").agg(n=hr.count()).to_view("counts")
+    joined = users.join(counts, on={"id": "user"}).to_topic("active")
+    users.upsert([{"id": user, "zip": "1"} for user in ("ann", "bob")])
+    clicks.append([{"user": user, "page": "/", "at": at(t)} for user in ("ann", "bob") for t in (1, 61)])
+    app.drain()
+    before = joined.offsets()[0].next
+    clicks.append({"user": "ann", "page": "/", "at": at(62)})
+    app.drain()
+    told = [record.value for record in joined.records(start={0: before})]
+    assert [(row["op"], row["id"], row["window_start"], row["n"]) for row in told] == [
+        ("-", "ann", at(60), 1),
+        ("+", "ann", at(60), 2),
+    ]
+
+
+def test_what_a_join_of_tables_gave_is_joined_again(app: hr.App) -> None:
+    posts = app.table("posts", "id int, author string", key="id")
+    authors = app.table("authors", "author string, zip string", key="author")
+    cities = app.table("cities", "zip string, city string", key="zip")
+    written = posts.join(authors, on="author", how="left").to_view("written")
+    view = written.join(cities, on="zip", how="left").to_view("placed")
+    back = cities.join(app.view("placed"), on=("zip", "city")).to_view("back")
+    posts.upsert([{"id": 1, "author": "ann"}, {"id": 2, "author": "bob"}])
+    authors.upsert([{"author": "ann", "zip": "1"}, {"author": "bob", "zip": "1"}])
+    cities.upsert({"zip": "1", "city": "Zug"})
+    app.drain()
+    assert rows(view, "id", "author", "city") == [(1, "ann", "Zug"), (2, "bob", "Zug")]
+    authors.upsert({"author": "ann", "zip": "2"})  # another foreign key
+    posts.delete(2)
+    app.drain()
+    assert rows(view, "id", "zip", "city") == [(1, "2", None)]
+    assert rows(back, "id", "city") == []
+    cities.upsert({"zip": "2", "city": "Chur"})
+    app.drain()
+    assert rows(back, "id", "city") == [(1, "Chur")]
+    assert app.audit().ok
+
+
+def test_views_that_cannot_be_joined_are_refused(app: hr.App) -> None:
+    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at"))
+    users = app.table("users", "user string", key="user")
+    shaped = clicks.group_by("user").agg(n=hr.count()).transform(lambda df: df).to_view("shaped")
+    with pytest.raises(InvalidArgument, match="may make several rows of one result"):
+        users.join(shaped, on="user")
+    with pytest.raises(InvalidArgument, match="has one row, and no key"):
+        users.join(clicks.agg(n=hr.count()).to_view("all"), on="user")
+    going = clicks.group_by("user").agg(n=hr.count()).to_view("going", keep="1 day")
+    with pytest.raises(InvalidArgument, match="drops groups that get no record"):
+        users.join(going, on="user").to_view("joined")
+    counts = clicks.group_by("user").agg(n=hr.count()).to_view("counts")
+    with pytest.raises(InvalidArgument, match="view 'counts' has no column 'usr'"):
+        users.join(counts, on={"user": "usr"})
+    with pytest.raises(InvalidArgument, match=r"must be a table.*or a view"):
+        counts.join("users", on="user")  # type: ignore[arg-type]
+
+
+# -- any cut, and any crash ------------------------------------------------------------------------------
+
+
+def everything(spark: Any) -> hr.App:
+    """A view of windows and one of groups, joined with a table; and what came of that, joined again."""
+    app = hr.App("shop", home=":temp:", spark=spark)
+    users = app.table("users", "user string, zip string", key="user")
+    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at", partitions=2))
+    late = hr.correct(within="20 seconds")
+    windows = clicks.window(hr.tumbling("10 seconds"), grace="2 seconds", late=late)
+    busy = windows.group_by("user").agg(n=hr.count()).to_view("busy")
+    pages = clicks.dedup("user", "page", within="30 seconds").group_by("page").agg(n=hr.count()).to_view("pages")
+    placed = busy.join(users, on="user", how="full").to_view("placed")
+    placed.join(pages, on={"zip": "page"}, how="left").to_view("both")
+    return app
+
+
+def random_steps(seed: int, count: int = 16) -> list[Any]:
+    dice = random.Random(seed)
+    steps: list[Any] = []
+    for _ in range(count):
+        user, zip_, when = dice.choice("abc"), dice.choice("12"), at(dice.randint(0, 60))
+        steps += dice.choice(
+            [
+                [add("users", {"user": user, "zip": zip_, "_op": dice.choice(["upsert", "upsert", "delete"])})],
+                [add("clicks", {"user": user, "page": zip_, "at": when})],
+                [add("clicks", {"user": user, "page": zip_, "at": when}, {"user": None, "page": zip_, "at": when})],
+                [advance("3 seconds")],
+            ]
+        )
+    return steps
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 8))])
+def test_any_cut_gives_the_same(spark: Any, seed: int) -> None:
+    with everything(spark) as app:
+        assert_cut_invariant(app, *random_steps(seed), cuts=2, seed=seed)
+
+
+def test_struck_anywhere_it_comes_to_the_same(spark: Any) -> None:
+    with everything(spark) as app:
+        assert len(crash_points(app, *random_steps(7, count=8))) > 5
