@@ -5,17 +5,21 @@ for. Reads views and log; starts no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.durations import from_us
+from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.rows import to_rows
+from headrace.rows.texts import field_value
 from headrace.schema import ID_COLUMN, VERSION_COLUMN
-from headrace.views.contract import FINAL_AT, WINDOW
-from headrace.views.reading import quoted
+from headrace.views.contract import FINAL_AT, WINDOW, feed_topic
+from headrace.views.reading import Bounds, quoted, schema_of
+from headrace.views.writers import with_helpers
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.views.reading import SqlViews
 
 __all__ = ["Origin", "Why", "why"]
+
+FEED = feed_topic("", "updates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +44,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """A row of a view and where it comes from. `waits_for`: what makes it final, in words; None if it is."""
+    """A row of a view and where it comes from. `waits_for`: what makes it final, in words; None if it is. `note`: why
+    its records are not named; None if they are."""
 
     view: str
     row: dict[str, Any]
     origins: list[Origin]
     waits_for: str | None
+    note: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -52,7 +60,7 @@ class Why:
 
 def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     """`key`: the values that tell the row apart, in order: of joined rows their `_id`, of a table its key, of a view of
-    windows the window's start and the groups."""
+    windows the window's start and the groups. Text is read by the column's type. Costs a few lookups."""
     flow = views.flow(view)
     spec = flow.view
     assert spec is not None
@@ -61,12 +69,64 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
         raise InvalidArgument(
             "key", key, f"a row of view {view!r} is known by {', '.join(names) or 'nothing: it has one'}"
         )
-    found = views.to_arrow(view, dict(zip(names, key, strict=True)))
+    schema = schema_of([column for column in spec.columns if column.name in names])
+    typed = {
+        name: field_value(schema.field(name), value, argument=name) if isinstance(value, str) else value
+        for name, value in zip(names, key, strict=True)
+    }
+    start = typed.pop(WINDOW[0], None)
+    start_us = None if start is None else instant_us(start, argument=WINDOW[0])
+    stop_us = None if start_us is None else start_us + 1
+    found = views.page(view, where=typed, start_us=start_us, stop_us=stop_us, bounds=Bounds(rows=1), stored=True).rows
     if not found.num_rows:
         raise InvalidArgument("key", ", ".join(map(str, key)), f"view {view!r} has no such row")
     row = to_rows(found.combine_chunks().to_batches()[0])[0]
-    origins = [each for place in _places(flow, row) if (each := _origin(log, *place)) is not None]
-    return Why(view, row, origins, _waits_for(views, flow, row))
+    origins = [_origin(log, *place) for place in _places(flow, row)]
+    if flow.operator.startswith("table_join("):
+        origins = _origins_of_tables(views, log, flow, row)
+    return Why(view, row, origins, _waits_for(views, flow, row), None if origins else _unnamed(views, flow))
+
+
+def _unnamed(views: SqlViews, flow: FlowSpec) -> str:
+    """Why the records of a row are not named."""
+    read = {topic for each in with_helpers(flow, views.specs()) for topic in each.sources}
+    topics = ", ".join(sorted(topic for topic in read if not topic.startswith("__"))) or "other views"
+    what = "its window and groups" if flow.view and flow.view.window_us else "its groups"
+    return f"it is made of all records of {what}: which these are is not kept. They come from {topics}"
+
+
+def _origins_of_tables(views: SqlViews, log: Log, flow: FlowSpec, row: Mapping[str, Any]) -> list[Origin]:
+    """Of two joined tables: the row's id has both keys, and the join keeps where the record of each row is. A side that
+    is a view has records of its own."""
+    found, rest = list[Origin](), str(row[ID_COLUMN])
+    for side, topic in flow.sides:
+        if not rest.startswith("["):  # of an outer join: there is no row on this side
+            rest = rest.removeprefix("|")
+            continue
+        key, end = json.JSONDecoder().raw_decode(rest)
+        rest = rest[end:].removeprefix("|")
+        if topic.startswith(FEED):
+            with contextlib.suppress(InvalidArgument):  # the view is further than the join: its row has gone
+                found += why(views, log, topic.removeprefix(FEED), *key).origins
+        else:
+            found += [_origin(log, topic, *place) for place in _place_in(views, flow, side, topic, key)]
+    return found
+
+
+def _place_in(views: SqlViews, flow: FlowSpec, side: str, table: str, key: Sequence[Any]) -> list[tuple[int, int]]:
+    """Partition and offset of the record that the join has of a key."""
+    columns = views.spec(table).groups
+    where = " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)
+    asked = f'SELECT "/partition" AS p, "/offset" AS o FROM {quoted(f"{flow.name}/{side}")} WHERE {where}'
+    values = [_stored(value, column.type) for value, column in zip(key, columns, strict=True)]
+    return [(place["p"], place["o"]) for place in views.query(asked, values).to_pylist()]
+
+
+def _stored(value: Any, ddl: str) -> Any:
+    """A value of a key, as its text was made of it, as the store has it."""
+    if ddl == "timestamp" and value is not None:
+        return instant_us(value, argument="key")
+    return int(value) if isinstance(value, bool) else value
 
 
 def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -90,7 +150,7 @@ def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]
     return found
 
 
-def _origin(log: Log, topic: str, partition: int, offset: int) -> Origin | None:
+def _origin(log: Log, topic: str, partition: int, offset: int) -> Origin:
     try:
         read = log.topic(topic)
     except UnknownTopic:

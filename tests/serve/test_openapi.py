@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import schemathesis
@@ -11,10 +12,11 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from headrace.serve.guard import CSP
 from tests.serve.conftest import VIEW, Served
+from tests.serve.joined import shop
 
 EXAMPLES = 12
 STREAMS = ("/api/overview/events", "/api/views/{view}/changes")
-KNOWN = {"topic": "clicks", "view": VIEW, "id": 0}
+KNOWN = {"topic": "clicks", "view": VIEW, "table": "rates", "id": 0}
 
 
 def test_every_route_is_documented(shared: Served) -> None:
@@ -39,6 +41,8 @@ def test_the_server_never_fails(served: Served) -> None:
         served.clicks.append({"user": "ann", "page": "/", "at": "2026-01-01T09:00:05Z"})
         for message in served.clicks.queue(queue, max_deliveries=1).receive(1):
             message.nack("refused")
+    with closing(shop(served.home)):
+        pass
     served.log.create_topic("unread", "n int", retention="1 day").group("g").join().close()
     document = served.get("/api/openapi.json")
     del document["paths"]["/api/topics/{topic}/records"]["post"]["requestBody"]["content"]["application/x-ndjson"]

@@ -8,8 +8,8 @@ import click
 
 from headrace.cli.options import format_option, home_option, opened_if_any, opened_views, view_argument
 from headrace.cli.output import chosen, note, print_one, print_rows
-from headrace.errors import InvalidArgument, UnknownView
-from headrace.views.standing import lag_of, sources_of
+from headrace.views.past import rows_at, table_of
+from headrace.views.standing import table_facts
 
 if TYPE_CHECKING:
     from headrace.views.contract import FlowSpec
@@ -49,34 +49,13 @@ def list_(format_: str | None) -> None:
 
 
 def _listed(found: SqlViews, spec: FlowSpec) -> dict[str, Any]:
-    assert spec.view is not None
-    status, log, versions = found.status(spec.name), opened_if_any(), None
+    log = opened_if_any()
     try:
-        lag = lag_of(sources_of(log, found.branches(spec.name), found.state(spec.name)))
+        facts = table_facts(log, found, spec)
     finally:
         if log is not None:
             log.close()
-    if spec.history != "latest":
-        (versions,) = found.query(f'select count(*) as n from "{spec.name}_history"')["n"].to_pylist()
-    return {
-        "table": spec.name,
-        "app": status.app,
-        "key": ", ".join(each.name for each in spec.view.groups),
-        "history": spec.history,
-        "rows": status.rows,
-        "versions": versions,
-        "lag_records": lag,
-        "committed_at": status.committed_at,
-    }
-
-
-def _table(found: SqlViews, name: str) -> FlowSpec:
-    spec = found.flow(name)
-    if not spec.is_table:
-        raise UnknownView(
-            view=f"{name} (a view, not a table)", known=[each.name for each in found.specs() if each.is_table]
-        )
-    return spec
+    return {**facts, "key": ", ".join(facts["key"])}
 
 
 @tables.command()
@@ -91,7 +70,7 @@ def show(view: str, format_: str | None) -> None:
       headrace tables show users
     """
     found = opened_views()
-    spec = _table(found, view)
+    spec = table_of(found, view)
     assert spec.view is not None
     columns = [{"column": column.name, "type": column.type} for column in spec.view.columns]
     print_one({**_listed(found, spec), "columns": columns}, format_)
@@ -110,26 +89,11 @@ def as_of(view: str, time: str, known: str | None, format_: str | None) -> None:
     Example:
       headrace tables as-of users 2026-01-01T00:00:00Z
     """
-    from headrace.durations import from_us, instant_us
     from headrace.rows import to_rows
 
     found = opened_views()
-    spec = _table(found, view)
-    assert spec.view is not None
-    if spec.history == "latest":
-        raise InvalidArgument("history", spec.history, f"table {view!r} keeps its latest rows only")
-    if known is not None and spec.history != "bitemporal":
-        raise InvalidArgument(
-            "known", known, f"table {view!r} does not keep what was known before: it is not bitemporal"
-        )
-    values = [from_us(instant_us(time, argument="time"))]
-    conditions = ["valid_from <= ?1", "(valid_to IS NULL OR valid_to > ?1)"]
-    if known is not None:
-        values.append(from_us(instant_us(known, argument="known")))
-        conditions += ["known_from <= ?2", "(known_to IS NULL OR known_to > ?2)"]
-    elif spec.history == "bitemporal":
-        conditions.append("known_to IS NULL")
-    rows = found.query(f'select * from "{view}_history" where {" and ".join(conditions)}', values)
+    asked = rows_at(table_of(found, view), time, known)
+    rows = found.query(asked.sql, asked.values)
     kind = chosen(format_)
     if kind == "arrow":
         from headrace.cli.batches import BatchPrinter

@@ -24,6 +24,7 @@ from headrace.views.standing import lag_of, sources_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.views.kept import Kept
     from headrace.views.reading import Views
 
 EMPTY = "No views yet. The first run of an app creates its views: headrace run APP.py"
@@ -122,8 +123,23 @@ def show(view: str, format_: str | None) -> None:
         "columns": [{"column": column.name, "type": column.type} for column in flow.view.columns],
         "aggregates": [{"name": name, "aggregate": text} for name, text in flow.aggregates.items()],
         "sources": sources,
+        "kept": [_kept(each) for each in status.kept],
     }
     print_one(shown, format_)
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    """What a join keeps of an input, and which partition holds it."""
+    held = kept.held_by
+    partition = None if held is None or held.partition is None else held.partition
+    return {
+        "side": kept.side,
+        "topics": ", ".join(kept.topics),
+        "rows": kept.rows,
+        "bytes": kept.bytes,
+        "held_by": None if held is None else held.topic if partition is None else f"{held.topic}/{partition}",
+        "held_at": None if held is None else held.progress,
+    }
 
 
 def _duration(us: int | None) -> str | None:

@@ -26,4 +26,5 @@ def why(view: str, key: tuple[str, ...], format_: str | None) -> None:
 
     with opened() as log:
         found = asked(opened_views(), log, view, *key).as_json()
-    print_one({**found["row"], "waits_for": found["waits_for"], "origins": found["origins"]}, format_)
+    facts = {name: found[name] for name in ("waits_for", "note", "origins") if name != "note" or found[name]}
+    print_one({**found["row"], **facts}, format_)

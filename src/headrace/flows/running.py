@@ -29,6 +29,7 @@ from headrace.flows.flow import Flow
 from headrace.flows.spark import session
 from headrace.rendering import html_table
 from headrace.views.contract import Emit, feed_topic, version_name
+from headrace.views.kept import Kept
 from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
@@ -80,6 +81,8 @@ class FlowStatus:
     spark_tasks: int = 0
     spark_seconds: float = 0.0
     driver_batches: int = 0
+    kept: tuple[Kept, ...] = ()
+    """Of a join, or a flow behind one: what is kept of each input."""
 
 
 class AppStatus(list[FlowStatus]):
@@ -554,8 +557,10 @@ class Running:
         use = SparkUse() if query is None else query.spark_use
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
+        kept: tuple[Kept, ...] = ()
         with contextlib.suppress(UnknownView, KeyError):  # not run yet
-            state = open_views(self._home.views).state(name, topics=True)  # the store may be busy
+            views = open_views(self._home.views)  # the store may be busy
+            state, kept = views.state(name, topics=True), views.kept(name)
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
             sources = sources_of(self._log, branches(name, readers), state)
             lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so
@@ -577,6 +582,7 @@ class Running:
             use.tasks,
             use.seconds,
             use.on_driver,
+            kept,
         )
 
     def close(self, *, keep_session: bool = False) -> None:

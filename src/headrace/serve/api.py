@@ -35,12 +35,16 @@ from headrace.serve.answers import ERRORS, Json, error_response, failure, refusa
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
+from headrace.serve.naming import kept_facts
 from headrace.serve.overview import Overview, letter_facts
 from headrace.serve.shapes import ANSWERS, Refusal
 from headrace.serve.streams import EventStream
-from headrace.views.contract import LedgerRow
-from headrace.views.reading import schema_of
-from headrace.views.standing import lag_of, sources_of
+from headrace.views import past
+from headrace.views.contract import FlowSpec, LedgerRow
+from headrace.views.past import history_of, rows_at, table_of
+from headrace.views.reading import Bounds, schema_of
+from headrace.views.standing import lag_of, sources_of, table_facts
+from headrace.why import why
 
 __all__ = ["make_app"]
 
@@ -55,6 +59,7 @@ RECORDS_BYTES_MAX = 8 << 20
 POSITION = "Headrace-Position"
 
 Limit = Annotated[int, Query(ge=1, le=10_000)]
+Key = Annotated[list[str] | None, Query(max_length=100)]
 PositionHeader = Annotated[str | None, Header(alias=POSITION)]
 
 
@@ -154,6 +159,11 @@ class Routes:
             ("/api/views/{view}/rows", "GET", self.rows, "views"),
             ("/api/views/{view}/ledger", "GET", self.ledger, "views"),
             ("/api/views/{view}/changes", "GET", self.changes, "views"),
+            ("/api/views/{view}/why", "GET", self.why, "views"),
+            ("/api/tables", "GET", self.tables, "tables"),
+            ("/api/tables/{table}", "GET", self.table, "tables"),
+            ("/api/tables/{table}/rows", "GET", self.table_rows, "tables"),
+            ("/api/tables/{table}/history", "GET", self.table_history, "tables"),
             ("/api/query", "POST", self.query, "views"),
         ):
             app.add_api_route(
@@ -410,6 +420,7 @@ class Routes:
             "committed_at": status.committed_at,
             "lag_records": lag_of(sources),
             "sources": sources,
+            "kept": kept_facts(status.kept, flow, views.specs()),
         }
 
     async def rows(
@@ -477,6 +488,67 @@ class Routes:
         text = last_event_id or start
         place = Place.parse(text) if text else None
         return await self.feeds.changes(view, emit, place, snapshot=snapshot)
+
+    async def why(self, view: str, key: Key = None) -> Response:
+        """Where a row comes from: the records that it was made of, and what it waits for if it is open. `key`: of
+        joined rows their `_id`; of a table its key, a parameter for each column; of windows the window's start, then
+        the groups."""
+
+        def look() -> dict[str, Any]:
+            name = check_name(view, argument="view")
+            return why(self.home.views, self.home.log(), name, *(key or ())).as_json()
+
+        return Json(await self.home.rows(look))
+
+    # -- tables ----------------------------------------------------------------------------------------
+
+    async def tables(self) -> Response:
+        """All tables: key, history, rows, kept versions."""
+
+        def look() -> list[Mapping[str, Any]]:
+            return [self._table(spec) for spec in self.home.views.specs() if spec.is_table]
+
+        return Json(await self.home.read(look))
+
+    async def table(self, table: str) -> Response:
+        """A table: key, history, rows, kept versions, columns."""
+        return Json(await self.home.read(lambda: self._table(self._table_spec(table))))
+
+    def _table_spec(self, name: str) -> FlowSpec:
+        return table_of(self.home.views, check_name(name, argument="table"))
+
+    def _table(self, spec: FlowSpec) -> dict[str, Any]:
+        assert spec.view is not None
+        facts = table_facts(self.home.log_if_any(), self.home.views, spec)
+        return {**facts, "columns": [asdict(column) for column in spec.view.columns]}
+
+    async def table_rows(
+        self, table: str, as_of: str | None = None, as_known: str | None = None, limit: Limit = 100
+    ) -> Response:
+        """Rows, by key: the latest; or of a table with a history those that were valid at `as_of`; of a bitemporal one
+        as they were known at `as_known`. Both are times with a zone."""
+
+        def look() -> dict[str, Any]:
+            spec, bounds = self._table_spec(table), self.home.bounds(rows=limit)
+            if as_of is None and as_known is None:
+                page = self.home.views.page(spec.name, bounds=bounds)
+                return {**table_json(page.rows), "truncated": page.after is not None}
+            return self._past(rows_at(spec, as_of, as_known), bounds)
+
+        return Json(await self.home.rows(look))
+
+    async def table_history(self, table: str, key: Key = None, limit: Limit = 100) -> Response:
+        """All versions of one row, by the time from which they are valid. `key`: a parameter for each column of the
+        table's key."""
+
+        def look() -> dict[str, Any]:
+            return self._past(history_of(self._table_spec(table), key or ()), self.home.bounds(rows=limit))
+
+        return Json(await self.home.rows(look))
+
+    def _past(self, asked: past.Asked, bounds: Bounds) -> dict[str, Any]:
+        found, more = self.home.views.bounded(asked.sql, asked.values, bounds=bounds)
+        return {**table_json(found), "truncated": more}
 
     async def query(self, asked: Asked, position: PositionHeader = None) -> Response:
         """SQL that only reads: at most ten seconds and 10,000 rows; `truncated` says whether there were more."""

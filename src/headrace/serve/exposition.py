@@ -17,7 +17,7 @@ __all__ = ["METRICS", "exposition"]
 Facts = dict[str, Any]
 
 METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float | None]]] = {
-    # name: kind, what it is, the list in the overview, labels, the value
+    # name: kind, what it is, the list in the overview (or `kept`, of all flows), labels, the value
     "headrace_topic_records": ("gauge", "Records held.", "topics", ("name",), lambda topic: topic["records"]),
     "headrace_topic_bytes": ("gauge", "Bytes held.", "topics", ("name",), lambda topic: topic["bytes"]),
     "headrace_topic_appended_total": (
@@ -105,6 +105,20 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
         ("name",),
         lambda flow: _epoch(flow["frontier"]),
     ),
+    "headrace_join_rows": (
+        "gauge",
+        "Rows that a join, or a table's history, keeps of one input.",
+        "kept",
+        ("name", "side"),
+        lambda kept: kept["rows"],
+    ),
+    "headrace_join_bytes": (
+        "gauge",
+        "About how many bytes these rows have.",
+        "kept",
+        ("name", "side"),
+        lambda kept: kept["bytes"],
+    ),
     "headrace_dead_letters": (
         "gauge",
         "Dead letters that were neither replayed nor dropped.",
@@ -118,6 +132,8 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
 def exposition(overview: Facts, statuses: list[FlowStatus] | None) -> str:
     """In Prometheus's text format. Names have no quotes: names.py."""
     lines: list[str] = []
+    kept = [{"name": flow["name"], **each} for flow in overview["flows"] for each in flow["kept"]]
+    overview = {**overview, "kept": kept}
     for name, (kind, text, where, labels, value) in METRICS.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         found = overview[where]

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQ
 from headrace.log.contract import DEAD_LETTERS
 from headrace.log.standing import duration, group_facts, queues_of, risks_of
 from headrace.serve.home import Home
-from headrace.serve.naming import flow_names, reader_name
+from headrace.serve.naming import flow_names, kept_facts, reader_name
 from headrace.serve.streams import event
 from headrace.views.origins import Reader, branches
 from headrace.views.standing import lag_of, reads_of, sources_of
@@ -186,7 +186,11 @@ class _Gatherer:
         flows = [self._flow(log, glance, statuses.get(glance.spec.name), readers) for glance in glances]
         groups = [self._group(topic, group) for topic in topics for group in topic.groups()]
         letters = {"count": 0, "latest": []} if log is None else self._letters(log)
-        names = flow_names([glance.spec for glance in glances])
+        specs = [glance.spec for glance in glances]
+        names = flow_names(specs)
+        joins = {spec.parent or spec.name for spec in specs if spec.sides}
+        for flow, spec in zip(flows, specs, strict=True):
+            flow["kept"] = kept_facts(home.views.kept(spec.name), spec, specs) if spec.name in joins else []
         facts: Facts = {
             "at": datetime.now(UTC),
             "home": str(home.path),

@@ -172,6 +172,20 @@ class Source(Shape):
     progress: datetime | None
 
 
+class Holder(Shape):
+    topic: str
+    partition: int | None = Field(description="null: a flow writes the topic, and how far it is, is not known.")
+    progress: datetime | None = Field(description="null: no record with a time has come to the partition.")
+
+
+class Kept(Shape):
+    side: Literal["facts", "versions", "left", "right", "history"]
+    topics: list[str]
+    rows: int
+    bytes: int = Field(description="About so many.")
+    held_by: Holder | None = Field(description="The partition until which moves on nothing goes.")
+
+
 class View(Shape):
     view: str
     app: str
@@ -191,6 +205,7 @@ class View(Shape):
     committed_at: datetime | None
     lag_records: int | None
     sources: list[Source]
+    kept: list[Kept] = Field(description="What a join keeps of each input.")
 
 
 class Table(Shape):
@@ -205,6 +220,34 @@ class Rows(Table):
 
 class Result(Table):
     truncated: bool
+
+
+class Origin(Shape):
+    topic: str
+    partition: int
+    offset: int
+    arrived_at: datetime | None
+    record: dict[str, Any] | None = Field(description="null: the log does not have it any more.")
+
+
+class Why(Shape):
+    view: str
+    row: dict[str, Any]
+    origins: list[Origin] = Field(description="The records that the row was made of.")
+    waits_for: str | None = Field(description="What makes the row final; null if it is.")
+    note: str | None = Field(description="Why its records are not named; null if they are.")
+
+
+class TableFacts(Shape):
+    table: str
+    app: str
+    key: list[str]
+    history: Literal["latest", "versions", "bitemporal"]
+    rows: int
+    versions: int | None = Field(description="null: the table keeps its latest rows only.")
+    lag_records: int | None
+    committed_at: datetime | None
+    columns: list[Column]
 
 
 class Totals(Shape):
@@ -289,6 +332,7 @@ class LiveFlow(Shape):
     error: str | None
     places: dict[str, dict[str, LivePlace]]
     ledger: dict[Ledger, int]
+    kept: list[Kept]
 
 
 class LiveView(Shape):
@@ -355,6 +399,11 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/api/views/{view}"): View,
     ("GET", "/api/views/{view}/rows"): Rows,
     ("GET", "/api/views/{view}/ledger"): LedgerRows,
+    ("GET", "/api/views/{view}/why"): Why,
+    ("GET", "/api/tables"): list[TableFacts],
+    ("GET", "/api/tables/{table}"): TableFacts,
+    ("GET", "/api/tables/{table}/rows"): Result,
+    ("GET", "/api/tables/{table}/history"): Result,
     ("POST", "/api/query"): Result,
 }
 """By method and path; what is not here is text: events, and numbers for Prometheus."""

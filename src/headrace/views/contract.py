@@ -258,6 +258,8 @@ class FlowSpec:
     """Of a helper, which no user has named: the flow that it works for, directly or through other helpers."""
     tables: tuple[TableSpec, ...] = ()
     """What its operator keeps: see `views.keyed`."""
+    sides: tuple[tuple[str, str], ...] = ()
+    """Of a table or a join: the operator's inputs, each with a topic that it reads. Their rows are counted."""
 
     @property
     def horizon(self) -> Horizon:
@@ -304,6 +306,7 @@ class FlowSpec:
                 }
             )
         made = {"view": view, "sources": tuple(tree["sources"]), "feeds": tuple(tree.get("feeds", ()))}
+        made["sides"] = tuple((side, topic) for side, topic in tree.get("sides", ()))
         return cls(**{**tree, **made, "tables": tuple(map(TableSpec.from_json, tree.get("tables", ())))})
 
     def changes(self, new: FlowSpec) -> list[str]:

@@ -22,8 +22,10 @@ from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
+from headrace.views.kept import Kept, kept_of
 from headrace.views.origins import Branch, Reader, branches, reached
 from headrace.views.values import arrow_type
+from headrace.views.writers import goes_back, with_helpers
 
 __all__ = [
     "LEDGER_COLUMNS",
@@ -114,6 +116,8 @@ class ViewStatus:
     host: str | None
     started_at: datetime | None
     committed_at: datetime | None
+    kept: tuple[Kept, ...] = ()
+    """Of a join, or of a view behind one: what is kept of each input."""
 
     @property
     def running(self) -> bool | None:
@@ -267,6 +271,9 @@ class Views(Protocol):
     def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
         """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
 
+    def counts(self, flow: str) -> dict[str, tuple[int, int]]:
+        """Of a table or a join: rows, and about how many bytes, by table. Counts nothing: commits keep the numbers."""
+
     def readers(self, version: str | None = None) -> dict[str, Reader]:
         """All flows as one commit left them, for `origins.branches`; with a version beside a view, if that is asked
         for."""
@@ -320,6 +327,19 @@ class Views(Protocol):
     def branches(self, flow: str) -> list[Branch]:
         """Every way from a topic to the flow, and how far the flow has its records."""
         return branches(flow, self.readers(flow))
+
+    def kept(self, flow: str) -> tuple[Kept, ...]:
+        """What the flow, and the flows that help it, keep of the inputs of joins."""
+        out: list[Kept] = []
+        specs = self.specs()
+        for spec in with_helpers(self.flow(flow, topics=True), specs):
+            if spec.sides:
+                back = goes_back(spec.sources, specs, self._partitions_read)
+                out += kept_of(spec, self.state(spec.name, topics=True), self.counts(spec.name), goes_back=back)
+        return tuple(out)
+
+    def _partitions_read(self, flow: str) -> int:
+        return sum(map(len, self.state(flow, topics=True).places.values()))
 
     def close(self) -> None:
         """Nothing is held open; for the symmetry of `with`."""

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
 from headrace.errors import UnknownTopic
+from headrace.views.contract import HISTORY
 from headrace.views.origins import Branch, higher, lower
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log, Offsets
     from headrace.views.contract import FlowSpec, FlowState
+    from headrace.views.reading import Views
 
-__all__ = ["lag_of", "read_of", "reads_of", "sources_of"]
+__all__ = ["lag_of", "read_of", "reads_of", "sources_of", "table_facts"]
 
 
 def reads_of(log: Log | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
@@ -84,6 +86,22 @@ def _facts(
             }
         )
     return out
+
+
+def table_facts(log: Log | None, views: Views, table: FlowSpec) -> dict[str, Any]:
+    """A table: its key, its history, and how many rows and kept versions it has. Counts no rows."""
+    assert table.view is not None
+    status, counts = views.status(table.name), views.counts(table.name)
+    return {
+        "table": table.name,
+        "app": table.app,
+        "key": [column.name for column in table.view.groups],
+        "history": table.history,
+        "rows": status.rows,
+        "versions": None if table.history == "latest" else counts.get(HISTORY, (0, 0))[0],
+        "lag_records": lag_of(sources_of(log, views.branches(table.name), views.state(table.name))),
+        "committed_at": status.committed_at,
+    }
 
 
 def lag_of(sources: list[dict[str, Any]]) -> int | None:

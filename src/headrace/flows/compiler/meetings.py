@@ -139,6 +139,7 @@ def meeting_spec(flow: Flow, app: str, shaped: tuple[Column, ...] | None = None)
         dropped_to=flow.late.dropped_to,
         parent=flow.parent,
         tables=(*operator.tables, *rows),
+        sides=tuple(dict.fromkeys((each.role, each.topic.name) for each in flow.inputs)),
     )
 
 

@@ -31,11 +31,11 @@ from headrace.errors import (
 )
 from headrace.storage import disk
 from headrace.storage.turnstile import Turnstile
-from headrace.views.sqlite import exact, filling, flow_rows, watchers
+from headrace.views.sqlite import exact, filling, flow_rows, kept, watchers
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
-FORMAT = "4"
+FORMAT = "5"
 CHECKPOINT_BYTES = 64 << 20
 CACHE_KIB = 128 << 10
 BESIDE_CACHE_KIB = 32 << 10
@@ -134,6 +134,7 @@ class ViewsFile:
         db.execute("PRAGMA temp_store=MEMORY")
         db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         exact.register(db, self._problems)
+        kept.register(db)
         order_decimals(db)
         filling.register(db)
         db.execute("BEGIN IMMEDIATE")

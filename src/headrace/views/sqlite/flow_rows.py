@@ -21,6 +21,7 @@ from headrace.position import Position
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.sqlite import staged
+from headrace.views.sqlite.kept import KEPT
 from headrace.views.sqlite.keyed import NULLS, TYPES
 from headrace.views.sqlite.values import text_of_us, us_of
 
@@ -57,6 +58,7 @@ SCHEMA = (
     BEGINS,
     BURIED,
     NULLS,
+    KEPT,
     TYPES,
     # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
     "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from headrace.errors import ViewsDamaged
 from headrace.views.contract import RESULTS, SHAPED, WINDOW, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
 from headrace.views.reading import quoted
+from headrace.views.sqlite.kept import REPLACED, counting
 from headrace.views.sqlite.values import (
     BY_VALUE,
     WHOLE,
@@ -62,7 +63,7 @@ Cells = list[list[Any]]
 class KeyedTable:
     """`whole`: columns that are sums of whole numbers of any size, most of which fit 64 bits. `texts`: times that are
     stored as text. `windows`: the key begins with a window's start, and there is a table of windows; it has their ends,
-    if these are a column of the table."""
+    if these are a column of the table. `counted`: commits keep the number of its rows (`kept`)."""
 
     def __init__(
         self,
@@ -72,8 +73,9 @@ class KeyedTable:
         texts: frozenset[str] = frozenset(),
         *,
         windows: bool = False,
+        counted: bool = False,
     ) -> None:
-        self.flow, self.spec = flow, spec
+        self.flow, self.spec, self.counted = flow, spec, counted
         self.name = quoted(f"{flow}/{spec.name}")
         self.windows = quoted(f"{flow}/{spec.name}/windows") if windows else None
         self._whole = whole & {column.name for column in spec.columns}
@@ -294,7 +296,7 @@ class KeyedTable:
             if not self.key:
                 key, names, row = '"/one"', f'"/one", {names}', f"(0, {row[1:]}"
             sets = ", ".join(f"{quoted(each.name)} = {self._new(each, add)}" for each in self._columns)
-            then = f"UPDATE SET {sets}" if sets else "NOTHING"
+            then = f"UPDATE SET {sets}{f' WHERE {REPLACED}' if self.counted else ''}" if sets else "NOTHING"
             self._upserts[add, count] = (
                 f"INSERT INTO {self.name} ({names}) VALUES {', '.join([row] * count)} ON CONFLICT ({key}) DO {then}"
             )
@@ -360,7 +362,12 @@ class KeyedTable:
         for name in self._whole:
             if str in set(map(type, cells[self.stored.index(name)])):
                 db.execute("SELECT hr_add_whole(?, 0, ?)", (str(2**63), name))  # which notes that there is one
-        _many(db, lambda count: self.upsert(count, add=add), cells)
+        with self.counting(db, rows):
+            _many(db, lambda count: self.upsert(count, add=add), cells)
+
+    def counting(self, db: sqlite3.Connection, rows: pa.Table | None = None) -> AbstractContextManager[None]:
+        """Around statements that change its rows; `rows`: those that they put."""
+        return counting(db, self.flow, self.spec.name, rows) if self.counted else nullcontext()
 
     def _put_windows(self, db: sqlite3.Connection, rows: pa.Table) -> None:
         """The windows of the rows. The end of a window is a function of its start."""
@@ -379,9 +386,11 @@ class KeyedTable:
 def apply(db: sqlite3.Connection, tables: Mapping[str, KeyedTable], writes: Writes) -> None:
     """What a step writes, in a transaction of the store."""
     for name, keys in writes.deletes.items():
-        tables[name].delete(db, keys)
+        with tables[name].counting(db):
+            tables[name].delete(db, keys)
     for name, upto_us in writes.drops.items():
-        tables[name].drop_until(db, upto_us)
+        with tables[name].counting(db):
+            tables[name].drop_until(db, upto_us)
     for name, rows in writes.puts.items():
         tables[name].put(db, rows, add=False)
     for name, rows in writes.adds.items():
@@ -397,14 +406,15 @@ def tables_of(spec: FlowSpec) -> dict[str, KeyedTable]:
 def _table_of(spec: FlowSpec, table: TableSpec) -> KeyedTable:
     view = spec.view
     if view is None or table.name not in (RESULTS, SHAPED):
-        return KeyedTable(spec.name, table)
+        return KeyedTable(spec.name, table, counted=bool(spec.sides))
     aligned = view.window_us is not None and view.windows in ("fixed", "calendar") and bool(view.groups)
     times = {column.name for column in (*table.key, *table.columns) if pa.types.is_timestamp(arrow_type(column.type))}
     texts = {*table.key_names, table.time} - ({*WINDOW} if aligned else set())
     if table.name == SHAPED:  # under the same key; readers see its columns as they are
         return KeyedTable(spec.name, table, texts=frozenset(times - ({WINDOW[0]} if aligned else set())))
     whole = frozenset(slot.name for slot in view.slots if slot.rule == "whole")
-    return KeyedTable(spec.name, table, whole, frozenset(times & texts), windows=aligned)
+    counted = bool(spec.sides)
+    return KeyedTable(spec.name, table, whole, frozenset(times & texts), windows=aligned, counted=counted)
 
 
 def nulls_in(db: sqlite3.Connection, flow: str) -> dict[str, frozenset[str]]:

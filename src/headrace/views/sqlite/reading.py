@@ -51,6 +51,7 @@ from headrace.views.reading import (
 from headrace.views.sqlite import filling, versions
 from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
 from headrace.views.sqlite.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
+from headrace.views.sqlite.kept import kept_in
 from headrace.views.sqlite.keyed import nulls_in
 from headrace.views.sqlite.tables import tables_of
 from headrace.views.sqlite.values import (
@@ -333,14 +334,19 @@ class SqliteReading(SqlViews):
             db.execute("BEGIN")
             spec = self._flow(db, view, topics=topics)
             state = state_of(db, view)
+            known = kept_in(db, view).get(RESULTS)
             counted = "SELECT 0" if spec.view is None else f"SELECT count(*) FROM {tables_of(spec).counted}"
-            (count,) = db.execute(counted).fetchone()
+            (count, *_) = known or db.execute(counted).fetchone()
             found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
             app, pid, host, started, committed = found.fetchone()
         position = position_of(self.branches(view))
         frontier = None if state.frontier_us is None else from_us(state.frontier_us)
-        times = [None if text is None else from_us(us_of(text) or 0) for text in (started, committed)]
-        return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, *times)
+        began, last = (None if text is None else from_us(us_of(text) or 0) for text in (started, committed))
+        return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, began, last, self.kept(view))
+
+    def counts(self, flow: str) -> dict[str, tuple[int, int]]:
+        with self._reading(flow) as db:
+            return kept_in(db, flow)
 
     def glances(self) -> list[FlowGlance]:
         if not self._made():

@@ -23,7 +23,7 @@ from headrace.views.values import arrow_type
 
 __all__ = ["FLOW_TABLES", "Compared", "exchange", "found_beside", "program"]
 
-FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_nulls")
+FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_nulls", "_kept")
 """What the store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
 not: they say what those who read its changes have, of whatever version it was."""
 THERE = "/there"
