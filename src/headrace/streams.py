@@ -20,11 +20,11 @@ from headrace.flows.flow import Transform
 from headrace.flows.plan import check, origin
 from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
-from headrace.operators.joins.meetings import Enriching, How, Joining, Missing
+from headrace.operators.joins.meetings import Enriching, How, Joining, Missing, ViewEnriching
 from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl, type_ddl
 from headrace.view import View
-from headrace.views.contract import Emit, Gaps, check_emit
+from headrace.views.contract import WINDOW, Emit, Gaps, check_emit
 from headrace.windows import Drop, Late, Window, correct
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.flows.flow import DataFrame
     from headrace.log.declared import DeclaredTopic
     from headrace.operators.records import Through
-    from headrace.table import Table
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -209,7 +208,7 @@ class Stream(_Steps):
 
     def enrich(
         self,
-        table: Table,
+        table: View,
         on: str | Sequence[str] | Mapping[str, str],
         *,
         as_of: str | None = None,
@@ -225,18 +224,24 @@ class Stream(_Steps):
 
         A row is there at once. With `as_of`, changes of the table that arrive up to `grace` after the record still
         count, and later ones correct the row, for an hour or as `late` says: `hr.correct(within=…)`, `hr.drop()`. Later
-        ones never touch it. `missing`: a record that finds no row gets "null", is
-        counted and goes ("drop"), or becomes a "dead_letter"."""
+        ones never touch it. `missing`: a record that finds no row gets "null", is counted and goes ("drop"), or becomes
+        a "dead_letter".
+
+        `table` may be a view with windows: a record gets the row of its groups whose window ended last, at its time or
+        before. The view has decided what is late, so `as_of` is needed, and `grace` and `late` are left out."""
         from headrace.table import Table
 
+        if isinstance(table, View) and not isinstance(table, Table):
+            table = self.app._tables.get(table.name, table)
+        if isinstance(table, View) and not isinstance(table, Table):
+            return self._enrich_by_view(table, on, as_of, columns, grace, late, missing)
         if not isinstance(table, Table):
-            raise InvalidArgument("table", table, "must be a table: app.table(…)")
+            raise InvalidArgument("table", table, "must be a table, app.table(…), or a view with windows")
         pairs = pairs_of(on, None, table.columns.names, of=("the stream", f"table {table.name!r}"))
         if sorted(theirs for _, theirs in pairs) != sorted(table.key):
             why = f"must name the whole key of table {table.name!r}: {', '.join(table.key)}"
             raise InvalidArgument("on", dict(pairs), why)
-        if missing not in ("null", "drop", "dead_letter"):
-            raise InvalidArgument("missing", missing, "must be 'null', 'drop' or 'dead_letter'")
+        _check_missing(missing)
         if as_of is not None and not isinstance(as_of, str):
             raise InvalidArgument("as_of", as_of, "must be the name of a column: a time of the record")
         grace_us = duration_us(grace, argument="grace", positive=False)
@@ -254,6 +259,38 @@ class Stream(_Steps):
         )
         table.topic.alter_at_first_use(cleanup="delete")  # what a record looks up may be older than the last
         return Stream(self.app, graph.Meet((("facts", self.node), ("table", graph.Source(table.topic))), step))
+
+    def _enrich_by_view(
+        self,
+        view: View,
+        on: str | Sequence[str] | Mapping[str, str],
+        as_of: str | None,
+        columns: Sequence[str] | Mapping[str, str] | None,
+        grace: Duration,
+        late: Late | None,
+        missing: Missing,
+    ) -> Stream:
+        flow = self.app._flow(view.name)
+        if flow.window is None or flow.lives:
+            why = f"view {view.name!r} has no windows, so its rows have no time to be looked up by. Use a view with"
+            raise InvalidArgument("table", view.name, f"{why} windows, or a table: app.table(…)")
+        if not isinstance(as_of, str):
+            why = f"view {view.name!r} has a row for each window: name the record's time, as in as_of='at'"
+            raise InvalidArgument("as_of", as_of, why)
+        if late is not None or duration_us(grace, argument="grace", positive=False):
+            why = f"a change of view {view.name!r} is never late: lateness was decided where the topic was read"
+            given = ("grace", grace) if late is None else ("late", str(late))
+            raise InvalidArgument(*given, f"{why}. Leave it out")
+        _check_missing(missing)
+        side = view._joinable()
+        assert side.columns is not None
+        pairs = pairs_of(on, None, side.columns, of=("the stream", side.called))
+        if sorted(theirs for _, theirs in pairs) != sorted(flow.groups):
+            groups = ", ".join(flow.groups) or "none: it has one row for each window"
+            raise InvalidArgument("on", dict(pairs), f"must name all groups of {side.called}: {groups}")
+        own = (*WINDOW, *flow.groups)
+        step = ViewEnriching(view.name, pairs, as_of, names_of(columns, side.columns, of=side.called, but=own), missing)
+        return Stream(self.app, graph.Meet((("facts", self.node), ("table", side.records)), step))
 
     def join(
         self,
@@ -428,6 +465,11 @@ def _checked_late(late: Late | None) -> Late:
     if late is not None and not isinstance(late, Late):
         raise InvalidArgument("late", late, "must be hr.drop() or hr.correct(within='1 hour')")
     return late or Drop()
+
+
+def _check_missing(missing: Missing) -> None:
+    if missing not in ("null", "drop", "dead_letter"):
+        raise InvalidArgument("missing", missing, "must be 'null', 'drop' or 'dead_letter'")
 
 
 def _every_us(every: Duration | None) -> int:

@@ -175,6 +175,8 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
         rows = quoted(f"{flow.name}/rows")
         asked = f"SELECT {quoted(FINAL_AT)} AS at FROM {rows} WHERE {key}"
         (at,) = views.query(asked, [row[name] for name in spec.key])["at"].to_pylist()
+        if flow.operator.startswith("enrich(view "):
+            return f"its view to be final past {_text(at)}"
         if flow.operator.startswith("enrich("):
             return f"its table to be read at a time after {_text(at)}"
         return f"both streams to be past {_text(at)}"

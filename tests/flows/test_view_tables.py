@@ -113,11 +113,69 @@ def test_views_that_cannot_be_joined_are_refused(app: hr.App) -> None:
         counts.join("users", on="user")  # type: ignore[arg-type]
 
 
+# -- looked up in ----------------------------------------------------------------------------------------
+
+
+def looked_up(app: hr.App, **settings: Any) -> tuple[Any, Any, hr.View]:
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    buys = app.topic("buys", "who string, euros int, at timestamp", key="who", event_time="at")
+    busy = (
+        app.stream(clicks)
+        .window(hr.tumbling("10 seconds"), grace="2 seconds", late=hr.correct(within="20 seconds"))
+        .group_by("user")
+        .agg(n=hr.count())
+        .to_view("busy")
+    )
+    view = app.stream(buys).enrich(busy, on={"who": "user"}, as_of="at", **settings).to_view("bought")
+    return clicks, buys, view
+
+
+def test_a_record_gets_the_row_of_the_last_window_that_ended_by_its_time(app: hr.App) -> None:
+    clicks, buys, view = looked_up(app)
+    clicks.append([{"user": "ann", "page": "/", "at": at(t)} for t in (1, 2, 11, 25)])
+    buys.append(
+        [{"who": who, "euros": t, "at": at(t)} for who, t in (("ann", 5), ("ann", 10), ("ann", 29), ("bob", 29))]
+    )
+    app.drain()
+    columns = ("euros", "who", "n", "busy_version", "_status", "_corrections")
+    found = rows(view, *columns)
+    assert found == [
+        (10, "ann", 2, "2026-01-01T00:00:10.000000Z", "final", 0),
+        (29, "ann", 1, "2026-01-01T00:00:20.000000Z", "open", 0),  # the view is at 23: a window may end by then
+        (29, "bob", None, None, "open", 0),
+        (5, "ann", None, None, "final", 0),
+    ]
+    assert "to be final past" in (view.why("buys/0/0000000000000002").waits_for or "")
+    clicks.append([{"user": "ann", "page": "/", "at": at(9)}, {"user": "bob", "page": "/", "at": at(40)}])
+    app.drain()  # the first is late, and corrects its window: so it does the row of whoever asked for that
+    found = rows(view, *columns)
+    assert found[0] == (10, "ann", 3, "2026-01-01T00:00:10.000000Z", "final", 1)
+    assert {row[4] for row in found} == {"final"}
+    assert app.audit().ok
+
+
+def test_views_that_have_no_time_are_not_looked_up_in(app: hr.App) -> None:
+    looked_up(app)
+    clicks = app.stream("clicks")
+    counts = clicks.group_by("user").agg(n=hr.count()).to_view("counts")
+    with pytest.raises(InvalidArgument, match="view 'counts' has no windows, so its rows have no time"):
+        clicks.enrich(counts, on="user", as_of="at")
+    with pytest.raises(InvalidArgument, match="has no windows"):
+        clicks.enrich(app.view("bought"), on="user", as_of="at")
+    with pytest.raises(InvalidArgument, match="name the record's time"):
+        clicks.enrich(app.view("busy"), on="user")
+    with pytest.raises(InvalidArgument, match="is never late"):
+        clicks.enrich(app.view("busy"), on="user", as_of="at", grace="1 second")
+    with pytest.raises(InvalidArgument, match="must name all groups of view 'busy': user"):
+        clicks.enrich(app.view("busy"), on={"page": "n"}, as_of="at")
+
+
 # -- any cut, and any crash ------------------------------------------------------------------------------
 
 
 def everything(spark: Any) -> hr.App:
-    """A view of windows and one of groups, joined with a table; and what came of that, joined again."""
+    """A view of windows and one of groups, joined with a table; what came of that, joined again; and records that look
+    up in the windows, with windows behind."""
     app = hr.App("shop", home=":temp:", spark=spark)
     users = app.table("users", "user string, zip string", key="user")
     clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at", partitions=2))
@@ -127,6 +185,12 @@ def everything(spark: Any) -> hr.App:
     pages = clicks.dedup("user", "page", within="30 seconds").group_by("page").agg(n=hr.count()).to_view("pages")
     placed = busy.join(users, on="user", how="full").to_view("placed")
     placed.join(pages, on={"zip": "page"}, how="left").to_view("both")
+    sessions = clicks.window(hr.session("4 seconds"), late=late).group_by("user").agg(clicks=hr.count())
+    buys = app.stream(app.topic("buys", "user string, euros int, at timestamp", key="user", event_time="at"))
+    seen = buys.enrich(sessions.to_view("sessions"), on="user", as_of="at", missing="drop")
+    seen.to_view("seen")
+    behind = buys.enrich(busy, on="user", as_of="at").window(hr.tumbling("20 seconds"))
+    behind.group_by("n").agg(euros=hr.sum("euros")).to_view("by_n")
     return app
 
 
@@ -140,6 +204,7 @@ def random_steps(seed: int, count: int = 16) -> list[Any]:
                 [add("users", {"user": user, "zip": zip_, "_op": dice.choice(["upsert", "upsert", "delete"])})],
                 [add("clicks", {"user": user, "page": zip_, "at": when})],
                 [add("clicks", {"user": user, "page": zip_, "at": when}, {"user": None, "page": zip_, "at": when})],
+                [add("buys", {"user": user, "euros": dice.randint(1, 9), "at": when})],
                 [advance("3 seconds")],
             ]
         )

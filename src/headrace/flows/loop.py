@@ -606,6 +606,11 @@ class FlowLoop:
         for role in dict.fromkeys(each.role for each in self.flow.inputs):
             topics = list({each.topic.name: each.topic for each in self.flow.inputs if each.role == role}.values())
             places = {topic.name: batch.places[topic.name] for topic in topics}
+            if role in self.flow.meets.first and any(map(self.flow.is_marked, places)):
+                known = [place.progress_us for each in places.values() for place in each.values()]
+                told_us = None if None in known else min((us for us in known if us is not None), default=None)
+                out[role] = InputTimes(told_us, batch.unchanging_us if self._until is None else None)
+                continue
             if role in self.flow.meets.first:
                 read = all(
                     known.get(at, Place(0, None)).offset >= end.next  # partitions that were added since, too

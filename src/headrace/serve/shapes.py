@@ -179,7 +179,7 @@ class Holder(Shape):
 
 
 class Kept(Shape):
-    side: Literal["facts", "versions", "left", "right", "history"]
+    side: Literal["facts", "versions", "windows", "left", "right", "history"]
     topics: list[str]
     rows: int
     bytes: int = Field(description="About so many.")

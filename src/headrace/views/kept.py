@@ -17,7 +17,7 @@ from headrace.views.contract import HISTORY, FlowSpec, FlowState, Place
 __all__ = ["Holder", "Kept", "kept_of"]
 
 TITLES = {
-    "enrich(": {"facts": "facts", "versions": "table"},
+    "enrich(": {"facts": "facts", "versions": "table", "windows": "table"},
     "join(": {"left": "left", "right": "right"},
     "table_join(": {"left": "left", "right": "right"},
     "table(": {HISTORY: "records"},
@@ -37,9 +37,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a join keeps of one input. `side`: "facts" and "versions" of an enrichment, "left" and "right" of a join,
-    "history" of a table. `topics`: whose records. `bytes`: about so many. `held_by`: until this partition moves on,
-    nothing goes; None where rows go by another rule, or there are none."""
+    """What a join keeps of one input. `side`: "facts" and "versions" of an enrichment, or by a view "windows"; "left"
+    and "right" of a join; "history" of a table. `topics`: whose records. `bytes`: about so many. `held_by`: until this
+    partition moves on, nothing goes; None where rows go by another rule, or there are none."""
 
     side: str
     topics: tuple[str, ...]

@@ -18,7 +18,7 @@ from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator
-from headrace.operators.joins.meetings import Enriching, Joining
+from headrace.operators.joins.meetings import Enriching, Joining, ViewEnriching
 from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.joins.view_changes import changelog_schema
 from headrace.operators.records import OP
@@ -56,7 +56,7 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
                 why = f"flow {flow.name!r}: joined rows have their own column of this name. Rename it, in .transform(…)"
                 raise InvalidArgument("column", name, why)
     times = event_times(flow)
-    if isinstance(flow.meets, Enriching):
+    if isinstance(flow.meets, Enriching | ViewEnriching):
         _check_enrich(flow.name, flow.meets, schemas["facts"], schemas["table"])
     if isinstance(flow.meets, Joining):
         for each in flow.inputs:
@@ -70,7 +70,7 @@ TAKEN = {OP, OP_COLUMN, ROW_ID.name, *TAIL}
 """What joined rows have besides the columns of their sides."""
 
 
-def _check_enrich(flow: str, step: Enriching, facts: pa.Schema, table: pa.Schema) -> None:
+def _check_enrich(flow: str, step: Enriching | ViewEnriching, facts: pa.Schema, table: pa.Schema) -> None:
     """What is looked up, and by what, is there; and nothing that is taken over has a name that is taken."""
     known = list(facts.names)
     for name in (*(mine for mine, _ in step.on), *([] if step.as_of is None else [step.as_of])):

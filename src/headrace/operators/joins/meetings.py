@@ -15,7 +15,18 @@ from headrace.windows import Drop, Late
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Enriching", "History", "How", "Joining", "Meeting", "Missing", "TableJoining", "Tabling", "with_op"]
+__all__ = [
+    "Enriching",
+    "History",
+    "How",
+    "Joining",
+    "Meeting",
+    "Missing",
+    "TableJoining",
+    "Tabling",
+    "ViewEnriching",
+    "with_op",
+]
 
 History = Literal["latest", "versions", "bitemporal"]
 How = Literal["inner", "left", "right", "full"]
@@ -126,6 +137,38 @@ class Enriching:
     def __str__(self) -> str:
         said = f"enrich({self.table!r}, on={dict(self.on)}, as_of={self.as_of!r}, columns={dict(self.columns)}"
         return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late}, missing={self.missing!r})"
+
+
+@dataclass(frozen=True)
+class ViewEnriching:
+    """`stream.enrich(view, …)`: each record with the view's row whose window ended last by its time."""
+
+    table: str
+    on: Pairs
+    as_of: str
+    columns: Pairs
+    missing: Missing
+    late: Late = field(default_factory=Drop)
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "enrich"
+    first: ClassVar[tuple[str, ...]] = ("table",)
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+        from headrace.operators.joins.enrich_view import EnrichView
+
+        view, receipt = _without_op(schemas["table"]), f"{self.table}_version"
+        return EnrichView(schemas["facts"], view, self.on, self.as_of, self.columns, receipt, self.missing)
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:
+        return times["facts"]
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        return times["table"].frontier_us
+
+    def __str__(self) -> str:
+        said = f"enrich(view {self.table!r}, on={dict(self.on)}, as_of={self.as_of!r}, columns={dict(self.columns)}"
+        return f"{said}, missing={self.missing!r})"
 
 
 @dataclass(frozen=True)
