@@ -5,6 +5,7 @@ seen as one, a restart is survived, nothing in the data runs, and eyes, keyboard
 No Spark: commits are made by hand (`tests.views.committing`). One browser and one home for all; every test that ends
 with an error in the console, a dialog or a request to elsewhere fails."""
 
+import contextlib
 import csv
 import dataclasses
 import re
@@ -22,6 +23,7 @@ import pytest
 
 import headrace as hr
 from headrace.views.contract import FlowSpec, LedgerRow, Result
+from tests.serve.joined import shop
 from tests.views.committing import SPEC, VIEW, Committing, partials
 from tests.views.test_windows import partials as stretches
 from tests.views.test_windows import spec_of, us
@@ -55,6 +57,9 @@ ROUTES = {  # and what is there when all has come
     "views": "tbody tr",
     f"views/{VIEW}": ".chart canvas",
     "views/visits": ".timeline",
+    "views/taxed": "tbody tr button",
+    "tables": "tbody tr",
+    "tables/rates": "tbody tr button",
     "readers": "tbody tr",
     "dead-letters": ".letters",
     "query": "textarea",
@@ -144,6 +149,8 @@ def make_others(home: Path) -> None:
 @pytest.fixture(scope="module")
 def flow(home: Path) -> Iterator[Committing]:
     make_others(home)
+    with contextlib.closing(shop(home)):
+        pass
     view = dataclasses.replace(
         SPEC.view, name="nasty", results=(*SPEC.view.results, Result(NASTY, "bigint", ("clicks",)))
     )
@@ -528,9 +535,73 @@ def test_a_loss_is_louder_than_a_correction(page: Any) -> None:
 
 
 @needs_browser
+def test_a_joined_row_says_where_it_comes_from(page: Any) -> None:
+    go(page, "views/taxed")
+    assert cells(page, "Rows of taxed")[0][:5] == ["sales/0/0", "ch", "100", "2026-01-01 12:00:00", "9"]
+    expect(row_of(page, "sales/0/0")).to_contain_text("corrected")
+    page.get_by_role("button", name="sales/0/0").press("Enter")
+    panel = page.get_by_role("region", name="Where it comes from")
+    expect(panel.locator(".sentence")).to_have_text("It is made of 2 records. It is final.")
+    assert [text.split(" ·")[0] for text in panel.locator(".origin p").all_inner_texts()] == [
+        "sales partition 0, offset 0",
+        "rates partition 0, offset 1",
+    ]
+    expect(panel.locator(".origin").nth(1)).to_contain_text("percent\n9", use_inner_text=True)
+    panel.get_by_role("button", name="Close").click()
+    expect(panel).to_have_count(0)
+    go(page, "views/paid")
+    row_of(page, "sales/0/0").get_by_text("visa").click()
+    waits = "It is open, and waits for both streams to be past 2026-01-01 12:30:10."
+    expect(panel.locator(".sentence")).to_contain_text(waits)
+    assert [row[:3] + row[4:] for row in cells(page, "What paid keeps")] == [
+        ["left", "sales", "2", "a record comes to payments 0, which has none"],
+        ["right", "payments", "1", "sales 0 moves on: it is at 1 Jan 12:01:00"],
+    ]
+
+
+@needs_browser
+def test_a_table_as_it_was(page: Any) -> None:
+    go(page, "tables")
+    assert [[row[0], *row[2:6]] for row in cells(page, "All tables")] == [
+        ["countries", "code", "latest", "2", "–"],
+        ["prices", "sku", "versions", "1", "4"],
+        ["rates", "country", "bitemporal", "1", "4"],
+    ]
+    go(page, "tables/prices")
+    assert [row[:2] for row in cells(page, "Rows of prices")] == [["8", "5"]]
+    page.get_by_label("valid at (UTC)").fill("2026-02-15T00:00:00")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    assert page.url.endswith("#/tables/prices?as_of=2026-02-15T00%3A00")
+    page.get_by_role("button", name="7", exact=True).click()
+    assert [[row[1], row[3][:10], row[4][:10]] for row in cells(page, "Versions of 7")] == [
+        ["1", "2026-01-01", "2026-02-01"],
+        ["2", "2026-02-01", "2026-03-01"],
+        ["3", "2026-03-01", "2026-06-01"],
+    ]
+    assert page.locator(".versions .lane-name").all_inner_texts()[:3] == ["euros 1", "euros 2", "euros 3"]
+    page.get_by_role("button", name="Latest").click()
+    expect(page.locator("section[aria-label=Rows] tbody tr")).to_have_count(1)
+    go(page, "tables/rates")
+    page.get_by_role("button", name="ch").click()
+    expect(page.locator(".session.forgotten")).to_have_count(2)
+    expect(page.locator(".session:not(.forgotten)")).to_have_count(2)
+
+
+@needs_browser
+def test_the_graph_draws_a_join_with_its_inputs(page: Any) -> None:
+    go(page, "")
+    names = page.locator(".node").evaluate_all("nodes => nodes.map(node => node.getAttribute('aria-label'))")
+    said = {name.split(":")[0]: name.partition(": ")[2] for name in names}
+    assert said["flow taxed"].endswith("enrich") and said["flow paid"].endswith("join in an interval")
+    assert said["table rates"].endswith("1 row, 4 versions".replace(", 4", " · 4"))
+    assert not {"flow rates", "topic rates", "view rates"} & said.keys(), "a table is one"
+    assert not [name for name in names if "__" in name]
+
+
+@needs_browser
 def test_the_menu_says_the_addresses(page: Any) -> None:
     parts = page.locator("nav a").evaluate_all("all => all.map(a => [a.firstChild.data, a.getAttribute('href')])")
-    assert len(parts) == 7 and parts[0] == ["Overview", "#/"]
+    assert len(parts) == 8 and parts[0] == ["Overview", "#/"]
     assert [[title, f"#/{title.lower().replace(' ', '-')}"] for title, _ in parts[1:]] == parts[1:]
 
 
@@ -734,4 +805,4 @@ def test_what_it_carries_is_small_and_licensed() -> None:
         "uplot.min.css",
         "dagre.esm.js",
     }
-    assert sum(path.stat().st_size for path in PAGE.rglob("*") if path.is_file()) < 300_000
+    assert sum(path.stat().st_size for path in PAGE.rglob("*") if path.is_file()) < 320_000

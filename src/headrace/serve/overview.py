@@ -21,12 +21,14 @@ from headrace.log.standing import duration, group_facts, queues_of, risks_of
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, kept_facts, reader_name
 from headrace.serve.streams import event
+from headrace.views.contract import HISTORY
 from headrace.views.origins import Reader, branches
 from headrace.views.standing import lag_of, reads_of, sources_of
 
 if TYPE_CHECKING:
     from headrace.flows.running import FlowStatus
     from headrace.log.contract import DeadLetter, Log, Topic
+    from headrace.views.contract import FlowSpec
     from headrace.views.reading import FlowGlance
 
 __all__ = ["Overview", "letter_facts"]
@@ -262,6 +264,7 @@ class _Gatherer:
             "target": spec.target,
             "view": spec.name if spec.view is not None and spec.view.public else None,
             "window": spec.window,
+            "operator": spec.operator or None,
             "grace_seconds": spec.grace_us / 1e6,
             "within_seconds": spec.within_us / 1e6,
             "aggregates": dict(spec.aggregates),
@@ -297,8 +300,16 @@ class _Gatherer:
             "name": spec.name,
             "rows": rows,
             "windowed": spec.window_us is not None,
+            "table": self._table(glance.spec),
             "columns": [{"name": column.name, "type": column.type} for column in spec.columns],
         }
+
+    def _table(self, spec: FlowSpec) -> Facts | None:
+        if not spec.is_table or spec.view is None:
+            return None
+        counts = self._home.views.counts(spec.name)
+        versions = None if spec.history == "latest" else counts.get(HISTORY, (0, 0))[0]
+        return {"key": [column.name for column in spec.view.groups], "history": spec.history, "versions": versions}
 
     def _letters(self, log: Log) -> Facts:
         """The last ones are read again when there are others: as many as there ever were, or as are open."""

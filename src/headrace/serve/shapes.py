@@ -311,6 +311,7 @@ class LiveFlow(Shape):
     target: str | None
     view: str | None
     window: str | None
+    operator: str | None = Field(description="What its records go through, as it is written: a join, a table, dedup.")
     grace_seconds: float
     within_seconds: float
     aggregates: dict[str, str]
@@ -335,10 +336,17 @@ class LiveFlow(Shape):
     kept: list[Kept]
 
 
+class LiveTable(Shape):
+    key: list[str]
+    history: Literal["latest", "versions", "bitemporal"]
+    versions: int | None
+
+
 class LiveView(Shape):
     name: str
     rows: int
     windowed: bool
+    table: LiveTable | None = Field(description="null: it is no table.")
     columns: list[Column]
 
 

@@ -11,6 +11,7 @@ import { dead } from "./pages/dead.js";
 import { flow, flows } from "./pages/flows.js";
 import { overview as home } from "./pages/overview.js";
 import { query } from "./pages/query.js";
+import { oneTable, tables } from "./pages/tables.js";
 import { topic } from "./pages/topic.js";
 import { topics } from "./pages/topics.js";
 import { view } from "./pages/view.js";
@@ -39,6 +40,7 @@ const PARTS = [
   ["flows", "Flows"],
   ["topics", "Topics"],
   ["views", "Views"],
+  ["tables", "Tables"],
   ["readers", "Readers"],
   ["dead-letters", "Dead letters"],
   ["query", "Query"],
@@ -48,6 +50,7 @@ const PAGES = {
   flows: [flows, flow],
   topics: [topics, topic],
   views: [views, view],
+  tables: [tables, oneTable],
   readers: consumers,
   "dead-letters": dead,
   query,

@@ -4,13 +4,16 @@
 
 import { h } from "./dom.js";
 import { compact, count, duration, plural, rate } from "./format.js";
+import { meetingTitle } from "./joins.js";
 import { to } from "./parts.js";
 import { Graph, layout } from "./vendor/dagre.esm.js";
 
 const NODES_MAX = 80;
 const ALONE_MAX = 6;
 const SHRINK = 0.75; // narrower than that it scrolls
-const SIZE = { topic: [196, 56], flow: [196, 56], view: [196, 56], group: [156, 48], queue: [156, 48] };
+const WIDE = [196, 56];
+const SMALL = [156, 48];
+const SIZE = { topic: WIDE, flow: WIDE, view: WIDE, table: WIDE, group: SMALL, queue: SMALL };
 const OUTLINE = { width: 340, height: 52, gap: 12, step: 20 };
 const NAME_PIXELS = 8.2;
 const FACT_PIXELS = 6.6;
@@ -26,22 +29,42 @@ export function graphOf(overview) {
   };
   const topics = new Map(overview.topics.map((topic) => [topic.name, topic]));
   const views = new Map(overview.views.map((view) => [view.name, view]));
+  /** A table is one node: its changes, what keeps its rows, and the rows. */
+  const tableNode = (name) => {
+    const { rows, table } = views.get(name);
+    const flow = overview.flows.find((each) => each.view === name);
+    const late = flow?.lag ? ` · lag ${count(flow.lag)}` : "";
+    return add("table", name, {
+      href: to("tables", name),
+      fact: `${plural(rows, "row")}${table.versions === null ? "" : ` · ${plural(table.versions, "version")}`}${late}`,
+      said: flow?.state,
+      tone: { failed: "bad", retrying: "warn" }[flow?.state],
+      late: Boolean(flow?.lag),
+    });
+  };
+  const isTable = (name) => Boolean(views.get(name)?.table);
   const topic = (name) => {
+    if (isTable(name)) return tableNode(name);
     const found = topics.get(name);
     return add("topic", name, {
       href: to("topics", name),
-      fact: found ? `${rate(found.rate)} · ${compact(found.records)} records` : "",
+      fact: found ? `${rate(found.rate)} · ${compact(found.records)} record${found.records === 1 ? "" : "s"}` : "",
     });
   };
   const viewNode = (name) => {
+    if (isTable(name)) return tableNode(name);
     const found = views.get(name);
     return add("view", name, { href: to("views", name), fact: found ? plural(found.rows, "row") : "" });
   };
   for (const flow of overview.flows) {
     const late = flow.lag ?? 0;
+    if (isTable(flow.view)) {
+      tableNode(flow.view);
+      continue;
+    }
     const id = add("flow", flow.name, {
       href: to("flows", flow.name),
-      fact: flow.window || "no window",
+      fact: flow.window || meetingTitle(flow) || "no window",
       said: flow.state,
       tone: { failed: "bad", retrying: "warn", running: "good" }[flow.state],
     });
@@ -250,8 +273,11 @@ function drawnNode(node, at) {
     },
     h("title", null, name),
     h("rect", { class: "box", width, height, rx: radius }),
-    node.kind === "view" &&
+    (node.kind === "view" || (node.kind === "table" && !node.tone)) &&
       h("path", { key: "rows", class: "rows", d: `M${width - 28} ${height / 2 - 7}h14m-14 5h14m-14 5h14m-14 5h14` }),
+    node.kind === "table" &&
+      !node.tone &&
+      h("path", { key: "column", class: "rows", d: `M${width - 24} ${height / 2 - 7}v15` }),
     node.kind === "topic" &&
       h("path", {
         key: "wave",

@@ -43,4 +43,5 @@ const placesOf = (flow) =>
   Object.fromEntries(Object.entries(flow.places ?? {}).map(([topic, places]) => [sourceName(topic), places]));
 
 /** What a user calls the topic: one with changes by its view, one behind a dedup by the flow that reads it. */
-export const sourceName = (topic) => /^__(?:changes|finals|records)\.(.+?)(?:\.dedup)?$/.exec(topic)?.[1] ?? topic;
+export const sourceName = (topic) =>
+  /^__(?:changes|finals|records)\.(.+?)(?:\.(?:dedup|enrich|join|remember)\d*)*$/.exec(topic)?.[1] ?? topic;

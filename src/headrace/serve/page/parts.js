@@ -131,13 +131,13 @@ export function firstSteps() {
 
 /**
  * A table. `columns`: [{name, title, align, cell(row), class}]; `keyed(row)` tells rows apart. At most ROWS_MAX are
- * shown; `total` is how many there are.
+ * shown; `total` is how many there are. With `choose(row)` a click chooses a row; its first cell is a button.
  */
 export function table(
   caption,
   columns,
   rows,
-  { keyed, total = rows.length, rowClass, showCaption = false, max = ROWS_MAX, what = "rows" } = {},
+  { keyed, total = rows.length, rowClass, showCaption = false, max = ROWS_MAX, what = "rows", choose, chosen } = {},
 ) {
   const shown = rows.slice(0, max);
   return h(
@@ -167,12 +167,16 @@ export function table(
           shown.map((row, index) =>
             h(
               "tr",
-              { key: keyed ? keyed(row) : index, class: rowClass?.(row) || null },
+              {
+                key: keyed ? keyed(row) : index,
+                class: joined(rowClass?.(row), choose && "choosable", chosen?.(row) && "chosen"),
+                onclick: choose && (() => getSelection().isCollapsed && choose(row)),
+              },
               columns.map((column, at) =>
                 h(
                   at === 0 && column.head !== false ? "th" : "td",
                   { key: column.name, scope: at === 0 && column.head !== false ? "row" : null, class: classes(column) },
-                  column.cell(row),
+                  choose && at === 0 ? chooser(column.cell(row), chosen?.(row)) : column.cell(row),
                 ),
               ),
             ),
@@ -184,7 +188,12 @@ export function table(
   );
 }
 
-const classes = (column) => [column.align === "right" && "num", column.class].filter(Boolean).join(" ") || null;
+/** For keyboards; a click on it is one on its row. */
+const chooser = (text, pressed) =>
+  h("button", { type: "button", class: "name", "aria-pressed": String(Boolean(pressed)) }, text);
+
+const classes = (column) => joined(column.align === "right" && "num", column.class);
+const joined = (...names) => names.filter(Boolean).join(" ") || null;
 
 /** A table of rows as the server sends them: arrays, with named and typed columns. */
 export function dataTable(caption, columns, rows, options = {}) {

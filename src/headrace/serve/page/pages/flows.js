@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { ago, clock, count, duration, plural, rate } from "../format.js";
+import { keptPanel, meets, operatorFact } from "../joins.js";
 import {
   badge,
   commands,
@@ -162,6 +163,7 @@ export function flow(app, name) {
         isOpen(found) && panel("Why is this window still open?", { key: "progress" }, progress(found, all.at)),
         hasLedger(found) && panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
         panel("What it does", { key: "spec" }, spec(found)),
+        keptPanel(found, all.at),
         panel(
           "Where it is",
           {
@@ -181,14 +183,15 @@ export function spec(flow) {
     { class: "facts" },
     [
       ["App", flow.app],
-      ["Window", flow.window ? h("code", null, flow.window) : "none"],
+      operatorFact(flow),
+      (flow.window || !meets(flow)) && ["Window", flow.window ? h("code", null, flow.window) : "none"],
       flow.window && ["Grace", flow.grace_seconds ? duration(flow.grace_seconds) : "none"],
       flow.window && [
         "Stragglers",
         flow.within_seconds ? `corrected for ${duration(flow.within_seconds)}, then dropped` : "dropped, and counted",
       ],
-      ["Grouped by", flow.groups?.length ? flow.groups.map((each) => h("code", { key: each }, each)) : "nothing"],
-      [
+      !(meets(flow) && !flow.window) && ["Grouped by", flow.groups?.length ? flow.groups.map((each) => h("code", { key: each }, each)) : "nothing"],
+      !(meets(flow) && !flow.window) && [
         "Aggregates",
         Object.keys(flow.aggregates ?? {}).length
           ? Object.entries(flow.aggregates).map(([name, text]) =>

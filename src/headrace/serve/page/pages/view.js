@@ -6,6 +6,7 @@ import { corrects, paired } from "../changes.js";
 import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
 import { ago, clock, count, day, iso, millis, numeric, span, value, windowKind } from "../format.js";
+import { finalByRow, keptPanel, meets, shortId } from "../joins.js";
 import { calmly, follow, get } from "../live.js";
 import {
   badge,
@@ -24,6 +25,7 @@ import {
 } from "../parts.js";
 import { isOpen, progress } from "../progress.js";
 import { rangeOf, searchOf } from "../range.js";
+import { why } from "../why.js";
 import { spec } from "./flows.js";
 import { overTime } from "./over_time.js";
 import { quoted } from "./query.js";
@@ -59,6 +61,7 @@ export function view(app, name, search) {
   let numbered = 0;
   let skipping = false;
   const pair = paired();
+  const origin = why(app, name);
   const fresh = new Map(); // result -> when it changed
 
   const exists = () => Boolean(app.overview?.views.some((each) => each.name === name));
@@ -161,6 +164,7 @@ export function view(app, name, search) {
   function told(all) {
     const now = all.flows.find((flow) => flow.view === name)?.commits;
     if (commits !== null && now !== commits && !range?.from) load(); // a chosen range changes by its rows alone
+    if (commits !== null && now !== commits) origin.again();
     commits = now;
     if (exists()) listen();
   }
@@ -185,7 +189,9 @@ export function view(app, name, search) {
         ? []
         : answer.rows.map((row) => Object.fromEntries(answer.columns.map((each, at) => [each.name, row[at]])));
     const results = found.columns.filter((each) => ![...WINDOW, ...TAIL, ...(flow?.groups ?? [])].includes(each.name));
-    const boxes = groups().map(onlyBox);
+    const boxes = groups()
+      .filter((group) => group !== "_id")
+      .map(onlyBox);
     const drawn =
       found.windowed &&
       overTime(
@@ -205,7 +211,11 @@ export function view(app, name, search) {
     return [
       heading(
         name,
-        flow && [flow.window ? [h("code", null, flow.window), " of "] : "of ", readsOf(flow)],
+        flow && [
+          flow.window ? [h("code", null, flow.window), " of "] : "of ",
+          readsOf(flow),
+          found.table && [": a ", link("table", "tables", name)],
+        ],
         flow && state(flow.state),
       ),
       figures(
@@ -244,7 +254,11 @@ export function view(app, name, search) {
         {
           key: "rows",
           wide: true,
-          about: found.windowed ? "Newest windows first." : null,
+          about: found.windowed
+            ? "Newest windows first."
+            : meets(flow)
+              ? "Choose one to see the records that it was made of, and what it waits for."
+              : null,
           aside: [!drawn && boxes, answer?.rows.length > 0 && csvButton()],
         },
         answer !== null && rows.length === 0
@@ -253,6 +267,7 @@ export function view(app, name, search) {
             : empty("No rows yet", "The first commit of its flow brings some.")
           : rowsTable(rows, found, results, flow),
       ),
+      origin.render(all),
       panel(
         "Recent changes",
         { key: "changes", tall: !timed, about: "Since this page was opened: − a row that went, + one that came." },
@@ -260,6 +275,7 @@ export function view(app, name, search) {
       ),
       flow && !timed && panelOfLedger(flow),
       flow && panel("What it is", { key: "spec" }, spec(flow)),
+      keptPanel(flow, all.at),
       panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf())),
     ];
   }
@@ -332,7 +348,7 @@ export function view(app, name, search) {
           title: group,
           align: numeric(typed.get(group)) ? "right" : "left",
           class: "text",
-          cell: (row) => shown(row[group], typed.get(group)),
+          cell: (row) => (group === "_id" ? shortId(row[group]) : shown(row[group], typed.get(group))),
         })),
         ...results.map((each) => ({
           name: `r ${each.name}`,
@@ -341,7 +357,7 @@ export function view(app, name, search) {
           class: "text",
           cell: (row) => shown(row[each.name], each.type),
         })),
-        found.windowed && {
+        (found.windowed || finalByRow(flow)) && {
           name: "status",
           title: "Status",
           cell: (row) => [
@@ -360,6 +376,10 @@ export function view(app, name, search) {
         total: range === null && Object.keys(only).length === 0 ? Math.max(found.rows, rows.length) : rows.length,
         rowClass: (row) => (now - (fresh.get(nameOf(row)) ?? 0) < FRESH_MS ? "fresh" : ""),
         max: ROWS_MAX,
+        ...(meets(flow) && {
+          choose: (row) => origin.ask(groups().map((group) => String(row[group]))),
+          chosen: (row) => JSON.stringify(origin.chosen()) === JSON.stringify(groups().map((each) => String(row[each]))),
+        }),
       },
     );
   }
@@ -406,7 +426,8 @@ export function view(app, name, search) {
 
   function changesTable(results, flow) {
     if (changes.length === 0) return empty("Nothing has changed yet", "The next commit that changes a row shows here.");
-    const label = (row) => (flow?.groups ?? []).map((group) => value(row[group])).join(" · ");
+    const label = (row) =>
+      (flow?.groups ?? []).map((group) => (group === "_id" ? shortId(row[group]) : value(row[group]))).join(" · ");
     const said = (row) =>
       results
         .slice(0, 6)

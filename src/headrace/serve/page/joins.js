@@ -1,0 +1,66 @@
+// Joins and tables: what kind of flow it is, and what it keeps of each input. Pure: descriptions for `dom.patch`.
+
+import { h } from "./dom.js";
+import { bytes, clock, count } from "./format.js";
+import { link, panel, table } from "./parts.js";
+
+const KINDS = { enrich: "enrich", join: "join in an interval", table_join: "join of tables", table: "table" };
+
+/** "enrich", "join", "table_join" or "table"; null for any other flow. */
+export function meets(flow) {
+  const kind = /^\w+/.exec(flow?.operator ?? "")?.[0];
+  return kind in KINDS ? kind : null;
+}
+
+export const meetingTitle = (flow) => KINDS[meets(flow)] ?? null;
+
+/** Whether each row of its view says when it is final. */
+export const finalByRow = (flow) => ["enrich", "join"].includes(meets(flow));
+
+/** "sales/0/0000000000000017" as people read it: sales/0/17. */
+export const shortId = (text) => String(text).replace(/\/0{1,15}(?=\d)/g, "/").replaceAll("|", " + ");
+
+const HELD = {
+  facts: "until the table is read past them",
+  versions: "for ever",
+  history: "for ever",
+};
+
+/** Rows and bytes that a flow keeps of each input, and which partition holds them; null where it keeps none. */
+export function keptPanel(flow, today) {
+  if (!flow?.kept?.length) return null;
+  return panel(
+    "What it keeps",
+    { key: "kept", wide: true, about: "Of each input, what records still to come may need. Counted with each commit." },
+    table(
+      `What ${flow.name} keeps`,
+      [
+        { name: "side", title: "Kept", cell: (row) => row.side },
+        {
+          name: "of",
+          title: "Of",
+          class: "of",
+          cell: (row) => row.topics.map((name, at) => [at > 0 && ", ", link(name, "topics", name)]),
+        },
+        { name: "rows", title: "Rows", align: "right", cell: (row) => count(row.rows) },
+        { name: "bytes", title: "Size, about", align: "right", cell: (row) => bytes(row.bytes) },
+        { name: "held", title: "Until", class: "held", cell: (row) => until(flow, row, today) },
+      ],
+      flow.kept,
+      { keyed: (row) => `${row.side} ${row.topics}`, what: "inputs" },
+    ),
+  );
+}
+
+function until(flow, { side, rows, held_by: holder }, today) {
+  if (meets(flow) === "table_join") return "they are deleted";
+  if (holder === null) return HELD[side] ?? (rows ? "–" : "nothing is kept");
+  if (holder.partition === null) return `a flow writes ${holder.topic}: how far it is, is not known`;
+  const where = `${holder.topic} ${holder.partition}`;
+  return holder.progress === null
+    ? `a record comes to ${where}, which has none`
+    : `${where} moves on: it is at ${clock(holder.progress, today)}`;
+}
+
+/** A step as it is written, in a line of the facts. */
+export const operatorFact = (flow) => flow.operator && ["Step", h("code", null, flow.operator)];
