@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.operators.contract import InputTimes, Operator, Step
+from headrace.operators.joins import newest
 from headrace.operators.joins.enrich import FACTS, TABLE, Enrich
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.schema import parse_ddl
@@ -494,6 +495,26 @@ def test_a_step_reads_what_its_records_touch() -> None:
     spread = reads(it, facts=facts([Fact(A1, at, 1001, 3000 + at) for at in (5, 895)]))
     assert spread["versions"] <= 6, "and not the 90 between them"
     assert max(touched["held"], spread["held"]) <= 240
+
+
+def test_the_newest_version_of_a_key_is_read_once_and_again_when_there_is_another() -> None:
+    it, asked = run(within_us=0, grace_us=0), [Fact(A1, 50, 10, 0), Fact(("b", 1), 50, 10, 1)]
+    it.step((), [Change(A1, "one", 0, 0, 0)])
+    assert [reads(it, facts=facts(asked))["versions"] for _ in range(2)] == [1, 0]
+    assert [each[3] for each in ops(it.step(asked))] == ["0:0", None]
+    it.step((), [Change(A1, "two", 20, 5, 1), Change(("b", 1), "three", 20, 5, 2)])
+    again = [Fact(A1, 50, 10, 2), Fact(("b", 1), 50, 10, 3), Fact(A1, 10, 10, 4)]
+    assert [each[3] for each in ops(it.step(again))] == ["0:1", "0:2", "0:0"]
+    assert reads(it, facts=facts([Fact(A1, 50, 10, 5)]))["versions"] == 0
+
+
+@pytest.mark.parametrize("bytes_max", [0, 300])
+def test_how_much_is_remembered_makes_no_difference(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "BYTES_MAX", bytes_max)
+    for seed in range(4):
+        dice = random.Random(seed)
+        settings = variant(seed, dice)
+        check_history(settings, MemoryTables(*settings.tables), dice)
 
 
 def test_a_version_that_arrived_too_late_hides_no_other() -> None:

@@ -16,13 +16,13 @@ import pyarrow.types as types
 
 from headrace.aggregates import Aggregate, Slot
 from headrace.aggregates.algebra import ddl
-from headrace.aggregates.groups import Groups, json_texts, ordered, row_numbers
+from headrace.aggregates.groups import Groups, json_texts, one_zero, ordered, row_numbers
 from headrace.aggregates.kept import Quick
 from headrace.aggregates.rules import AddRule, Functions, Merger, added, extreme, mergers
 from headrace.aggregates.value_rules import Changed, Counts, Values, value_rules
 from headrace.views.contract import Column, SlotColumn
 from headrace.views.keyed import State, TableSpec, Writes
-from headrace.views.values import INSTANT, arrow_type, cast_to
+from headrace.views.values import INSTANT, arrow_type, cast_to, numbered
 
 __all__ = [
     "Merged",
@@ -357,6 +357,15 @@ def aligned(wanted: pa.Table, found: pa.Table, names: Sequence[str]) -> I64:
     order = np.arange(len(theirs)) if in_order else np.argsort(theirs, kind="stable")
     at = order[np.minimum(np.searchsorted(theirs, mine, sorter=None if in_order else order), len(theirs) - 1)]
     return np.where(theirs[at] == mine, at, -1)
+
+
+def key_numbers(*tables: pa.Table) -> list[I64]:
+    """For the rows of each table a number, the same for those that are equal in the columns of the first one. Numbers
+    are given from 0 on, to the rows of the first table first."""
+    names = tables[0].column_names
+    both = {name: one_zero(pa.concat_arrays([column(each, name) for each in tables])) for name in names}
+    number = numbered(pa.table(both), names)
+    return np.split(number, np.cumsum([each.num_rows for each in tables])[:-1])
 
 
 def differ(a: pa.Table, b: pa.Table) -> Flags:

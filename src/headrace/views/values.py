@@ -111,10 +111,13 @@ def _ranks(column: pa.ChunkedArray) -> I64:
 
 
 def numbered(rows: pa.Table, names: Iterable[str]) -> I64:
-    """A number for each row: the same for those that have the same values in these columns."""
-    number = np.zeros(rows.num_rows, np.int64)
+    """A number for each row: the same for those that have the same values in these columns. Numbers are given from 0
+    on, in the order of the rows that are the first with their values."""
+    number: I64 | None = None
     for name in names:
         few = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
-        both = number * len(few.dictionary) + few.indices.to_numpy()
-        number = np.unique(both, return_inverse=True)[1].reshape(-1)
-    return number
+        found = few.indices.to_numpy().astype(np.int64)
+        if number is not None:
+            found = pa.array(number * len(few.dictionary) + found).dictionary_encode().indices.to_numpy()
+        number = found.astype(np.int64, copy=False)
+    return np.zeros(rows.num_rows, np.int64) if number is None else number

@@ -3,6 +3,7 @@ view, sent to topics, and told to those who watch. Knows no Spark, and keeps not
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -69,7 +70,8 @@ class MeetingFold:
     def __init__(self, flow: Flow, spec: FlowSpec, shape: Shape | None = None) -> None:
         assert flow.operator is not None and flow.meets is not None
         self._shape = shape
-        self._flow, self._spec, self._operator, self._step = flow, spec, flow.operator, flow.meets
+        self._flow, self._spec, self._step = flow, spec, flow.meets
+        self._operator = copy.deepcopy(flow.operator)  # its own: it may remember rows of the state
         self._inputs = {each.id: each for each in flow.inputs}
 
     # -- one step --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
+from headrace.operators.joins.newest import Newest
 from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.joins.versions import (
     DELETED,
@@ -34,10 +35,9 @@ from headrace.operators.joins.versions import (
     Versions,
     answers,
     is_later,
-    key_numbers,
 )
 from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import aligned, column
+from headrace.operators.result_rows import aligned, column, key_numbers
 from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import LedgerRow
@@ -129,7 +129,11 @@ class Enrich:
         return InputTimes(None, None)
 
     def reset(self) -> None:
-        """It knows nothing between steps."""
+        self._newest.forget()
+
+    @cached_property
+    def _newest(self) -> Newest:
+        return Newest()
 
     @cached_property
     def _versions(self) -> Versions:
@@ -201,6 +205,7 @@ class Enrich:
         stays = asks & ~new.gone(reach_us)
         waiting = new.filter(stays)
         missing = self._missing(new.filter(~stays), corrected, state, reach_us) if self.missing != "null" else None
+        self._newest.changed(versions.select(self._versions.key_names))
         return Step(
             self._writes(versions, waiting, corrected.filter(~corrected.gone(reach_us)), reach_us),
             pa.concat_tables([self._rows("-", old), self._rows("+", corrected), self._rows("+", new)]),
@@ -235,7 +240,7 @@ class Enrich:
     def _answer(self, facts: pa.Table, asks: Flags, fresh: pa.Table, state: State) -> Answered:
         """New facts, with the versions that are known by now, those of the same step among them."""
         questions = self._questions(facts.filter(pa.array(asks)))
-        rows, number = self._versions.stored(state, questions)
+        rows, number = self._versions.stored(state, questions, self._newest)
         if fresh.num_rows:
             other = answers(fresh, questions)
             later = is_later(_take(fresh.select(ORDER), other), _take(rows.select(ORDER), number))

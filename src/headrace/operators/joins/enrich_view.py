@@ -25,10 +25,9 @@ from headrace.operators.joins.changelog import CHANGE
 from headrace.operators.joins.enrich import Missing
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.operators.joins.rows import FINAL_AT, ID
-from headrace.operators.joins.versions import key_numbers
 from headrace.operators.joins.view_changes import VIEW_CORRECTIONS
 from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import aligned, column, differ
+from headrace.operators.result_rows import aligned, column, differ, key_numbers
 from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import WINDOW, LedgerRow

@@ -6,7 +6,6 @@ which is the last in the order of valid time, arrival, partition and offset? A d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.aggregates.groups import Groups, one_zero
-from headrace.operators.result_rows import column
+from headrace.aggregates.groups import Groups
+from headrace.operators.joins.newest import Newest
+from headrace.operators.result_rows import column, key_numbers
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import arrow_type, cast_to, numbered, us_column
 
-__all__ = ["DELETED", "LATEST_US", "NONE", "ORDER", "Questions", "Versions", "answers", "is_later", "key_numbers"]
+__all__ = ["DELETED", "LATEST_US", "NONE", "ORDER", "Questions", "Versions", "answers", "is_later"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -97,12 +97,21 @@ class Versions:
         one_of = np.unique(numbered(rows, self.spec.key_names), return_index=True)[1]
         return rows.take(pa.array(np.sort(one_of)))
 
-    def stored(self, state: State, questions: Questions) -> tuple[pa.Table, I64]:
-        """Versions from the state, and which of them answers each question. Most questions are answered by the version
-        of their key that is last by then; for the others, more and more are read: of keys with many questions for all
-        of these together, of the rest for each question alone."""
+    def stored(self, state: State, questions: Questions, newest: Newest) -> tuple[pa.Table, I64]:
+        """Versions from the state, and which of them answers each question. Most questions are answered by the newest
+        version of their key, or the one that is last by then; for the others, more and more are read: of keys with many
+        questions for all of these together, of the rest for each question alone."""
         tables, answer = [self.none], np.full(len(questions.at), NONE, np.int64)
-        (key,), waiting, read = key_numbers(questions.keys), np.arange(len(questions.at)), 0
+        waiting, read = np.arange(len(questions.at)), 0
+        known = newest.of(questions.keys, lambda keys: state.scan(self.name, keys, limit=1, descending=True))
+        if known is not None:
+            rows, number = known
+            valid, arrived, _, _ = _place_of(rows)
+            there = np.asarray(column(rows, ORDER[0]).is_valid())[number]
+            fits = there & (valid[number] <= questions.at) & (arrived[number] <= questions.upto)
+            answer[fits], waiting = number[fits], np.flatnonzero(there & ~fits)
+            tables, read = [rows], rows.num_rows
+        key = key_numbers(questions.keys)[0] if len(waiting) else waiting
         for alone in (False, True):
             count = 1
             while len(waiting):
@@ -208,14 +217,6 @@ def _last_at_most(values: I64, place: I64, most: I64) -> I64:
 def _place_of(rows: pa.Table) -> list[I64]:
     """The `ORDER` columns as numbers."""
     return [column(rows, name).cast(pa.int64()).fill_null(-(2**63)).to_numpy() for name in ORDER]
-
-
-def key_numbers(*tables: pa.Table) -> list[I64]:
-    """For the rows of each table a number, the same for those that are equal in the columns of the first one."""
-    names: Sequence[str] = tables[0].column_names
-    both = {name: one_zero(pa.concat_arrays([column(each, name) for each in tables])) for name in names}
-    number = numbered(pa.table(both), names)
-    return np.split(number, np.cumsum([each.num_rows for each in tables])[:-1])
 
 
 def _dense(number: I64, at: I64 | None) -> I64:
