@@ -10,6 +10,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from headrace.testing.spark import SETTINGS
+
 pytest_plugins = ["headrace.testing.pytest_plugin", "tests.broker"]
 
 SEED_FIXED = 20260101
@@ -29,6 +31,10 @@ settings.load_profile("ci")
 
 # JVMs that tests start live for seconds: a compiler that is quick, not one that is thorough.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# PySpark tells the JVM for each column at which line it was made: more work than making it. Programs with a JVM of
+# their own still do.
+SETTINGS["spark.python.sql.dataFrameDebugging.enabled"] = "false"
 
 # A shell's background job ignores Ctrl-C, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.java_gateway import JVMView  # type: ignore[import-untyped]
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
 
@@ -143,3 +145,20 @@ def ran(spark: Any) -> tuple[int, int]:
     tracker, total = spark.sparkContext.statusTracker(), scala.dagScheduler().numTotalJobs()
     stages = [tracker.getStageInfo(id) for job in map(tracker.getJobInfo, range(total)) if job for id in job.stageIds]
     return total, sum(stage.numCompletedTasks for stage in stages if stage)
+
+
+def test_a_flow_runs_without_asking_again_what_names_mean(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM looks through all its jars for a name: PySpark asks hundreds of times for the few that it uses."""
+    asked: Counter[str] = Counter()
+    find = JVMView.__getattr__
+    monkeypatch.setattr(JVMView, "__getattr__", lambda view, name: asked.update([name]) or find(view, name))
+    with hr.App("names", home=tmp_path, spark=spark, driver_rows=0) as app:
+        topic = app.topic("t", "word string, n int", durability="os")
+        twice = app.stream(topic).transform(lambda df: df.withColumn("m", F.when(df.n > 0, -F.col("n")).otherwise(2)))
+        twice.group_by("word").agg(n=hr.count(), least=hr.min("m")).to_view("v")
+        topic.append([{"word": "a", "n": n} for n in range(20)])
+        app.drain()
+        assert app.view("v").to_arrow()["least"].to_pylist() == [-19]
+    assert not {name: times for name, times in asked.items() if times > 1}

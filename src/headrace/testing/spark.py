@@ -20,7 +20,9 @@ SETTINGS = {
     "spark.master": "local[2,3]",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.cache.maxEntries": "5000",  # tests run the same flows over and over; 100 by default
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a JVM that lives for minutes
+    # A JVM that lives for minutes compiles quickly, not thoroughly, and keeps what it compiled: by default a quick
+    # compiler has room for 48 MB, which a few minutes of Spark fill.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     # Checkpoints of plain streams: the default forks twenty processes for each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
