@@ -202,17 +202,23 @@ class App:
         key: str | Sequence[str],
         event_time: str | None = None,
         history: History = "latest",
+        keep: Duration | None = None,
         **settings: Any,
     ) -> Table:
         """A table of that name: rows by key, which are put and deleted. Its changes are in a topic, its rows in a view.
         `event_time`: the column that says from when on a row is valid. `history`: "latest" keeps the rows as they are
         now, "versions" also those before, with the time for which each was valid, "bitemporal" also when that was
-        known. `settings`: of the topic."""
+        known. `keep`: how long a version is kept after it was valid, by the newest arrival; without it, for ever.
+        `settings`: of the topic."""
         from headrace.table import Table
 
         check_name(name, argument="name")
         if history not in get_args(History):
             raise InvalidArgument("history", history, f"must be one of {', '.join(map(repr, get_args(History)))}")
+        keep_us = None if keep is None else duration_us(keep, argument="keep")
+        if keep is not None and history != "versions":
+            why = "bounds a history of versions: leave it out, or make the table with history='versions'"
+            raise InvalidArgument("keep", keep, why)
         for taken in ("cleanup", "changes", "versioned"):
             if taken in settings:
                 raise InvalidArgument(taken, settings[taken], "is decided by the table's history: leave it out")
@@ -224,9 +230,9 @@ class App:
         topic = self.topic(name, with_op(plain), key=keys, event_time=event_time, cleanup=cleanup, **settings)
         if history != "latest":
             topic.alter_at_first_use(cleanup="delete")
-        step = Tabling(keys, event_time, history)
+        step = Tabling(keys, event_time, history, keep_us)
         self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
-        made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history)
+        made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history, keep_us)
         return made
 
     def stream(

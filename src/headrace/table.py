@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.durations import from_us, instant_us
+from headrace.durations import format_duration, from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.joined import Joinable
@@ -42,9 +42,11 @@ class Table(View):
         key: tuple[str, ...],
         event_time: str | None,
         history: History,
+        keep_us: int | None = None,
     ) -> None:
         super().__init__(app, name)
         self.topic, self.columns, self.key, self.event_time, self.history = topic, columns, key, event_time, history
+        self.keep_us = keep_us
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self.app!r}>"
@@ -95,6 +97,7 @@ class Table(View):
     def as_of(self, time: datetime | str) -> pa.Table:
         """The rows that were valid at that time, by what is known now; for a table with a history."""
         self._refuse_without("versions", "bitemporal")
+        self._refuse_dropped(time)
         known = " AND known_to IS NULL" if self.history == "bitemporal" else ""
         return self._history(f"valid_from <= ?1 AND (valid_to IS NULL OR valid_to > ?1){known}", time)
 
@@ -108,6 +111,17 @@ class Table(View):
         if self.history not in kinds:
             why = f"table {self.name!r} keeps no such history: make it with history={kinds[0]!r}"
             raise InvalidArgument("history", self.history, why)
+
+    def _refuse_dropped(self, time: datetime | str) -> None:
+        """What was valid before the time for which versions are kept is not known any more."""
+        arrived = [end.arrived_at for end in self.topic.offsets().values() if end.arrived_at is not None]
+        if self.keep_us is None or not arrived:
+            return
+        kept_us = instant_us(max(arrived), argument="arrived_at") - self.keep_us
+        if instant_us(time, argument="time") < kept_us:
+            since = from_us(kept_us).isoformat()
+            why = f"table {self.name!r} keeps versions for {format_duration(self.keep_us)}: those since {since}"
+            raise InvalidArgument("time", str(time), why)
 
     def _history(self, condition: str, time: datetime | str) -> pa.Table:
         at = from_us(instant_us(time, argument="time"))

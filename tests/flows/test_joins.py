@@ -83,6 +83,29 @@ def test_a_table_with_versions_is_read_as_of_a_time(app: hr.App) -> None:
     ]
 
 
+def test_a_table_keeps_its_versions_for_as_long_as_it_says_and_so_does_who_looks_up(app: hr.App) -> None:
+    users = app.table("users", USERS, key="id", event_time="at", history="versions", keep="10 minutes")
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.drop())
+    view = stream.to_view("seen")
+    users.upsert([{"id": "ann", "zip": str(n), "at": at(100 * n)} for n in range(9)])  # it is 1,000 o'clock, at least
+    clicks.append([{"user": "ann", "page": str(t), "at": at(t)} for t in (250, 450, 850)])
+    app.drain()
+    assert [row["zip"] for row in app.query("select zip from users_history order by zip").to_pylist()] == list("45678")
+    assert rows_by(view, "page", "zip") == [("250", None), ("450", "4"), ("850", "8")]
+    assert [row["zip"] for row in users.as_of(at(450)).to_pylist()] == ["4"]
+    with pytest.raises(InvalidArgument, match="keeps versions for 10 minutes"):
+        users.as_of(at(100))
+    for n in range(10, 13):
+        users.upsert({"id": "ann", "zip": str(n), "at": at(100 * n)})
+        clicks.append({"user": "ann", "page": "now", "at": at(1_000)})
+        app.drain()
+    kept = {each.side: each.rows for each in app.views.kept("seen")}
+    assert kept["versions"] < 12  # the oldest are gone
+    with pytest.raises(InvalidArgument, match="bounds a history of versions"):
+        app.table("zips", "zip string", key="zip", keep="1 day")
+
+
 def test_a_bitemporal_table_knows_what_was_known(app: hr.App) -> None:
     users = app.table("users", USERS, key="id", event_time="at", history="bitemporal")
     users.upsert({"id": "ann", "zip": "8001", "at": at(10)})

@@ -115,6 +115,8 @@ def used(settings: Enrich, fact: Fact, known: Sequence[Change]) -> Change | None
     """The version that answers a fact: among all changes that are known."""
     by_arrival = settings.time is None or settings.valid_from is None
     last = fact.arrived + (settings.grace_us + settings.within_us) // SECOND
+    if not asks(settings, fact):
+        return None
     found = []
     for each in known:
         valid = each.arrived if by_arrival else each.since
@@ -146,9 +148,18 @@ def row(settings: Enrich, fact: Fact, version: Change | None) -> dict[str, Any] 
     }
 
 
+def asks(settings: Enrich, fact: Fact) -> bool:
+    """Whether a fact can find anything: it has a key, and a time of which the table still knows."""
+    if None in fact.key or settings.time is None:
+        return None not in fact.key
+    kept = settings.keep_us is None or (fact.at is not None and fact.at >= fact.arrived - settings.keep_us // SECOND)
+    return fact.at is not None and kept
+
+
 def leaves(settings: Enrich, fact: Fact, reach: int | None) -> bool:
-    asks = None not in fact.key and (settings.time is None or fact.at is not None)
-    return not asks or (reach is not None and reach > fact.arrived + (settings.grace_us + settings.within_us) // SECOND)
+    return not asks(settings, fact) or (
+        reach is not None and reach > fact.arrived + (settings.grace_us + settings.within_us) // SECOND
+    )
 
 
 # -- running it ------------------------------------------------------------------------------------------
@@ -191,10 +202,14 @@ class Run:
         changes_read: Sequence[Change] = (),
         of_facts: Times = (None, None),
         of_table: Times = (None, None),
+        arrives: int | None = None,
     ) -> Step:
         batch = {FACTS: facts(facts_read)} if facts_read else {}
         batch |= {TABLE: changes(changes_read)} if changes_read else {}
-        now = {FACTS: InputTimes(*map(us, of_facts)), TABLE: InputTimes(*map(us, of_table))}
+        now = {
+            FACTS: InputTimes(*map(us, of_facts), arrived_us=us(arrives)),
+            TABLE: InputTimes(*map(us, of_table)),
+        }
         step = self.settings.step(batch, self.tables.state(), now, changes=True)
         self.tables.apply(step.writes)
         self.facts += facts_read
@@ -299,7 +314,8 @@ def check_history(settings: Enrich, tables: Any, dice: random.Random) -> None:
         low = None if None in progress else between(dice, of_facts[1], least_to_come)
         high = between(dice, of_facts[0], 600)
         of_facts = (None if high is None else max(high, -FOREVER if low is None else low), low)
-        step = run.step(read_facts, [*read_changes, *again], of_facts, of_table)
+        arrives = min((part[0].arrived for part in orders if part), default=500)
+        step = run.step(read_facts, [*read_changes, *again], of_facts, of_table, arrives)
         del run.changes[len(run.changes) - len(again) :]
         run.check(of_facts, of_table, step)
     end = FOREVER, FOREVER
@@ -319,7 +335,24 @@ def variant(number: int, dice: random.Random) -> Enrich:
     time, valid_from = TIMES[number % 4]
     missing = ("null", "drop", "dead_letter")[number % 3]
     bounds = {"grace_us": dice.choice([0, 0, 2, 20]) * SECOND, "within_us": dice.choice([0, 0, 3, 30]) * SECOND}
-    return replace(SETTINGS, time=time, valid_from=valid_from, missing=missing, **bounds)
+    keep_us = None if number % 8 < 4 else dice.choice([0, 2, 8]) * SECOND
+    return replace(SETTINGS, time=time, valid_from=valid_from, missing=missing, **bounds, keep_us=keep_us)
+
+
+def test_versions_that_nobody_can_ask_for_any_more_go() -> None:
+    """Of a thousand versions of two keys there are those of the last ten seconds, and for each key the one before."""
+    settings = replace(SETTINGS, keep_us=10 * SECOND)
+    run, most = Run(settings, MemoryTables(*settings.tables)), 0
+    for now in range(0, 1_000, 2):
+        both = [Change((user, 1), f"n{now}", now, now, now + at) for at, user in enumerate("ab")]
+        fact = Fact(("a", 1), now - now % 11, now, now)
+        run.step([fact], both, (now, now), (now, now), arrives=now)
+        most = max(most, run.tables.state().scan("versions", EVERYTHING).num_rows)
+    assert {*run.published} == {fact.id for fact in run.facts}
+    for fact in run.facts:
+        assert run.published[fact.id] == row(settings, fact, used(settings, fact, run.changes))
+    kept_for = 10 + (settings.grace_us + settings.within_us) // SECOND
+    assert most <= kept_for + 6
 
 
 @pytest.mark.parametrize("seed", [*range(16), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(16, 200))])

@@ -235,6 +235,29 @@ def test_a_table_that_is_its_key_and_one_whose_time_is_called_valid_from() -> No
     assert tables.state().scan("rows", NOTHING)["valid_from"].to_pylist() == [None]
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_versions_go_when_they_have_not_been_valid_for_as_long_as_they_are_kept(timed: bool) -> None:
+    """What is left is what the model has of that time, whatever comes late: also behind deletes that are long over."""
+    for seed in range(30):
+        dice = random.Random(seed)
+        keep = dice.choice([0, 3, 10])
+        operator = replace(table("versions", timed), keep_us=keep * 1_000_000)
+        tables, log = MemoryTables(*operator.tables), random_log(dice, 60)
+        read = list[Change]()
+        for batch in readings(dice, log, again=False):
+            read += batch
+            reach = reach_us(log, read)
+            now = {INPUT: InputTimes(None, reach)}
+            tables.apply(operator.step({INPUT: records(batch)}, tables.state(), now, changes=False).writes)
+            bound = seconds(pa.array([reach], pa.int64()))[0]
+            assert bound is not None
+            kept = [each for each in versions(read, timed) if each[2] is None or each[2] > bound - keep]
+            state = tables.state()
+            assert stored_versions(state.scan("history", NOTHING)) == kept
+            assert stored_rows(state) == latest_rows(read, "versions", timed)
+            assert all(end is None or end > bound - keep for end in seconds(state.scan("deletes", NOTHING)["valid_to"]))
+
+
 @pytest.mark.parametrize("history", ["latest", "versions", "bitemporal"])
 def test_a_table_with_a_version_of_its_own_keeps_both(history: Kept) -> None:
     schema = pa.schema([("id", pa.int64()), ("Version", pa.int64())])
@@ -256,6 +279,8 @@ def test_a_table_with_a_version_of_its_own_keeps_both(history: Kept) -> None:
         (("id", "valid_to"), {"history": "versions"}),
         (("id", "valid_from"), {"history": "versions"}),
         (("id", "x"), {"history": "all"}),
+        (("id", "x"), {"keep_us": 1}),
+        (("id", "x"), {"history": "bitemporal", "keep_us": 1}),
         (("id", "x"), {"key": ("y",)}),
         (("id", "x"), {"key": ()}),
         (("id", "x"), {"valid_from": "y"}),

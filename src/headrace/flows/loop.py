@@ -627,13 +627,27 @@ class FlowLoop:
             frontier_us = min([*known_us, *bounds]) if known_us else None
             if frontier_us is not None and reach_us is not None and not marks:
                 frontier_us = max(frontier_us, reach_us)
-            out[role] = InputTimes(frontier_us, reach_us if self._until is None and not self._goes_back() else None)
+            reach_us = reach_us if self._until is None and not self._goes_back() else None
+            out[role] = InputTimes(frontier_us, reach_us, arrived_us=self._arrives_us(places, look.ends))
         streams = [each.frontier_us for role, each in out.items() if role not in self.flow.meets.first]
         others = min((us for us in streams if us is not None), default=None)
         for role, each in out.items():  # a side without any progress holds nobody up
             if each.frontier_us is None and role not in self.flow.meets.first:
-                out[role] = InputTimes(others, each.reach_us)
+                out[role] = replace(each, frontier_us=others)
         return out
+
+    def _arrives_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
+        """What is still to come of these topics arrived then or later: behind the end of one, later than all that had
+        arrived when the ends were looked up. None: not known, as of what flows write, which keeps its own arrival."""
+        if self._until is not None or any(name.startswith("__") for name in places):
+            return None
+        newest_us = max((_arrived_us(end) for known in ends.values() for end in known.values()), default=None)
+        found = [
+            newest_us if place.offset >= ends[name][partition].next else place.arrived_us
+            for name, known in places.items()
+            for partition, place in known.items()
+        ]
+        return None if None in found else min((us for us in found if us is not None), default=None)
 
     @contextmanager
     def _unless_fenced(self, state: FlowState) -> Iterator[None]:

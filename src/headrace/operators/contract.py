@@ -62,6 +62,8 @@ class InputTimes:
     frontier_before_us: int | None = None
     reach_before_us: int | None = None
     """The same at the sequence of the state: so a step knows what it is the first to call final."""
+    arrived_us: int | None = None
+    """Records still to come arrived then or later; None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class Enrich:
     """`on`: columns of the fact, and the columns of the table's key they are equal to. `time`: the column of the fact
     that is looked up by; None: the latest version that had arrived. `valid_from`: the column of the table that says
     from when a version is valid; None: from its arrival on. `columns`: of the table, with their names in the output.
-    `receipt`: the column that says which version was used, as "partition:offset"; null where there is no row."""
+    `receipt`: the column that says which version was used, as "partition:offset"; null where there is no row.
+    `keep_us`: a fact whose time is further than this before its arrival finds nothing; None: it finds any version."""
 
     facts: pa.Schema
     table: pa.Schema
@@ -97,6 +98,7 @@ class Enrich:
     grace_us: int
     within_us: int
     missing: Missing
+    keep_us: int | None = None
 
     # -- what it is ------------------------------------------------------------------------------------
 
@@ -141,7 +143,8 @@ class Enrich:
         key = {name: kinds[name] for _, name in self.on}
         others = {name: kinds[name] for name, _ in self.columns if name not in key}
         by_time = None if self.time is None else self.valid_from
-        return Versions("versions", tuple(key.values()), tuple(others.values()), by_time)
+        keep_us = None if self.time is None else self.keep_us
+        return Versions("versions", tuple(key.values()), tuple(others.values()), by_time, keep_us)
 
     @cached_property
     def _keys(self) -> tuple[Column, ...]:
@@ -207,7 +210,13 @@ class Enrich:
         missing = self._missing(new.filter(~stays), corrected, state, reach_us) if self.missing != "null" else None
         self._newest.changed(versions.select(self._versions.key_names))
         return Step(
-            self._writes(versions, waiting, corrected.filter(~corrected.gone(reach_us)), reach_us),
+            self._writes(
+                versions,
+                waiting,
+                corrected.filter(~corrected.gone(reach_us)),
+                reach_us,
+                self._versions.settled(state, versions, self._asked_from_us(times)),
+            ),
             pa.concat_tables([self._rows("-", old), self._rows("+", corrected), self._rows("+", new)]),
             (LedgerRow(None, None, on_time=facts.num_rows),) if facts.num_rows else (),
             letters=missing if self.missing == "dead_letter" else None,
@@ -228,9 +237,13 @@ class Enrich:
         return pa.table([cast_to(each, kind.type) for each, kind in zip(columns, schema, strict=True)], schema=schema)
 
     def _asks(self, facts: pa.Table) -> Flags:
-        """Which facts have all that a question needs: without a null in their key, and with a time."""
+        """Which facts have all that a question needs: without a null in their key, and with a time for which versions
+        are kept."""
         valid = [np.asarray(column(facts, name).is_valid()) for name in (*(each.name for each in self._keys), AT)]
         asks: Flags = np.all(valid, axis=0)
+        if self._versions.keep_us is not None:
+            at = column(facts, AT).cast(pa.int64()).fill_null(LATEST_US).to_numpy()
+            asks &= at >= self._arrived(facts) - self._versions.keep_us
         return asks
 
     def _questions(self, facts: pa.Table) -> Questions:
@@ -320,12 +333,24 @@ class Enrich:
         names = [*self._kept_as.values(), ID, *(each.name for each in POSITION if self.missing == "dead_letter")]
         return facts.select(names).rename_columns([*self._kept_as, *names[len(self._kept_as) :]])
 
-    def _writes(self, fresh: pa.Table, waiting: Answered, corrected: Answered, reach_us: int | None) -> Writes:
+    def _asked_from_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        """Facts that are kept, or still to come, arrived then or later; None: that is not known."""
+        come_us, reach_us = times[FACTS].arrived_us, times[TABLE].reach_us
+        return None if come_us is None or reach_us is None else min(come_us, reach_us - self._kept_us)
+
+    def _writes(
+        self,
+        fresh: pa.Table,
+        waiting: Answered,
+        corrected: Answered,
+        reach_us: int | None,
+        settled: tuple[pa.Table, pa.Table],
+    ) -> Writes:
         kept = pa.concat_tables([self._kept(each) for each in (waiting, corrected)])
-        puts = {self._versions.name: fresh, FACTS: kept}
+        puts = {self._versions.name: pa.concat_tables([fresh, settled[1].cast(fresh.schema)]), FACTS: kept}
         adds = {HELD.name: held_rows(self._arrived(waiting.facts), _progress(waiting.facts))}
         drops = {} if reach_us is None else {FACTS: reach_us - 1, HELD.name: reach_us - self._kept_us - 1}
-        return Writes(puts=_some(puts), adds=_some(adds), drops=drops)
+        return Writes(_some(puts), _some(adds), _some({self._versions.name: settled[0]}), drops)
 
     def _kept(self, rows: Answered) -> pa.Table:
         used = rows.used.select([*USED, FOUND])

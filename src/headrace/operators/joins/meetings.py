@@ -74,6 +74,7 @@ class Tabling:
     key: tuple[str, ...]
     valid_from: str | None
     history: History
+    keep_us: int | None = None
     late: Late = field(default_factory=Drop)
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
@@ -83,7 +84,7 @@ class Tabling:
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
         from headrace.operators.joins.table import TableRows
 
-        return TableRows(_without_op(schemas["records"]), self.key, self.valid_from, self.history)
+        return TableRows(_without_op(schemas["records"]), self.key, self.valid_from, self.history, self.keep_us)
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
         return None
@@ -92,7 +93,8 @@ class Tabling:
         return None
 
     def __str__(self) -> str:
-        return f"table(key={self.key!r}, history={self.history!r})"
+        keep = "" if self.keep_us is None else f", keep={format_duration(self.keep_us)!r}"
+        return f"table(key={self.key!r}, history={self.history!r}{keep})"
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Enriching:
     grace_us: int
     late: Late
     missing: Missing
+    keep_us: int | None = None
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
     called: ClassVar[str] = "enrich"
@@ -126,6 +129,7 @@ class Enriching:
             self.grace_us if self.as_of is not None else 0,  # without it, what arrives later is not what was there
             self.late.within_us if self.as_of is not None else 0,
             self.missing,
+            self.keep_us,
         )
 
     def time(self, times: Mapping[str, str | None]) -> str | None:
@@ -136,6 +140,7 @@ class Enriching:
 
     def __str__(self) -> str:
         said = f"enrich({self.table!r}, on={dict(self.on)}, as_of={self.as_of!r}, columns={dict(self.columns)}"
+        said += "" if self.keep_us is None else f", keep={format_duration(self.keep_us)!r}"
         return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late}, missing={self.missing!r})"
 
 

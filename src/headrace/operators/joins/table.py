@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.durations import format_duration
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
 from headrace.operators.joins.changelog import (
@@ -43,12 +44,13 @@ Kept = Literal["latest", "versions", "bitemporal"]
 @dataclass(frozen=True)
 class TableRows:
     """`schema`: the table's columns. `valid_from`: the column with a row's valid time; without one, and where it is
-    null, arrival is. `history`: which versions are kept."""
+    null, arrival is. `history`: which versions are kept; `keep_us`: for how long after they were valid."""
 
     schema: pa.Schema
     key: tuple[str, ...]
     valid_from: str | None = None
     history: Kept = "latest"
+    keep_us: int | None = None
     latest: LatestRows = field(init=False, repr=False, compare=False)
     versions: History | None = field(init=False, repr=False, compare=False)
 
@@ -62,12 +64,15 @@ class TableRows:
         versions = None
         if self.history != "latest":
             plain = [each for each in values if each.name not in OWN]
-            versions = History(key, plain, bitemporal=self.history == "bitemporal")
+            versions = History(key, plain, bitemporal=self.history == "bitemporal", keep_us=self.keep_us)
         object.__setattr__(self, "versions", versions)
 
     def _refuse_names(self) -> None:
         if self.history not in ("latest", "versions", "bitemporal"):
             raise InvalidArgument("history", self.history, "must be 'latest', 'versions' or 'bitemporal'")
+        if self.keep_us is not None and self.history != "versions":
+            why = "bounds a history of versions: leave it out, or make the table with history='versions'"
+            raise InvalidArgument("keep", format_duration(self.keep_us), why)
         unknown = [name for name in (*self.key, self.valid_from) if name not in (None, *self.schema.names)]
         if not self.key or unknown:
             raise InvalidArgument("key", unknown or self.key, f"must be columns of the table: {self.schema.names}")
@@ -123,7 +128,7 @@ class TableRows:
         if self.versions is None:
             replaced = self.latest.fold(given, state, times[INPUT].reach_us, pieces)
         elif given is not None:
-            replaced = self._fold_versions(self.versions, given, state, pieces)
+            replaced = self._fold_versions(self.versions, given, state, times[INPUT].reach_us, pieces)
         return Step(joined_writes(pieces, self.tables, state), self._told(replaced) if changes else None)
 
     def _changes(self, records: pa.Table) -> pa.Table:
@@ -138,7 +143,9 @@ class TableRows:
             valid = pc.coalesce(cast_to(column(found, self.valid_from), INSTANT), arrived)
         return found.append_column(VALID.name, valid)
 
-    def _fold_versions(self, versions: History, given: pa.Table, state: State, pieces: Pieces) -> Replaced:
+    def _fold_versions(
+        self, versions: History, given: pa.Table, state: State, reach_us: int | None, pieces: Pieces
+    ) -> Replaced:
         keys = keys_in(given, self.key)
         rows = state.get(RESULTS, keys.rows)
         without = keys.rows.filter(pa.array(aligned(keys.rows, rows, self.key) < 0))
@@ -146,7 +153,7 @@ class TableRows:
         order = [each.name for each in (VALID, *POSITION)]
         replaced = later_changes(given, keys, rows, deletes, order)
         self.latest.write(replaced, pieces)
-        versions.fold(given, keys, rows, deletes, state, pieces)
+        versions.fold(given, keys, rows, deletes, state, pieces, versions.drop(reach_us, pieces))
         return replaced
 
     def _told(self, replaced: Replaced | None) -> pa.Table:

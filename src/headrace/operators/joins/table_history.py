@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.durations import INSTANT_MIN_US
 from headrace.operators.joins.changelog import CHANGE, POSITION, Keys
 from headrace.operators.result_rows import Pieces, aligned, column, keys_of
 from headrace.schema import VERSION_COLUMN
@@ -99,14 +100,21 @@ class _Entries:
 
 
 class History:
-    """`values`: the table's columns besides its key, without one that is called `valid_from`."""
+    """`values`: the table's columns besides its key, without one that is called `valid_from`. `keep_us`: a version goes
+    when it has not been valid for so long, by the newest arrival; None: none goes. What is left is what it would be if
+    all had stayed, since the one that was valid then stays, be it a version or a delete."""
 
-    def __init__(self, key: Sequence[Column], values: Sequence[Column], *, bitemporal: bool) -> None:
+    def __init__(
+        self, key: Sequence[Column], values: Sequence[Column], *, bitemporal: bool, keep_us: int | None = None
+    ) -> None:
+        self.keep_us = keep_us
         known, until = ((KNOWN_FROM,), (KNOWN_TO,)) if bitemporal else ((), ())
         self.bitemporal, version = bitemporal, version_column(each.name for each in (*key, *values))
         self._key = [each.name for each in key]
-        self.spec = TableSpec(HISTORY, (*key, VALID_FROM, *known), (*values, VALID_TO, *until, version, *POSITION))
-        self.deletes = TableSpec(DELETES, (*key, VALID_FROM, *known), POSITION)
+        columns, ends = (*values, VALID_TO, *until, version, *POSITION), None if keep_us is None else VALID_TO.name
+        self.spec = TableSpec(HISTORY, (*key, VALID_FROM, *known), columns, ends)
+        gone = POSITION if keep_us is None else (VALID_TO, *POSITION)
+        self.deletes = TableSpec(DELETES, (*key, VALID_FROM, *known), gone, ends)
         kept = (*key, VALID_FROM, *values, version, *POSITION)
         self._schema = pa.schema([(each.name, arrow_type(each.type)) for each in kept])
 
@@ -115,8 +123,22 @@ class History:
         found = state.scan(DELETES, keys, limit=1, descending=True)
         return found.append_column(VALID.name, found[VALID_FROM.name])
 
+    def drop(self, reach_us: int | None, pieces: Pieces) -> int:
+        """Versions that ended by the time that comes back go. `reach_us`: the newest arrival."""
+        if self.keep_us is None or reach_us is None or reach_us - self.keep_us < INSTANT_MIN_US:
+            return NEVER
+        pieces.drops[HISTORY] = pieces.drops[DELETES] = reach_us - self.keep_us
+        return reach_us - self.keep_us
+
     def fold(
-        self, changes: pa.Table, keys: Keys, rows: pa.Table, deletes: pa.Table, state: State, pieces: Pieces
+        self,
+        changes: pa.Table,
+        keys: Keys,
+        rows: pa.Table,
+        deletes: pa.Table,
+        state: State,
+        pieces: Pieces,
+        dropped_us: int = NEVER,
     ) -> None:
         """`changes`: with `VALID` and their version. `rows`, `deletes`: what is the last of each of the keys now."""
         valid_us, last_us = us_column(changes[VALID.name]), np.full(keys.rows.num_rows, NEVER)
@@ -139,7 +161,7 @@ class History:
             whole = [self._entries(rows, kind, arrived=True) for rows, kind in ((old, UPSERT), (gone, DELETE))]
             entries = _joined([_taken(entries, kept), *whole])
             number = aligned(entries.rows, keys.rows, self._key)
-        self._write(entries, number, again, pieces)
+        self._write(entries, number, again, pieces, dropped_us)
 
     def _neighbours(self, keys: Keys, number: I64, valid_us: I64, state: State) -> list[_Entries]:
         """What lies before, at and behind these valid times of keys."""
@@ -176,7 +198,7 @@ class History:
         np.minimum.at(first, number[entries.new], entries.start[entries.new])
         return first < known
 
-    def _write(self, entries: _Entries, number: I64, again: Flags, pieces: Pieces) -> None:
+    def _write(self, entries: _Entries, number: I64, again: Flags, pieces: Pieces, dropped_us: int) -> None:
         position = [us_column(entries.rows[each.name]) for each in (VALID_FROM, *POSITION)]
         is_mark = entries.kind == MARK
         start = np.where(is_mark, FOREVER, entries.start)
@@ -186,16 +208,33 @@ class History:
         at, kind, new, again = position[0][order], entries.kind, entries.new, again[number]
         found = _intervals(number, at, start, ~new & ~again)
         written = found.touched(new) | again
-        self._write_history(entries, found, written, pieces)
+        self._write_intervals(self.spec, UPSERT, entries, found, written, pieces, dropped_us)
         counts = found.counts
         is_delete = kind == DELETE
-        pieces.put(DELETES, self._deletes(entries, np.flatnonzero(new & is_delete & (counts == np.arange(len(at))))))
+        if self.keep_us is None:
+            made = np.flatnonzero(new & is_delete & (counts == np.arange(len(at))))
+            pieces.put(DELETES, self._deletes(entries, made))
+        else:
+            self._write_intervals(self.deletes, DELETE, entries, found, written, pieces, dropped_us)
         replaced = ~new & (kind != MARK) & (kind[counts] != kind)
         pieces.delete(DELETES, self._keys_at(entries, start, np.flatnonzero(replaced & is_delete), self.deletes))
         pieces.delete(HISTORY, self._keys_at(entries, start, np.flatnonzero(replaced & ~is_delete & ~again), self.spec))
 
-    def _write_history(self, entries: _Entries, found: _Intervals, written: Flags, pieces: Pieces) -> None:
-        mine = written[found.entry] & (entries.kind[found.entry] == UPSERT)
+    def _write_intervals(
+        self,
+        spec: TableSpec,
+        kind: int,
+        entries: _Entries,
+        found: _Intervals,
+        written: Flags,
+        pieces: Pieces,
+        dropped_us: int,
+    ) -> None:
+        mine = written[found.entry] & (entries.kind[found.entry] == kind)
+        if self.keep_us is not None:
+            over = mine & (found.valid_to <= dropped_us)
+            pieces.delete(spec.name, self._keys_at(entries, entries.start, found.entry[over], spec))
+            mine &= ~over
         entry, made = found.entry[mine], {}
         for name, us in (
             (VALID_TO.name, found.valid_to[mine]),
@@ -204,7 +243,7 @@ class History:
         ):
             made[name] = _times(us)
         rows = entries.rows.take(pa.array(entry))
-        pieces.put(HISTORY, pa.table({name: made[name] if name in made else rows[name] for name in self.spec.names}))
+        pieces.put(spec.name, pa.table({name: made[name] if name in made else rows[name] for name in spec.names}))
 
     def _deletes(self, entries: _Entries, numbers: I64) -> pa.Table:
         return self._placed(entries, entries.start, numbers, self.deletes.names)

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates.groups import Groups
+from headrace.durations import INSTANT_MAX_US
 from headrace.operators.joins.newest import Newest
-from headrace.operators.result_rows import column, key_numbers
+from headrace.operators.result_rows import aligned, column, key_numbers
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import arrow_type, cast_to, numbered, us_column
 
@@ -35,6 +36,9 @@ PLACE = (
 """What the key of a version has behind the key of its row."""
 ORDER = tuple(each.name for each in PLACE)
 DELETED = "/deleted"
+PASSES = "/passes"
+"""When it has been valid for as long as versions are kept, and has arrived; null: it did, and is the last of its key
+that did. Of several that did, no question asks for any but the last."""
 MORE = 8
 """If the versions that were read do not answer a question, so many times as many are read next."""
 
@@ -54,12 +58,14 @@ class Questions:
 @dataclass(frozen=True)
 class Versions:
     """`key`, `columns`: of the table's rows, as far as they are kept. `valid_from`: the column that says from when a
-    version is valid; None: from its arrival on."""
+    version is valid; None: from its arrival on. `keep_us`: a question asks for no time that is further than this before
+    the arrival of who asks; None: for any."""
 
     name: str
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
     valid_from: str | None
+    keep_us: int | None = None
 
     @property
     def key_names(self) -> list[str]:
@@ -67,7 +73,10 @@ class Versions:
 
     @property
     def spec(self) -> TableSpec:
-        return TableSpec(self.name, (*self.key, *PLACE), (Column(DELETED, "boolean"), *self.columns))
+        columns = (Column(DELETED, "boolean"), *self.columns)
+        if self.keep_us is None:
+            return TableSpec(self.name, (*self.key, *PLACE), columns)
+        return TableSpec(self.name, (*self.key, *PLACE), (*columns, Column(PASSES, "timestamp")), PASSES)
 
     @property
     def none(self) -> pa.Table:
@@ -81,10 +90,15 @@ class Versions:
         place = dict(
             zip(ORDER, (self.valid_from or "_arrived_at", "_arrived_at", "_partition", "_offset"), strict=True)
         )
+        made = {DELETED: pc.equal(changes["_op"], "delete")}
+        if self.keep_us is not None:
+            valid, arrived = (column(changes, place[name]).cast(pa.int64()) for name in ORDER[:2])
+            passes = pc.max_element_wise(pc.add(valid, self.keep_us), arrived)
+            made[PASSES] = pc.min_element_wise(passes, INSTANT_MAX_US).cast(arrow_type("timestamp"))
         rows = pa.table(
             {
-                each.name: pc.equal(changes["_op"], "delete")
-                if each.name == DELETED
+                each.name: made[each.name]
+                if each.name in made
                 else cast_to(column(changes, place.get(each.name, each.name)), arrow_type(each.type))
                 for each in (*self.spec.key, *self.spec.columns)
             }
@@ -135,6 +149,25 @@ class Versions:
                 tables.append(rows)
                 read, count = read + rows.num_rows, count * MORE
         return pa.concat_tables(tables), answer
+
+    def settled(self, state: State, fresh: pa.Table, upto_us: int | None) -> tuple[pa.Table, pa.Table]:
+        """The keys of versions that answer no question any more, and those that are the last before them. `upto_us`:
+        who asks from now on arrives then or later. `fresh`: what is written anyway."""
+        passed = self.none if self.keep_us is None or upto_us is None else state.due(self.name, upto_us)
+        if not passed.num_rows:
+            return self.none.select(self.spec.key_names), self.none
+        groups = Groups(_dense(key_numbers(passed.select(self.key_names))[0], None))
+        high = groups.greatest(us_column(passed[ORDER[0]]))
+        rows = state.scan(self.name, passed.select(self.key_names).take(pa.array(groups.first)), high=high.tolist())
+        passes = column(rows, PASSES).cast(pa.int64()).fill_null(-(2**63)).to_numpy()
+        rows = rows.filter(pa.array(passes <= upto_us)).select(self.spec.names)
+        groups = Groups(_dense(key_numbers(rows.select(self.key_names))[0], None))
+        last = np.zeros(rows.num_rows, np.bool_)
+        last[groups.greatest(np.arange(rows.num_rows))] = True  # a state answers in the order of keys
+        stays = rows.filter(pa.array(last & (aligned(rows, fresh, self.spec.key_names) < 0)))
+        none = pa.nulls(stays.num_rows, arrow_type("timestamp"))
+        stays = stays.set_column(stays.column_names.index(PASSES), PASSES, none)
+        return rows.filter(pa.array(~last)).select(self.spec.key_names), stays
 
     def next_valid_us(self, state: State, rows: pa.Table) -> I64:
         """For each of these versions, a time for which it is no answer, nor for later ones: from then on another in the
