@@ -20,7 +20,7 @@ from rich.text import Text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "demo.svg"
 COLUMNS = 108
-SHOWN = tuple(f"{number}. " for number in range(2, 11))
+SHOWN = tuple(f"{number}. " for number in range(2, 12))
 """The steps in the picture, by number: the first is mostly waiting, the last shows a path of one machine."""
 
 

@@ -44,6 +44,7 @@ STEPS = (
     "A straggler arrives",
     "A wrong clock is put right",
     "Two sessions become one",
+    "An invoice gets its tax rate, and a late one",
     "The ledger balances",
     "kill -9",
     "Another worker goes on",
@@ -157,6 +158,10 @@ def expected() -> list[str]:
     lines.append(f"+ {books.row(1, '/teapot', 'open')}")
     lines += ["- ann 09:00:05 to 09:00:12 2 messages final", "- ann 09:00:50 to 09:00:58 2 messages final"]
     lines.append("+ ann 09:00:05 to 09:00:58 5 messages final, corrected 1x")
+    lines.append("+ invoice 1 100.00 tax 8 % taxes_version 0:0")
+    lines.append("- invoice 1 100.00 tax 8 % taxes_version 0:0")
+    lines.append("+ invoice 1 100.00 tax 9 % taxes_version 0:1 corrected 1x")
+    lines.append("why: made of invoices, partition 0, offset 0 and taxes, partition 0, offset 1")
     fate = " + ".join(f"{count:,} {what}" for what, count in books.fate.items())
     lines.append(f"{books.visits:,} visits in the log = {fate}")
     assert len(day.messages) == 99
@@ -168,7 +173,9 @@ def expected() -> list[str]:
     lines.append(f"{books.twice} page views were sent twice and count once")
     chats = chats_among([*day.messages, day.between, *day.rush_messages])
     lines.append(f"400 messages put together by hand: the same {chats} chats")
-    lines.append(f"audit: {rows + chats} rows of both views recomputed in one batch: no difference")
+    taxed, taxes = 1, 1
+    audited = rows + chats + taxed + taxes
+    lines.append(f"audit: {audited} rows of all views recomputed in one batch: no difference")
     lines.append("300,000 requests of the night come at once")
     lines.append(f"300,000 requests counted by hand: the same {60 * 5} rows")
     assert books.fate["corrected"] == 1 and books.fate["dropped"] == 2 and books.twice > 100
@@ -252,7 +259,7 @@ def test_live(tmp_path: Path) -> None:
                 with httpx.Client(headers={"Authorization": f"Bearer {page[2]}"}) as client:
                     flows = client.get(f"{page[1]}/api/overview").json()["flows"]
                 assert {flow["view"]: flow["state"] for flow in flows} == dict.fromkeys(
-                    ("pages_per_minute", "chats", "requests_per_minute"), "running"
+                    ("pages_per_minute", "chats", "requests_per_minute", "taxes", "taxed_invoices"), "running"
                 )
             if re.match(r"   \+ 09:1\d  /.* final", line):  # minutes that the story did not have, closed by visitors
                 break

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-VIEW, CHATS, REQUESTS = "pages_per_minute", "chats", "requests_per_minute"
+VIEW, CHATS, REQUESTS, INVOICES = "pages_per_minute", "chats", "requests_per_minute", "taxed_invoices"
 LEDGER = ("on_time", "corrected", "dropped", "untimed")
 
 
@@ -48,6 +48,12 @@ def line(row: Mapping[str, Any]) -> str:
 def chat_line(row: Mapping[str, Any]) -> str:
     times = f"{row['window_start']:%H:%M:%S} to {row['window_end']:%H:%M:%S}"
     return f"{row['customer']}  {times}  {row['messages']} messages  {_state(row)}"
+
+
+def invoice_line(row: Mapping[str, Any]) -> str:
+    fixes = f"  corrected {row['_corrections']}x" if row["_corrections"] else ""
+    receipt = f"taxes_version {row['taxes_version']}"
+    return f"invoice {row['number']}  {row['cents'] / 100:,.2f}  tax {row['percent']} %  {receipt}{fixes}"
 
 
 def _state(row: Mapping[str, Any]) -> str:

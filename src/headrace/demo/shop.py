@@ -1,5 +1,5 @@
-"""A web shop as a headrace program: page views, purchases, messages and requests in, three views out. `headrace run`
-takes this file as it is.
+"""A web shop as a headrace program: page views, purchases, messages, invoices and requests in, four views and a table
+out. `headrace run` takes this file as it is.
 
 Owns topics and flows. Does not know who writes the records: in the demo it is `traffic`."""
 
@@ -53,6 +53,15 @@ chats = (
     .group_by("customer")
     .agg(messages=hr.count())
     .to_view("chats")
+)
+
+# Each invoice gets the tax rate that was valid at its time. When the office tells of a rate too late, it is corrected.
+taxes = app.table(
+    "taxes", "country string, percent int, since timestamp", key="country", event_time="since", history="versions"
+)
+invoices = app.topic("invoices", "number int, country string, cents bigint, at timestamp", event_time="at")
+taxed_invoices = (
+    app.stream(invoices).enrich(taxes, on="country", as_of="at", columns=["percent"]).to_view("taxed_invoices")
 )
 
 # What the shop's servers answered: the address without what follows the question mark, and what took too long.

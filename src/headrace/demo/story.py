@@ -1,7 +1,8 @@
-"""The plot: a minute closes, a straggler corrects it, a wrong clock is put right, two sessions become one, the ledger
-balances, the worker is killed, another goes on, nothing is lost, Spark works a backlog off. Owns its temporary home and
-its processes, and clears both away. Starts no Spark itself: the worker does, and the story reads what it commits. Waits
-for facts, each with a deadline; a fact that does not come is told, and ends in exit code 1."""
+"""The plot: a minute closes, a straggler corrects it, a wrong clock is put right, two sessions become one, an invoice
+gets its tax rate and a late one, the ledger balances, the worker is killed, another goes on, nothing is lost, Spark
+works a backlog off. Owns its temporary home and its processes, and clears both away. Starts no Spark itself: the
+worker does, and the story reads what it commits. Waits for facts, each with a deadline; a fact that does not come
+is told, and ends in exit code 1."""
 
 from __future__ import annotations
 
@@ -22,12 +23,25 @@ from headrace.demo import backlog
 from headrace.demo.process import PATIENCE_SECONDS, NotSo, Worker, WorkerFailed, every
 from headrace.demo.recount import Recount, differing, happened, lost_and_doubled, minute_of, recount
 from headrace.demo.recount_chats import Chats, chats_of
-from headrace.demo.rows import CHATS, REQUESTS, VIEW, Row, all_rows, booked, chat_line, line, of_minute
+from headrace.demo.rows import (
+    CHATS,
+    INVOICES,
+    REQUESTS,
+    VIEW,
+    Row,
+    all_rows,
+    booked,
+    chat_line,
+    invoice_line,
+    line,
+    of_minute,
+)
 from headrace.demo.telling import Teller
 from headrace.demo.traffic import OPENS, OTHERS, QUIET, RUSH_ENDS_S, Traffic, day_of, health
 from headrace.durations import format_duration
 from headrace.errors import WaitTimeout
 from headrace.views.open import open_views
+from headrace.why import why
 from headrace.windows.sessions import Session
 
 if TYPE_CHECKING:
@@ -67,7 +81,7 @@ class Story:
         from headrace.demo import shop  # the program itself: it makes the topic; nobody runs its flow in this process
 
         self._app, self._visits, self._messages = shop.app, shop.visits, shop.messages
-        self._requests = shop.requests
+        self._requests, self._taxes, self._invoices = shop.requests, shop.taxes, shop.invoices
         self._flow = shop.app.flows[VIEW]
         window = shop.app.flows[CHATS].window
         assert isinstance(window, Session)
@@ -84,6 +98,7 @@ class Story:
                 self._straggler()
                 self._wrong_clock()
                 self._chats_join()
+                self._invoice_is_taxed()
                 self._ledger()
                 position = self._killed(worker)
                 worker = workers.enter_context(self._worker())
@@ -106,6 +121,7 @@ class Story:
         self._teller.step("The shop opens")
         say("A worker process starts Spark: five to twenty seconds. Meanwhile visitors come, and the log keeps them.")
         position = self._visits.append(self._day.opening).position | self._messages.append(self._day.messages).position
+        position |= self._taxes.upsert(self._day.tax).position
         read = self._read()
         orders = sum(cell.orders for cell in read.cells.values())
         show(
@@ -193,6 +209,29 @@ class Story:
             "of them, and makes them one; both go and one comes, in one commit."
         )
 
+    def _invoice_is_taxed(self) -> None:
+        self._teller.step("An invoice gets its tax rate, and a late one")
+        with self._views.watch(INVOICES, snapshot=False, timeout=timedelta(seconds=PATIENCE_SECONDS)) as changes:
+            self._invoices.append([self._day.invoice])
+            first = next(change for change in changes if change["op"] == "+")
+            self._teller.change("+", invoice_line(first))
+            self._teller.show(f"the office tells us that from {self._day.new_tax['since']:%H:%M} on it is 9 %")
+            self._taxes.upsert(self._day.new_tax)
+            late = next(each for each in changes if each["op"] == "+" and each["percent"] != first["percent"])
+        self._teller.change("-", invoice_line(first))
+        self._teller.change("+", invoice_line(late))
+        rates = [(row["percent"], row["taxes_version"], row["_corrections"]) for row in (first, late)]
+        _expect(rates == [(8, "0:0", 0), (9, "0:1", 1)], f"the late rate corrects the invoice: {rates}")
+        found = why(self._views, self._app.log, INVOICES, late["_id"])
+        made_of = [(each.topic, each.partition, each.offset) for each in found.origins]
+        _expect(made_of == [("invoices", 0, 0), ("taxes", 0, 1)], f"the row names its records: {made_of}")
+        places = " and ".join(f"{topic}, partition {at}, offset {offset}" for topic, at, offset in made_of)
+        self._teller.show(f"why: made of {places}")
+        self._teller.say(
+            "The receipt says which version of the table was used. A replay gives the same rows, whatever is in the "
+            "table by then."
+        )
+
     def _ledger(self) -> None:
         self._teller.step("The ledger balances")
         read, ledger = self._read(), booked(self._views)
@@ -263,11 +302,12 @@ class Story:
         _expect(not wrong and ledger == said.ledger, f"the chats are what the log says: {wrong[:1]}, {ledger}")
         self._teller.good(f"{said.records:,} messages put together by hand: the same {len(chats)} chats")
         audited = worker.audit()
+        taxed = len(all_rows(self._views, INVOICES)) + len(all_rows(self._views, "taxes"))
         _expect(
-            not audited["differences"] and audited["rows"] == len(rows) + len(chats),
+            not audited["differences"] and audited["rows"] == len(rows) + len(chats) + taxed,
             f"the audit finds no difference: {audited}",
         )
-        self._teller.good(f"audit: {audited['rows']} rows of both views recomputed in one batch: no difference")
+        self._teller.good(f"audit: {audited['rows']} rows of all views recomputed in one batch: no difference")
         self._teller.say(
             "Two counts that know nothing of workers, batches and kills say what the view says: a result is a function "
             "of the log, and of nothing else."
@@ -302,9 +342,7 @@ class Story:
         program = self._program.relative_to(here) if here in self._program.parents else self._program
         visit = '{"city":"oslo","page":"/","view":"v1","occurred":"2026-01-01T09:00:05Z"}'
         self._teller.step("Now you")
-        self._teller.say(
-            "The shop is a program of some seventy lines. Run it, and send it visitors from another shell:"
-        )
+        self._teller.say("The shop is a program of some eighty lines. Run it, and send it visitors from another shell:")
         if (folder := _not_on_path()) is not None:
             self._teller.show(f'export PATH="{folder}:$PATH"')
         self._teller.show(f"headrace run {program}")

@@ -93,6 +93,12 @@ class Day:
     """Of the first minute and a half; ann writes twice, and some time later twice again."""
     between: Row
     """A message of ann's, of the time between."""
+    tax: Row
+    """The tax rate that is known when the shop opens."""
+    invoice: Row
+    """Of the second minute."""
+    new_tax: Row
+    """A rate that is valid from nine o'clock on, and known when the invoice is written."""
     rush: list[Row]
     """Five minutes more, from all cities."""
     rush_messages: list[Row]
@@ -110,6 +116,9 @@ def day_of(traffic: Traffic) -> Day:
         wrong_clock=traffic.view("lima", "lima-tablet", "/teapot", 92, arrives_s=98, ahead=timedelta(minutes=47)),
         messages=traffic.messages(0, 95, of_ann_s=(5, 12, 50, 58)),
         between=message("ann", 30),
+        tax={"country": "ch", "percent": 8, "since": OPENS - timedelta(days=365)},
+        invoice={"number": 1, "country": "ch", "cents": 100_00, "at": clock(99)},
+        new_tax={"country": "ch", "percent": 9, "since": OPENS},
         rush=traffic.visits(100, RUSH_ENDS_S, 8),
         rush_messages=traffic.messages(100, RUSH_ENDS_S),
     )
