@@ -22,8 +22,8 @@ export const shortId = (text) => String(text).replace(/\/0{1,15}(?=\d)/g, "/").r
 
 const HELD = {
   facts: "until the table is read past them",
-  versions: "for ever",
-  history: "for ever",
+  versions: "for ever, or as long as the table keeps them",
+  history: "for ever, or as long as the table keeps them",
 };
 
 /** Rows and bytes that a flow keeps of each input, and which partition holds them; null where it keeps none. */
