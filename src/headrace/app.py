@@ -203,12 +203,14 @@ class App:
         event_time: str | None = None,
         history: History = "latest",
         keep: Duration | None = None,
+        loads: bool = False,
         **settings: Any,
     ) -> Table:
         """A table of that name: rows by key, which are put and deleted. Its changes are in a topic, its rows in a view.
         `event_time`: the column that says from when on a row is valid. `history`: "latest" keeps the rows as they are
         now, "versions" also those before, with the time for which each was valid, "bitemporal" also when that was
         known. `keep`: how long a version is kept after it was valid, by the newest arrival; without it, for ever.
+        `loads`: the table is loaded after the records that look up in it: they are open until `table.loaded()`.
         `settings`: of the topic."""
         from headrace.table import Table
 
@@ -226,13 +228,13 @@ class App:
         plain, _ = check_declaration(schema, {"key": keys, "event_time": event_time})
         if OP in plain.names:
             raise InvalidArgument("schema", OP, "is the column that says what a record does to its row")
-        cleanup = "compact" if history == "latest" else "delete"
+        cleanup = "compact" if history == "latest" and not loads else "delete"
         topic = self.topic(name, with_op(plain), key=keys, event_time=event_time, cleanup=cleanup, **settings)
-        if history != "latest":
+        if cleanup == "delete":
             topic.alter_at_first_use(cleanup="delete")
         step = Tabling(keys, event_time, history, keep_us)
         self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
-        made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history, keep_us)
+        made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history, keep_us, loads)
         return made
 
     def stream(

@@ -257,6 +257,7 @@ class Stream(_Steps):
             _checked_late(late or correct("1 hour")),
             missing,
             table.keep_us,
+            table.loads,
         )
         table.topic.alter_at_first_use(cleanup="delete")  # what a record looks up may be older than the last
         return Stream(self.app, graph.Meet((("facts", self.node), ("table", graph.Source(table.topic))), step))

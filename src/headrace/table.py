@@ -16,6 +16,7 @@ from headrace.durations import format_duration, from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.joined import Joinable
+from headrace.operators.joins.changelog import LOADED
 from headrace.operators.joins.meetings import OP, History
 from headrace.view import View
 from headrace.views.reading import quoted
@@ -43,10 +44,11 @@ class Table(View):
         event_time: str | None,
         history: History,
         keep_us: int | None = None,
+        loads: bool = False,
     ) -> None:
         super().__init__(app, name)
         self.topic, self.columns, self.key, self.event_time, self.history = topic, columns, key, event_time, history
-        self.keep_us = keep_us
+        self.keep_us, self.loads = keep_us, loads
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self.app!r}>"
@@ -67,6 +69,14 @@ class Table(View):
         when = {} if at is None else {self.event_time: from_us(instant_us(at, argument="at"))}
         some = list(keys) if isinstance(keys, list | set | frozenset) else [keys]
         return self.topic.append([{**self._key_of(each), **when, OP: "delete"} for each in some])
+
+    def loaded(self) -> Appended:
+        """Says that the table has been loaded: what it has now was there from the beginning, for records that look up
+        in it. For a table that is made with `loads=True`. Only the first time counts."""
+        if not self.loads:
+            why = f"table {self.name!r} does not wait to be loaded: make it with loads=True"
+            raise InvalidArgument("loads", self.loads, why)
+        return self.topic.append({OP: LOADED})
 
     def _changes(self, rows: Rows, op: str) -> Any:
         import pyarrow as pa

@@ -138,6 +138,31 @@ def test_a_record_gets_the_row_that_was_valid_at_its_time(app: hr.App) -> None:
     assert found == [("/a", "8001", "0:0", "final"), ("/b", "8002", "0:1", "final"), ("/c", None, None, "final")]
 
 
+@pytest.mark.parametrize("event_time", ["at", None])
+def test_a_table_that_is_loaded_after_its_records_was_there_from_the_beginning(
+    app: hr.App, event_time: str | None
+) -> None:
+    users = app.table("users", USERS, key="id", event_time=event_time, loads=True)
+    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    stream = app.stream(clicks).enrich(
+        users, on={"user": "id"}, as_of="at", columns={"zip": "zip"}, missing="drop", late=hr.drop()
+    )
+    view = stream.to_view("seen")
+    clicks.append([{"user": user, "page": "/a", "at": at(15)} for user in ("ann", "bob")])
+    users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
+    app.drain()
+    assert rows(view, "user", "zip", "_status") == [("ann", "8001", "open")]
+    users.upsert({"id": "ann", "zip": "8002", "at": at(12)})
+    users.loaded()
+    users.upsert({"id": "bob", "zip": "8003", "at": at(12)})  # too late, as without a load
+    app.drain()
+    columns = ("user", "zip", "_corrections", "_status")
+    assert rows(view, *columns) == [("ann", "8002", 0, "final")]
+    assert view.ledger().to_pylist()[0]["dropped"] == 1
+    assert [(row["id"], row["zip"]) for row in users.to_arrow().to_pylist()] == [("ann", "8002"), ("bob", "8003")]
+    assert app.audit().ok
+
+
 def test_why_names_the_versions_and_positions_that_a_row_comes_from(app: hr.App) -> None:
     users, clicks, view = enriched(app, late=hr.correct(within="1 hour"))
     users.upsert({"id": "ann", "zip": "8001", "at": at(10)})
@@ -272,6 +297,8 @@ def test_what_cannot_be_is_said_when_it_is_written(app: hr.App) -> None:
         clicks.to_view("clicks_seen")
     with pytest.raises(InvalidArgument, match="say from when on"):
         users.delete("ann")
+    with pytest.raises(InvalidArgument, match="make it with loads=True"):
+        users.loaded()
     with pytest.raises(InvalidArgument, match="keeps no such history"):
         users.as_of(at(0))
 
@@ -383,7 +410,7 @@ def everything(spark: Any) -> hr.App:
     """A table, what looks up in it, windows behind that, two streams that meet, and tables that are joined."""
     app = hr.App("shop", home=":temp:", spark=spark)
     users = app.table("users", USERS, key="id", event_time="at", history="bitemporal")
-    zips = app.table("zips", "zip string, city string", key="zip")
+    zips = app.table("zips", "zip string, city string", key="zip", partitions=2, loads=True)
     clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at", partitions=2))
     buys = app.stream(app.topic("buys", "user string, euros int, at timestamp", key="user", event_time="at"))
     seen = clicks.enrich(users, on={"user": "id"}, as_of="at", columns=["zip"], late=hr.correct(within="1 hour"))
@@ -412,6 +439,7 @@ def random_steps(seed: int, count: int = 24) -> list[Any]:
                     )
                 ],
                 [add("zips", {"zip": zip_, "city": dice.choice("XY"), "_op": dice.choice(["upsert", "delete"])})],
+                [add("zips", {"_op": "loaded"})] if dice.random() < 0.5 else [],
                 [add("clicks", {"user": user, "page": zip_, "at": when}, {"user": None, "page": zip_, "at": when})],
                 [add("buys", {"user": user, "euros": dice.randint(1, 9), "at": when})],
                 [advance("3 seconds")],

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.durations import INSTANT_MAX_US
 from headrace.operators.contract import InputTimes, Operator, Step
 from headrace.operators.joins import newest
 from headrace.operators.joins.enrich import FACTS, TABLE, Enrich
@@ -63,7 +64,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Change:
-    """Of a user; without a name: a delete."""
+    """Of a user; without a name: a delete. `loaded`: no change, but the mark of a table that has been loaded."""
 
     key: tuple[str | None, int | None]
     name: str | None
@@ -71,6 +72,11 @@ class Change:
     arrived: int
     offset: int
     partition: int = 0
+    loaded: bool = False
+
+    @property
+    def op(self) -> str:
+        return "loaded" if self.loaded else "delete" if self.name is None else "upsert"
 
 
 def times(seconds: Sequence[int | None]) -> pa.Array:
@@ -98,7 +104,7 @@ def changes(some: Sequence[Change]) -> pa.Table:
         "area": pa.array([each.key[1] for each in some], pa.int64()),
         "name": pa.array([each.name for each in some], pa.string()),
         "since": times([each.since for each in some]),
-        "_op": pa.array(["delete" if each.name is None else "upsert" for each in some], pa.string()),
+        "_op": pa.array([each.op for each in some], pa.string()),
         "_partition": pa.array([each.partition for each in some], pa.int32()),
         "_offset": pa.array([each.offset for each in some], pa.int64()),
         "_arrived_at": times([each.arrived for each in some]),
@@ -111,27 +117,37 @@ def changes(some: Sequence[Change]) -> pa.Table:
 # -- the model -------------------------------------------------------------------------------------------
 
 
+def loaded_at(settings: Enrich, known: Sequence[Change]) -> int:
+    """What arrived by then was there from the beginning."""
+    if not settings.loads:
+        return -FOREVER
+    return min((each.arrived for each in known if each.loaded), default=FOREVER)
+
+
 def used(settings: Enrich, fact: Fact, known: Sequence[Change]) -> Change | None:
     """The version that answers a fact: among all changes that are known."""
     by_arrival = settings.time is None or settings.valid_from is None
-    last = fact.arrived + (settings.grace_us + settings.within_us) // SECOND
+    loaded = loaded_at(settings, known)
+    last = max(fact.arrived + (settings.grace_us + settings.within_us) // SECOND, loaded)
     if not asks(settings, fact):
         return None
     found = []
     for each in known:
         valid = each.arrived if by_arrival else each.since
-        in_time = settings.time is None or (fact.at is not None and valid is not None and valid <= fact.at)
-        if each.key == fact.key and None not in fact.key and in_time and each.arrived <= last:
+        there = -FOREVER if by_arrival and each.arrived <= loaded else valid
+        in_time = settings.time is None or (fact.at is not None and there is not None and there <= fact.at)
+        if not each.loaded and each.key == fact.key and None not in fact.key and in_time and each.arrived <= last:
             found.append(((valid, each.arrived, each.partition, each.offset), each))
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def row(settings: Enrich, fact: Fact, version: Change | None) -> dict[str, Any] | None:
+def row(settings: Enrich, fact: Fact, version: Change | None, loaded: int = -FOREVER) -> dict[str, Any] | None:
     """What is published of a fact; None: nothing."""
     there = version is not None and version.name is not None
     if not there and settings.missing != "null":
         return None
-    grace, arrived = settings.grace_us // SECOND, fact.arrived if version is None else version.arrived
+    on_time = max(fact.arrived + settings.grace_us // SECOND, loaded)
+    arrived = fact.arrived if version is None else version.arrived
     return {
         "user": fact.key[0],
         "region": fact.key[1],
@@ -141,8 +157,8 @@ def row(settings: Enrich, fact: Fact, version: Change | None) -> dict[str, Any] 
         "user_id": version.key[0] if version is not None and there else None,
         "users_version": f"{version.partition}:{version.offset}" if version is not None and there else None,
         "/id": fact.id,
-        "/final_at": fact.arrived + grace,
-        "_corrections": int(arrived > fact.arrived + grace),
+        "/final_at": seconds(INSTANT_MAX_US) if loaded == FOREVER else on_time,
+        "_corrections": int(arrived > on_time),
         "_updated_at": max(fact.arrived, arrived),
         "_progress": fact.progress,
     }
@@ -231,9 +247,14 @@ class Run:
 
     def check(self, of_facts: Times, of_table: Times, step: Step) -> None:
         """All that is published and kept is what the model says of what was read."""
-        settings, (frontier, reach) = self.settings, of_table
+        settings, (frontier, reach), loaded = self.settings, of_table, loaded_at(self.settings, self.changes)
+        if loaded == FOREVER:
+            frontier = reach = None
+        if reach is not None and reach <= loaded:
+            reach = None
         answers = {fact.id: used(settings, fact, self.changes) for fact in self.facts}
-        wanted = {fact.id: row(settings, fact, answers[fact.id]) for fact in self.facts}
+        since = {fact.id: loaded if asks(settings, fact) else -FOREVER for fact in self.facts}
+        wanted = {fact.id: row(settings, fact, answers[fact.id], since[fact.id]) for fact in self.facts}
         assert self.published == {id: each for id, each in wanted.items() if each is not None}
         gone = [fact for fact in self.facts if leaves(settings, fact, reach)]
         lost = [fact for fact in gone if (version := answers[fact.id]) is None or version.name is None]
@@ -261,7 +282,7 @@ TIMES: list[tuple[str | None, str | None]] = [("at", "since"), ("at", None), (No
 KEYS: list[tuple[str | None, int | None]] = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None)]
 
 
-def history(dice: random.Random) -> tuple[list[list[Fact]], list[list[Change]]]:
+def history(dice: random.Random, *, loads: bool = False) -> tuple[list[list[Fact]], list[list[Change]]]:
     """Partitions of both inputs; in each, arrival and progress never go back."""
     orders: list[list[Fact]] = [[] for _ in range(dice.randint(1, 3))]
     users: list[list[Change]] = [[] for _ in range(dice.randint(1, 2))]
@@ -281,6 +302,13 @@ def history(dice: random.Random) -> tuple[list[list[Fact]], list[list[Change]]]:
             since = None if dice.randrange(12) == 0 else clock - dice.randint(-2, spread)
             name = None if dice.randrange(4) == 0 else f"n{len(users[part])}"
             users[part].append(Change(key, name, since, clock, len(users[part]), part))
+    if loads:  # anywhere, and then again, which does not count
+        for _ in range(2):
+            part = dice.randrange(len(users))
+            place = dice.randint(0, len(users[part]))
+            arrived = users[part][place - 1].arrived if place else 0
+            users[part].insert(place, Change((None, None), None, None, arrived, 0, part, loaded=True))
+            users[part] = [replace(each, offset=offset) for offset, each in enumerate(users[part])]
     return orders, users
 
 
@@ -293,7 +321,7 @@ def between(dice: random.Random, least: int | None, most: int | None) -> int | N
 
 def check_history(settings: Enrich, tables: Any, dice: random.Random) -> None:
     """Reads a history in steps: of each partition some records, in any order of the inputs and partitions."""
-    orders, users = history(dice)
+    orders, users = history(dice, loads=settings.loads)
     run = Run(settings, tables)
     eager = dice.choice([FACTS, TABLE, None])  # which of the inputs is read to its end first
     of_facts: Times = (None, None)
@@ -336,7 +364,8 @@ def variant(number: int, dice: random.Random) -> Enrich:
     missing = ("null", "drop", "dead_letter")[number % 3]
     bounds = {"grace_us": dice.choice([0, 0, 2, 20]) * SECOND, "within_us": dice.choice([0, 0, 3, 30]) * SECOND}
     keep_us = None if number % 8 < 4 else dice.choice([0, 2, 8]) * SECOND
-    return replace(SETTINGS, time=time, valid_from=valid_from, missing=missing, **bounds, keep_us=keep_us)
+    loads = number % 16 >= 8
+    return replace(SETTINGS, time=time, valid_from=valid_from, missing=missing, **bounds, keep_us=keep_us, loads=loads)
 
 
 def test_versions_that_nobody_can_ask_for_any_more_go() -> None:

@@ -628,7 +628,9 @@ class FlowLoop:
             if frontier_us is not None and reach_us is not None and not marks:
                 frontier_us = max(frontier_us, reach_us)
             reach_us = reach_us if self._until is None and not self._goes_back() else None
-            out[role] = InputTimes(frontier_us, reach_us, arrived_us=self._arrives_us(places, look.ends))
+            records = not any(each.changes for each in self.flow.inputs if each.role == role)
+            arrives_us = self._arrives_us(places, look.ends) if records else None  # rows that go have old arrivals
+            out[role] = InputTimes(frontier_us, reach_us, arrived_us=arrives_us)
         streams = [each.frontier_us for role, each in out.items() if role not in self.flow.meets.first]
         others = min((us for us in streams if us is not None), default=None)
         for role, each in out.items():  # a side without any progress holds nobody up

@@ -19,6 +19,7 @@ from headrace.jsonrows import encode_row
 from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
+from headrace.operators.joins.changelog import LOADED
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.joins.view_changes import changelog_of
 from headrace.operators.records import OP as CHANGE
@@ -164,8 +165,8 @@ class MeetingFold:
                 at = records.column_names.index(each.name)
                 records = records.set_column(at, each.name, cast_to(records[each.name], arrow_type(each.type)))
             if OP_COLUMN in records.column_names:  # whoever wrote a table's topic may have left it out
-                deletes = pc.equal(records[OP_COLUMN], "delete").fill_null(False)
-                ops = pc.if_else(deletes, "delete", "upsert")
+                known = pc.is_in(records[OP_COLUMN], pa.array(["delete", LOADED]))
+                ops = pc.if_else(known, records[OP_COLUMN], "upsert")
                 records = records.set_column(records.column_names.index(OP_COLUMN), OP_COLUMN, ops)
             made[role] = records.combine_chunks()
         return made

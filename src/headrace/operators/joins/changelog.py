@@ -24,6 +24,7 @@ from headrace.views.values import arrow_type, cast_to, us_column
 
 __all__ = [
     "CHANGE",
+    "LOADED",
     "ORDER",
     "POSITION",
     "Keys",
@@ -38,7 +39,9 @@ __all__ = [
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CHANGE = "_op"
-"""Of a record of a changelog: "upsert" or "delete"."""
+"""Of a record of a changelog: "upsert" or "delete"; or `LOADED`, which is no change."""
+LOADED = "loaded"
+"""Of a record that says that a table has been loaded: what arrived before it was there from the beginning."""
 POSITION = (UPDATED, Column("/partition", "int"), Column("/offset", "bigint"))
 """Of a stored row: when its record arrived, and where it lies."""
 ORDER = tuple(each.name for each in POSITION)
@@ -50,6 +53,7 @@ def columns_of(schema: pa.Schema, names: Sequence[str]) -> tuple[Column, ...]:
 
 def changes_of(records: pa.Table, schema: pa.Schema) -> pa.Table:
     """Records of a changelog, with the columns of the schema, their position and `CHANGE`."""
+    records = records.filter(pc.not_equal(records[CHANGE], LOADED))
     values = {each.name: one_zero(cast_to(column(records, each.name), each.type)) for each in schema}
     given = zip(POSITION, (ARRIVED, "_partition", "_offset"), strict=True)
     place = {each.name: cast_to(column(records, name), arrow_type(each.type)) for each, name in given}

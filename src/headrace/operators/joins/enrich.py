@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.changelog import CHANGE, LOADED
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.operators.joins.newest import Newest
 from headrace.operators.joins.rows import FINAL_AT, ID
@@ -57,6 +58,10 @@ USED = tuple(f"/used{name}" for name in ORDER)
 """The version that answers it; null: there is none."""
 POSITION = (Column("_partition", "int"), Column("_offset", "bigint"))
 """Of a fact, kept where it may become a dead letter."""
+LOAD = TableSpec("loaded", (Column("/one", "int"),), (Column("/at", "timestamp"),))
+"""Of a table that is loaded: one row, when its mark arrived."""
+NEVER_US = -(2**63)
+EVERY = pa.table({"/one": pa.array([1], pa.int32())})
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,9 @@ class Enrich:
     that is looked up by; None: the latest version that had arrived. `valid_from`: the column of the table that says
     from when a version is valid; None: from its arrival on. `columns`: of the table, with their names in the output.
     `receipt`: the column that says which version was used, as "partition:offset"; null where there is no row.
-    `keep_us`: a fact whose time is further than this before its arrival finds nothing; None: it finds any version."""
+    `keep_us`: a fact whose time is further than this before its arrival finds nothing; None: it finds any version.
+    `loads`: the table is loaded after its facts. What arrived before its mark counts as arrived, and without
+    `valid_from` as valid, from the beginning. Until the mark is read, that is all there is, and no fact is final."""
 
     facts: pa.Schema
     table: pa.Schema
@@ -99,6 +106,7 @@ class Enrich:
     within_us: int
     missing: Missing
     keep_us: int | None = None
+    loads: bool = False
 
     # -- what it is ------------------------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class Enrich:
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        return self._versions.spec, self._buffer, HELD
+        return self._versions.spec, self._buffer, HELD, *((LOAD,) if self.loads else ())
 
     @property
     def output(self) -> Output:
@@ -199,12 +207,14 @@ class Enrich:
         *,
         changes: bool,  # noqa: ARG002 (what goes on is what the step is for)
     ) -> Step:
+        was_us, loaded_us = self._loaded_us(batch.get(TABLE), state)
+        times = {**times, TABLE: _since_loaded(times[TABLE], loaded_us)}
         reach_us = times[TABLE].reach_us
         versions = self._versions.rows_of(batch[TABLE]) if TABLE in batch else self._versions.none
         facts = self._facts_of(batch[FACTS]) if FACTS in batch else self._no_facts
         asks = self._asks(facts)
-        new = self._answer(facts, asks, versions, state)
-        old, corrected = self._correct(versions, state)
+        new = self._answer(facts, asks, versions, state, loaded_us)
+        old, corrected = self._correct(versions, state, was_us, loaded_us)
         stays = asks & ~new.gone(reach_us)
         waiting = new.filter(stays)
         missing = self._missing(new.filter(~stays), corrected, state, reach_us) if self.missing != "null" else None
@@ -216,13 +226,32 @@ class Enrich:
                 corrected.filter(~corrected.gone(reach_us)),
                 reach_us,
                 self._versions.settled(state, versions, self._asked_from_us(times)),
+                None if loaded_us == was_us else loaded_us,
             ),
-            pa.concat_tables([self._rows("-", old), self._rows("+", corrected), self._rows("+", new)]),
+            pa.concat_tables(
+                [
+                    self._rows("-", old, was_us),
+                    self._rows("+", corrected, loaded_us),
+                    self._rows("+", new, loaded_us),
+                ]
+            ),
             (LedgerRow(None, None, on_time=facts.num_rows),) if facts.num_rows else (),
             letters=missing if self.missing == "dead_letter" else None,
             ahead=self._ahead(times, state, waiting.facts),
             missing=missing.num_rows if missing is not None and self.missing == "drop" else 0,
         )
+
+    def _loaded_us(self, changes: pa.Table | None, state: State) -> tuple[int, int]:
+        """When the table's mark arrived, before this step and now: later than all times while it has not been read. Of
+        several marks the first counts. Earlier than all times for a table that is not loaded."""
+        if not self.loads:
+            return NEVER_US, NEVER_US
+        known = state.get(LOAD.name, EVERY)
+        was_us = int(us_column(known["/at"])[0]) if known.num_rows else LATEST_US
+        marks = None if changes is None else changes.filter(pc.equal(changes[CHANGE], LOADED))
+        if marks is None or not marks.num_rows:
+            return was_us, was_us
+        return was_us, min(was_us, int(us_column(marks["_arrived_at"]).min()))  # no fact has left that asked before
 
     def _facts_of(self, records: pa.Table) -> pa.Table:
         """Facts as they are kept."""
@@ -246,13 +275,16 @@ class Enrich:
             asks &= at >= self._arrived(facts) - self._versions.keep_us
         return asks
 
-    def _questions(self, facts: pa.Table) -> Questions:
+    def _questions(self, facts: pa.Table, loaded_us: int) -> Questions:
         keys = facts.select([each.name for each in self._keys]).rename_columns(self._versions.key_names)
-        return Questions(keys, us_column(facts[AT]), us_column(facts[LEAVES]))
+        at, upto = us_column(facts[AT]), us_column(facts[LEAVES])
+        if self._versions.valid_from is None:
+            at = np.maximum(at, loaded_us)
+        return Questions(keys, at, np.maximum(upto, loaded_us))
 
-    def _answer(self, facts: pa.Table, asks: Flags, fresh: pa.Table, state: State) -> Answered:
-        """New facts, with the versions that are known by now, those of the same step among them."""
-        questions = self._questions(facts.filter(pa.array(asks)))
+    def _answer(self, facts: pa.Table, asks: Flags, fresh: pa.Table, state: State, loaded_us: int) -> Answered:
+        """Facts, with the versions that are known by now, those of the same step among them."""
+        questions = self._questions(facts.filter(pa.array(asks)), loaded_us)
         rows, number = self._versions.stored(state, questions, self._newest)
         if fresh.num_rows:
             other = answers(fresh, questions)
@@ -272,48 +304,62 @@ class Enrich:
         names = [*USED, FOUND, *(name for _, name in self.columns)]
         return pa.table([*places.columns, pa.array(found), *values.columns], names=names)
 
-    def _correct(self, fresh: pa.Table, state: State) -> tuple[Answered, Answered]:
-        """Facts of the state that are answered by one of these versions from now on: as they were, and as they are."""
-        facts = self._touched(fresh, state)
-        number = answers(fresh, self._questions(facts))
+    def _correct(self, fresh: pa.Table, state: State, was_us: int, loaded_us: int) -> tuple[Answered, Answered]:
+        """Facts of the state that are answered by one of these versions from now on: as they were, and as they are. All
+        of them, when the table has been loaded."""
+        if was_us != loaded_us:
+            facts = state.scan(FACTS, EVERY.select([]))
+            made = facts.select(self._no_facts.column_names)
+            return self._before(facts, state), self._answer(made, self._asks(made), fresh, state, loaded_us)
+        facts = self._touched(fresh, state, loaded_us)
+        number = answers(fresh, self._questions(facts, loaded_us))
         before = facts.select(USED).rename_columns(ORDER)
         later = np.flatnonzero(is_later(_take(fresh.select(ORDER), number), before))
         facts, number = facts.take(pa.array(later)), number[later]
+        made = facts.select(self._no_facts.column_names)
+        return self._before(facts, state), Answered(made, self._used(fresh, number))
+
+    def _before(self, facts: pa.Table, state: State) -> Answered:
+        """Facts of the state with the versions that answered them until now."""
         keys = facts.select([*(each.name for each in self._keys), *USED]).rename_columns(self._versions.spec.key_names)
         rows = state.get(self._versions.name, keys.filter(keys[ORDER[0]].is_valid()))
         was = aligned(keys, rows, keys.column_names)
-        facts = facts.select(self._no_facts.column_names)
-        return Answered(facts, self._used(rows, was)), Answered(facts, self._used(fresh, number))
+        return Answered(facts.select(self._no_facts.column_names), self._used(rows, was))
 
-    def _touched(self, fresh: pa.Table, state: State) -> pa.Table:
+    def _touched(self, fresh: pa.Table, state: State, loaded_us: int) -> pa.Table:
         """The facts of the state that ask for a time from which one of these versions is valid, and before the next one
         is that had arrived by then."""
         last_us = state.last_us(FACTS) if fresh.num_rows else None
         if last_us is not None:
-            fresh = fresh.filter(pa.array(us_column(fresh[ORDER[1]]) <= last_us))
+            fresh = fresh.filter(pa.array(us_column(fresh[ORDER[1]]) <= max(last_us, loaded_us)))
         if last_us is None or not fresh.num_rows:
             return self._none_kept
         until = self._versions.next_valid_us(state, fresh) - 1
         keys = fresh.select(self._versions.key_names).rename_columns([each.name for each in self._keys])
-        span, low, high = joined(key_numbers(keys)[0], us_column(fresh[ORDER[0]]), until, 0)
+        low = us_column(fresh[ORDER[0]])
+        if self._versions.valid_from is None:
+            low = np.where(low <= loaded_us, INSTANT_MIN_US, low)
+        span, low, high = joined(key_numbers(keys)[0], low, until, 0)
         one_of = np.unique(span, return_index=True)[1]
         return state.scan(FACTS, keys.take(pa.array(one_of)), low.tolist(), high.tolist())
 
     # -- what comes of it ------------------------------------------------------------------------------
 
-    def _rows(self, op: str, rows: Answered) -> pa.Table:
+    def _rows(self, op: str, rows: Answered, loaded_us: int) -> pa.Table:
         """Rows as they are published."""
         rows = rows if self.missing == "null" else rows.filter(rows.found)
         facts, used = rows.facts, rows.used
         arrived = self._arrived(facts)
+        on_time = arrived + self.grace_us
+        on_time = np.where(self._asks(facts), np.maximum(on_time, loaded_us), on_time)
         used_arrived = column(used, USED[1]).cast(pa.int64()).fill_null(UNSET).to_numpy()
         place = pc.binary_join_element_wise(*(used[name].cast(pa.string()) for name in USED[2:]), ":")
         made = {
             OP: pa.repeat(op, facts.num_rows),
             **{name: used[name] for _, name in self.columns},
             self.receipt: pc.if_else(used[FOUND], place, pa.scalar(None, pa.string())),
-            FINAL_AT: time_column(np.minimum(arrived + self.grace_us, INSTANT_MAX_US)),
-            "_corrections": pa.array((used_arrived > arrived + self.grace_us).astype(np.int64)),
+            FINAL_AT: time_column(np.minimum(on_time, INSTANT_MAX_US)),
+            "_corrections": pa.array((used_arrived > on_time).astype(np.int64)),
             "_updated_at": time_column(np.maximum(arrived, used_arrived)),
         }
         columns = [made[name] if name in made else facts[self._kept_as.get(name, name)] for name in self._schema.names]
@@ -345,9 +391,12 @@ class Enrich:
         corrected: Answered,
         reach_us: int | None,
         settled: tuple[pa.Table, pa.Table],
+        loaded_us: int | None,
     ) -> Writes:
         kept = pa.concat_tables([self._kept(each) for each in (waiting, corrected)])
         puts = {self._versions.name: pa.concat_tables([fresh, settled[1].cast(fresh.schema)]), FACTS: kept}
+        if loaded_us is not None:
+            puts[LOAD.name] = EVERY.append_column("/at", time_column(np.array([loaded_us])))
         adds = {HELD.name: held_rows(self._arrived(waiting.facts), _progress(waiting.facts))}
         drops = {} if reach_us is None else {FACTS: reach_us - 1, HELD.name: reach_us - self._kept_us - 1}
         return Writes(_some(puts), _some(adds), _some({self._versions.name: settled[0]}), drops)
@@ -377,6 +426,14 @@ class Enrich:
 
     def _arrived(self, facts: pa.Table) -> I64:
         return us_column(facts[LEAVES]) - self._kept_us
+
+
+def _since_loaded(times: InputTimes, loaded_us: int) -> InputTimes:
+    """How far the table is for its facts: until it has been loaded, nowhere."""
+    if loaded_us == LATEST_US:
+        return InputTimes(None, None)
+    reach_us = times.reach_us
+    return times if reach_us is None or reach_us > loaded_us else InputTimes(times.frontier_us, None)
 
 
 def _take(rows: pa.Table, number: I64) -> pa.Table:

@@ -110,6 +110,7 @@ class Enriching:
     late: Late
     missing: Missing
     keep_us: int | None = None
+    loads: bool = False
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
     called: ClassVar[str] = "enrich"
@@ -130,6 +131,7 @@ class Enriching:
             self.late.within_us if self.as_of is not None else 0,
             self.missing,
             self.keep_us,
+            self.loads,
         )
 
     def time(self, times: Mapping[str, str | None]) -> str | None:
@@ -141,6 +143,7 @@ class Enriching:
     def __str__(self) -> str:
         said = f"enrich({self.table!r}, on={dict(self.on)}, as_of={self.as_of!r}, columns={dict(self.columns)}"
         said += "" if self.keep_us is None else f", keep={format_duration(self.keep_us)!r}"
+        said += ", loads=True" if self.loads else ""
         return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late}, missing={self.missing!r})"
 
 
