@@ -23,7 +23,7 @@ from headrace.views.sqlite.store import SqliteViews
 __all__ = ["Joined", "shop"]
 
 
-def shop(home: Path) -> Joined:
+def shop(home: Path, name: str = "Germany") -> Joined:
     """Sales that are taxed and paid: `taxed` has a row that was corrected, `paid` one that waits; `rates` has a history
     of both times, `prices` of one, `countries` none. `priced` joins two tables."""
     app = hr.App("shop", home=home)
@@ -51,7 +51,7 @@ def shop(home: Path) -> Joined:
     prices.upsert([{"sku": 7, "euros": euros, "at": f"2026-0{euros}-01T00:00:00Z"} for euros in (1, 2, 3)])
     prices.delete(7, at="2026-06-01T00:00:00Z")
     prices.upsert({"sku": 8, "euros": 5, "at": "2026-01-01T00:00:00Z"})
-    countries.upsert([{"code": "ch", "name": "Switzerland", "sku": 8}, {"code": "de", "name": "Germany", "sku": 9}])
+    countries.upsert([{"code": "ch", "name": "Switzerland", "sku": 8}, {"code": "de", "name": name, "sku": 9}])
     joined.run(final=False)
     return joined
 

@@ -149,7 +149,7 @@ def make_others(home: Path) -> None:
 @pytest.fixture(scope="module")
 def flow(home: Path) -> Iterator[Committing]:
     make_others(home)
-    with contextlib.closing(shop(home)):
+    with contextlib.closing(shop(home, NASTY)):
         pass
     view = dataclasses.replace(
         SPEC.view, name="nasty", results=(*SPEC.view.results, Result(NASTY, "bigint", ("clicks",)))
@@ -344,6 +344,9 @@ def test_nothing_in_the_data_runs(page: Any, server: Served) -> None:
         expect(page.locator("main h1").first).to_be_visible()
         if route in ("topics/nasty", "views/nasty", "flows/nasty", "dead-letters"):
             expect(page.locator("main").get_by_text(NASTY).locator("visible=true").first).to_be_visible()
+    go(page, "tables/countries")
+    page.get_by_role("button", name="de", exact=True).click()
+    expect(page.locator(".origin").get_by_text(NASTY)).to_be_visible()
     go(page, "query")
     page.get_by_label("SQL").fill("select * from nasty")
     page.get_by_role("button", name="Run").click()

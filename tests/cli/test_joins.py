@@ -1,0 +1,36 @@
+"""Commands about tables and joins, without Spark: the flows' own steps make the commits (`tests.serve.joined`)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import headrace as hr
+from tests.cli.conftest import Shell
+from tests.serve.joined import shop
+
+
+def test_tables_joins_and_where_rows_come_from(shell: Shell) -> None:
+    with closing(shop(shell.home)):
+        pass
+    listed = shell.ok("tables", "list", "--format", "json").rows
+    assert [(row["table"], row["key"], row["history"], row["rows"], row["versions"]) for row in listed] == [
+        ("countries", "code", "latest", 2, None),
+        ("prices", "sku", "versions", 1, 4),
+        ("rates", "country", "bitemporal", 1, 4),
+    ]
+    (row,) = shell.ok("tables", "as-of", "rates", "2026-04-01T00:00:00Z", "--format", "json").rows
+    assert row["percent"] == 10
+    with hr.open_log(shell.home) as log:
+        known = next(iter(log.topic("rates").records())).arrived_at.isoformat()
+    (row,) = shell.ok("tables", "as-of", "rates", "2026-04-01T00:00:00Z", "--known", known, "--format", "json").rows
+    assert row["percent"] == 8
+    assert "keeps its latest rows only" in shell.refused("tables", "as-of", "countries", known)
+    assert "history='bitemporal'" in shell.refused("tables", "as-of", "prices", known, "--known", known)
+    assert "a view, not a table" in shell.refused("tables", "show", "taxed")
+    (found,) = shell.ok("why", "prices", "8", "--format", "json").rows
+    assert [(each["topic"], each["offset"]) for each in found["origins"]] == [("prices", 4)]
+    (shown,) = shell.ok("views", "show", "paid", "--format", "json").rows
+    assert [(each["side"], each["rows"], each["held_by"]) for each in shown["kept"]] == [
+        ("left", 2, "payments/0"),
+        ("right", 1, "sales/0"),
+    ]
