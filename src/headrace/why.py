@@ -178,6 +178,8 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
         if flow.operator.startswith("enrich(view "):
             return f"its view to be final past {_text(at)}"
         if flow.operator.startswith("enrich("):
+            if _is_loading(views, flow):
+                return "its table to be loaded, which table.loaded() says"
             return f"its table to be read at a time after {_text(at)}"
         return f"both streams to be past {_text(at)}"
     if spec.window_us is None:
@@ -185,6 +187,12 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
     closed = views.state(flow.name).closed_us
     reached = "nowhere yet" if closed is None else f"at {from_us(closed).isoformat()}"
     return f"the end of its window, {_text(row[WINDOW[1]])}, and the grace behind it; the view is {reached}"
+
+
+def _is_loading(views: SqlViews, flow: FlowSpec) -> bool:
+    """Whether the table that it looks up in is loaded, and that has not ended: see `operators.joins.enrich`."""
+    loads = any(table.name == "loaded" for table in flow.tables)
+    return loads and not views.counts(flow.name).get("loaded", (0, 0))[0]
 
 
 def _text(time: Any) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.why import why
 from tests.serve.conftest import VIEW, Served
 from tests.serve.joined import Joined, shop
@@ -71,6 +73,22 @@ def test_of_windows_it_says_that_records_are_not_kept(shared: Served) -> None:
         "it is made of all records of its window and groups: which these are is not kept. They come from clicks"
     )
     assert found["waits_for"].startswith("the end of its window, 2026-01-01T09:02:00+00:00")
+
+
+def test_a_row_waits_for_its_table_to_be_loaded(tmp_path: Path) -> None:
+    app = hr.App("places", home=tmp_path)
+    cities = app.table("cities", "zip string, city string", key="zip", loads=True)
+    visits = app.topic("visits", "zip string, at timestamp", event_time="at")
+    placed = app.stream(visits).enrich(cities, on="zip", as_of="at").to_view("placed")
+    with closing(Joined(app)) as made:
+        visits.append({"zip": "8001", "at": "2026-01-01T00:00:00Z"})
+        cities.upsert({"zip": "8001", "city": "Bern"})
+        made.run()
+        found = placed.why("visits/0/0000000000000000")
+        assert (found.row["city"], found.waits_for) == ("Bern", "its table to be loaded, which table.loaded() says")
+        cities.loaded()
+        made.run()
+        assert placed.why("visits/0/0000000000000000").waits_for is None
 
 
 def test_why_needs_the_token(shared: Served) -> None:
