@@ -27,15 +27,16 @@ from headrace.joined import JoinedTables
 from headrace.log import contract
 from headrace.log.embedded import log, topic, transaction
 from headrace.log.embedded.consume import groups, queues
-from headrace.log.embedded.write import dead_letters, producer
+from headrace.log.embedded.write import dead_letters
+from headrace.log.producer import AsyncProducer, BufferedProducer
 from headrace.views import reading
 
 CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     "The log": (
         "`hr.open_log(home)` opens a directory. [The log](log.md) explains.",
         [
-            *("open_log", log.EmbeddedLog, topic.EmbeddedTopic, transaction.EmbeddedTransaction),
-            *(producer.EmbeddedProducer, producer.AsyncProducer, groups.EmbeddedGroup, groups.EmbeddedMember),
+            *("open_log", "kafka", "epoch", log.EmbeddedLog, topic.EmbeddedTopic, transaction.EmbeddedTransaction),
+            *(BufferedProducer, AsyncProducer, groups.EmbeddedGroup, groups.EmbeddedMember),
             *(queues.EmbeddedQueue, "Message", dead_letters.DeadLetter),
             *("Record", "Appended", "Position", "Offsets", "Lag", "QueueStats", "Duration", "Start", "META"),
             *(contract.TopicDescription, contract.TopicSettings, contract.MemberInfo, contract.ProducerStats),
@@ -179,7 +180,7 @@ def signature(function: Any) -> str:
 
 
 def public(text: str) -> str:
-    return re.sub(r"\bEmbedded(?=[A-Z])", "", text)
+    return re.sub(r"\b(Embedded|Buffered)(?=[A-Z])", "", text)
 
 
 # -- commands ------------------------------------------------------------------------------------------

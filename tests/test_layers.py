@@ -79,6 +79,7 @@ def statements(node: ast.AST, runs: bool = True) -> Iterator[tuple[ast.Import | 
 
 IMPLEMENTATIONS = {
     "headrace.log.embedded": ("headrace.log.open", "headrace.testing"),
+    "headrace.log.kafka": ("headrace.log.open", "headrace.testing"),
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""

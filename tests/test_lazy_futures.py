@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, TimeoutE
 
 import pytest
 
-from headrace.log.embedded.write.futures import LazyFuture, resolve
+from headrace.log.futures import LazyFuture, resolve
 
 
 def later(work: Callable[[], None]) -> threading.Thread:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from headrace.log.contract import QueueStats as QueueStats
     from headrace.log.contract import Record as Record
     from headrace.log.contract import Start as Start
+    from headrace.log.open import epoch as epoch
+    from headrace.log.open import kafka as kafka
     from headrace.log.open import open_log as open_log
     from headrace.operators.changed import changed as changed
     from headrace.operators.records import RecordOperator as RecordOperator
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "open_log": "headrace.log.open",
+    **dict.fromkeys(("open_log", "kafka", "epoch"), "headrace.log.open"),
     "Position": "headrace.position",
     "Duration": "headrace.durations",
     "META": "headrace.log.contract",

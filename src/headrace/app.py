@@ -29,9 +29,10 @@ from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, U
 from headrace.flows import graph
 from headrace.flows.flow import Flow, circle
 from headrace.flows.plan import plan, writes_changes
+from headrace.log.capabilities import Foreign
 from headrace.log.contract import Log, Topic
 from headrace.log.declared import DeclaredTopic, check_agrees, check_declaration, check_fits, declare
-from headrace.log.open import open_log
+from headrace.log.open import Kafka, log_address, open_address
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
@@ -64,7 +65,8 @@ overrides: dict[str, Any] = {}
 
 class App:
     """A program of streams and views. `home`: the directory of log and views; ":temp:" for a temporary one, removed
-    with the app. `log`: an open log, in place of the one in the home; the caller closes it. `views`: None, because they
+    with the app. `log`: in place of the one in the home, a Kafka cluster (`hr.kafka("host:9092")`,
+    "kafka://host:9092"), or an open log, which the caller closes. `views`: None, because they
     are in the home and nowhere else yet. `spark`: a SparkSession, a master, or a mapping of settings; by default
     headrace starts a local session. `batch_rows`: the most records of a batch; None chooses by the flow's lag and the
     length of its commits. `driver_rows`: batches of at most this many records may be folded on the driver, by the
@@ -76,7 +78,7 @@ class App:
         name: str,
         *,
         home: str | Path | None = None,
-        log: Log | None = None,
+        log: Log | Kafka | str | None = None,
         views: None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int | None = None,
@@ -86,7 +88,9 @@ class App:
         self.name = check_name(name, argument="name")
         self.batch_rows = None if batch_rows is None else _checked_rows(batch_rows)
         self.driver_rows = _checked_rows(driver_rows, argument="driver_rows", least=0)
-        _check_in_home(log=None if isinstance(log, Log) else log, views=views)
+        _check_in_home(views=views)
+        if log is not None and not isinstance(log, Log):
+            log = log_address(log)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
         self._home: Path | None = None
         self._remove_home: Callable[[], object] | None = None
@@ -142,7 +146,16 @@ class App:
 
     @property
     def _place(self) -> Home:
-        return Home.at(self.home, log=None if self._given_log is None else self._given_log.address)
+        elsewhere = self._elsewhere()
+        return Home.at(self.home, log=None if elsewhere is None else elsewhere.address)
+
+    def _elsewhere(self) -> Log | Kafka | None:
+        """The log, if it is not in the home: as the command line, the program or the environment says."""
+        said = overrides.get("log")
+        if said is None and self._given_log is not None:
+            return self._given_log
+        said = said or os.environ.get("HEADRACE_LOG")
+        return log_address(said) if said else None
 
     @property
     def log(self) -> Log:
@@ -158,7 +171,11 @@ class App:
         with self._lock:
             self._check_open()
             if self._log is None:
-                self._log = self._given_log or open_log(self.home, clock_us=self._clock_us)
+                elsewhere = self._elsewhere()
+                if isinstance(elsewhere, Log):
+                    self._log = elsewhere
+                else:
+                    self._log = open_address(elsewhere or self.home, clock_us=self._clock_us)
             return self._log
 
     def _check_open(self) -> None:
@@ -170,7 +187,7 @@ class App:
     def topic(self, name: str, schema: Any = None, *, create: bool = True, **settings: Any) -> DeclaredTopic:
         """The topic of that name. Its first use creates it if it does not exist, unless `create=False`. A topic that
         exists must have these columns, this key and this event time; it may have more columns. The first use checks
-        that, too."""
+        that, too. On Kafka, `create=False` with a schema adopts a topic that others write."""
         if "exist_ok" in settings:
             why = "leave it out: app.topic(…) takes the topic that is there, and makes it only if there is none"
             raise InvalidArgument("exist_ok", settings["exist_ok"], why)
@@ -184,6 +201,8 @@ class App:
 
         def open() -> Topic:
             log = self._open_log()
+            if not create and schema is not None and isinstance(log, Foreign):
+                return log.adopt_topic(name, schema, **settings)
             found = log.create_topic(name, columns, exist_ok=True, **settings) if create else log.topic(name)
             check_fits(name, schema, settings, found.schema, found.settings)
             return found
@@ -542,13 +561,13 @@ def _checked_rows(rows: Any, *, argument: str = "batch_rows", least: int = 1) ->
 
 
 def _check_in_home(**given: object) -> None:
-    """Refuses log= and views=: both are in the home, and nowhere else yet."""
-    for argument, variable in ("log", "HEADRACE_LOG"), ("views", "HEADRACE_VIEWS"):
+    """Refuses views=: they are in the home, and nowhere else yet."""
+    for argument, variable in (("views", "HEADRACE_VIEWS"),):
         value = given[argument]
         said = (os.environ.get(variable) or None) if value is None else value
         if said is not None:
             what = "it" if value is not None else variable
-            why = f"log and views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
+            why = f"views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
             raise InvalidArgument(argument, without_secrets(said), why)
 
 

@@ -24,6 +24,8 @@
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing · SparkLost                  Spark cannot start; its JVM has ended
     ├── ServeMissing                             the page's libraries are not installed
+    ├── KafkaMissing                             Kafka's client is not installed
+    ├── KafkaFailed                              Kafka did not answer, or refused
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that another consumer has now
     ├── Overloaded                               the producer's buffer is full
@@ -84,6 +86,8 @@ __all__ = [
     "InvalidQuery",
     "InvalidSchema",
     "JavaMissing",
+    "KafkaFailed",
+    "KafkaMissing",
     "LeaseExpired",
     "LogDiverged",
     "LogMissing",
@@ -381,9 +385,11 @@ class ProducerFenced(Fenced):
     current_epoch: int
 
     def __str__(self) -> str:
+        which = "" if self.epoch < 0 else f" with epoch {self.epoch}"  # Kafka does not tell
+        newer = "a newer one" if self.current_epoch < 0 else f"epoch {self.current_epoch}"
         return (
-            f"{self.topic}: producer {self.producer!r} with epoch {self.epoch} was replaced by epoch "
-            f"{self.current_epoch}. One live user per producer id: stop this one, or open a new producer."
+            f"{self.topic}: producer {self.producer!r}{which} was replaced by {newer}. One live user per producer id: "
+            f"stop this one, or open a new producer."
         )
 
 
@@ -889,6 +895,32 @@ class ServeMissing(HeadraceError):
 
     def __str__(self) -> str:
         return f"the page and the HTTP API need FastAPI and uvicorn ({self.why}): pip install 'headrace[serve]'."
+
+
+@dataclass(eq=False, repr=False)
+class KafkaMissing(HeadraceError):
+    """The Kafka client is not installed."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"a log on Kafka needs its client: pip install 'headrace[kafka]' ({self.why})"
+
+
+@dataclass(eq=False, repr=False)
+class KafkaFailed(HeadraceError):
+    """A request that the Kafka cluster did not answer, or refused. `code` is Kafka's name of the reason. If
+    `retriable`, the same request may succeed later."""
+
+    servers: str
+    what: str
+    code: str
+    why: str
+    retriable: bool
+
+    def __str__(self) -> str:
+        again = " It may succeed later." if self.retriable else ""
+        return f"Kafka at {self.servers}: {self.what} failed with {self.code}: {self.why}.{again}"
 
 
 @dataclass(eq=False, repr=False)

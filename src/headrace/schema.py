@@ -289,9 +289,9 @@ def parse_ddl(text: str) -> pa.Schema:
     return _Parser(text).schema()
 
 
-OP_COLUMN, ID_COLUMN, VERSION_COLUMN = "_op", "_id", "_version"
+OP_COLUMN, ID_COLUMN, VERSION_COLUMN, TIMESTAMP_COLUMN = "_op", "_id", "_version", "_timestamp"
 """Of a table's topic: what a record does to its key, "upsert" or "delete". Of joined rows: which one it is. Of a table
-with a column `version` of its own: which record made a row."""
+with a column `version` of its own: which record made a row. Of a topic of others on Kafka: Kafka's own timestamp."""
 
 
 def _bad_name(name: str, *, top: bool, seen: dict[str, str]) -> str | None:
@@ -302,7 +302,7 @@ def _bad_name(name: str, *, top: bool, seen: dict[str, str]) -> str | None:
         return f"column name {name[:20]!r}… is longer than {NAME_MAX_CHARS} characters"
     if not name.isprintable():
         return f"column name {name!r} has characters that cannot be printed"
-    if top and name.startswith("_") and name not in (OP_COLUMN, ID_COLUMN, VERSION_COLUMN):
+    if top and name.startswith("_") and name not in (OP_COLUMN, ID_COLUMN, VERSION_COLUMN, TIMESTAMP_COLUMN):
         own = ", ".join(sorted(RESERVED_COLUMNS))
         return f"column {name!r}: names that begin with '_' are reserved for metadata ({own})"
     other = seen.get(name.lower())

@@ -36,7 +36,8 @@ from headrace.errors import (
 )
 from headrace.log.contract import Appended, Offsets, Record, Span, TopicDescription, TopicSettings
 from headrace.log.embedded.storage.catalog import TopicState
-from headrace.log.embedded.write.append import prepare, repeatable
+from headrace.log.embedded.write.append import prepare
+from headrace.log.incoming import repeatable
 from headrace.log.settings import check_columns, settings_of
 from headrace.names import META, check_name
 from headrace.position import Position

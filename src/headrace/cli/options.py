@@ -1,5 +1,5 @@
 """Options that many commands have, and the log and views they lead to. Owns where home is: `--home` before or after the
-command, else HEADRACE_HOME, else `.headrace`."""
+command, else HEADRACE_HOME, else `.headrace`. The log may be elsewhere: `--log`, else HEADRACE_LOG."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.views.reading import SqlViews
 
 HOME = "headrace.home"
+LOG = "headrace.log"
 FORMATS = ("table", "json", "csv", "arrow")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,13 +33,32 @@ def _set_home(ctx: click.Context, _parameter: click.Parameter, value: str | None
         ctx.meta[HOME] = value
 
 
-home_option = click.option(
+def _set_log(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.meta[LOG] = value
+
+
+_home = click.option(
     "--home",
     metavar="DIR",
     expose_value=False,
     callback=_set_home,
     help="The log's directory; default: $HEADRACE_HOME, else .headrace.",
 )
+_log = click.option(
+    "--log",
+    metavar="URL",
+    expose_value=False,
+    callback=_set_log,
+    help="The log, if it is not in the home: kafka://HOST:PORT; default: $HEADRACE_LOG.",
+)
+
+
+def home_option(command: F) -> F:
+    """`--home` and `--log`."""
+    return _home(_log(command))
+
+
 format_option = click.option(
     "--format",
     "format_",
@@ -64,12 +84,19 @@ def home() -> Path:
     return directory(chosen or os.environ.get("HEADRACE_HOME") or ".headrace").absolute()
 
 
+def log_url() -> str | None:
+    """The log's address, if it is not in the home."""
+    chosen = click.get_current_context().meta.get(LOG)
+    return chosen or os.environ.get("HEADRACE_LOG") or None
+
+
 def opened(*, create: bool = False) -> Log:
-    """The log in home. Only commands that write what was not there before create it."""
-    from headrace.log.open import open_log
+    """The log, in home or where `--log` says. Only commands that write what was not there before create one in home."""
+    from headrace.log.open import log_address, open_address
 
     _collect_again()
-    return open_log(home(), create=create)
+    url = log_url()
+    return open_address(home(), create=create) if url is None else open_address(log_address(url))
 
 
 def opened_views() -> SqlViews:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headrace.cli.catching_up import Pace, Ticker, catching_up, in_spark, shown_columns
-from headrace.cli.options import HOME, format_option, home_option
+from headrace.cli.options import HOME, LOG, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
 from headrace.errors import HeadraceError, InvalidArgument, ServeMissing
@@ -277,6 +277,8 @@ def loaded(program: str, spark: str | None) -> App:
     home = click.get_current_context().meta.get(HOME)
     if home:
         apps.overrides["home"] = home
+    if log := click.get_current_context().meta.get(LOG):
+        apps.overrides["log"] = log
     if spark:
         apps.overrides["spark"] = spark
     sys.path.insert(0, str(path.parent.absolute()))

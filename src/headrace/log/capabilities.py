@@ -33,7 +33,19 @@ from headrace.log.contract import (
     Verified,
 )
 
-__all__ = ["Clock", "Erasure", "Files", "Message", "Order", "Queue", "Queues", "Usage", "Versions", "capability"]
+__all__ = [
+    "Clock",
+    "Erasure",
+    "Files",
+    "Foreign",
+    "Message",
+    "Order",
+    "Queue",
+    "Queues",
+    "Usage",
+    "Versions",
+    "capability",
+]
 
 Order = Literal["none", "key"]
 Capability = TypeVar("Capability")
@@ -130,6 +142,13 @@ class Queues(Protocol):
     ) -> Queue: ...
 
     def queues(self) -> Sequence[Queue]: ...
+
+
+@runtime_checkable
+class Foreign(Protocol):
+    """A log that has topics of others, which become known with a schema."""
+
+    def adopt_topic(self, name: str, schema: object, **settings: Any) -> Topic: ...
 
 
 @runtime_checkable

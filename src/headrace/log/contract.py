@@ -396,7 +396,8 @@ class DeadLetter(Protocol):
 class Member(Closing, Protocol):
     """One consumer in a group. `poll` returns records of its partitions; `commit` commits their offsets."""
 
-    id: str
+    @property
+    def id(self) -> str: ...
 
     @property
     def partitions(self) -> tuple[int, ...]: ...

@@ -50,6 +50,27 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """An event time that is a number since 1970, in a topic that others write: `hr.epoch("ts", "ms")`."""
+
+    column: str
+    unit: str = "ms"
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("s", "ms", "us"):
+            raise InvalidArgument("unit", self.unit, "must be one of s, ms, us")
+
+    def with_instant(self, schema: pa.Schema) -> pa.Schema:
+        """The schema in which the column is what flows read: a timestamp."""
+        import pyarrow as pa
+
+        at = schema.get_field_index(self.column)
+        if at < 0 or not pa.types.is_integer(schema.field(at).type):
+            raise InvalidArgument("event_time", self.column, "must be a column of whole numbers, such as bigint")
+        return schema.set(at, pa.field(self.column, pa.timestamp("us", tz="UTC")))
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDescription:
     """A topic as `describe()` tells it; made without Arrow."""
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
-from headrace.errors import IncompatibleSchema, InvalidArgument
+from headrace.errors import InvalidArgument
 from headrace.log.declared import DeclaredTopic
 from headrace.log.embedded import opening
 from headrace.log.embedded.storage.catalog import Catalog, TopicState
@@ -140,8 +140,10 @@ class EmbeddedLog:
         return self._grown_topic(name, schema) if state.settings.made_by == flow else self._handle(state)
 
     def _grown_topic(self, name: str, schema: pa.Schema) -> EmbeddedTopic:
+        from headrace.log.grown import grown as grown_schema
+
         topic = self.topic(name)
-        grown = _grown(topic.schema, schema)
+        grown = grown_schema(topic.schema, schema)
         if grown == topic.schema:
             return topic
         self._catalog.alter(self._catalog.named(name), {"schema": grown})
@@ -335,23 +337,3 @@ class EmbeddedLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _grown(known: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """The columns of both schemas. Of two types, the wider one; if neither is wider, the given one, which is then
-    refused."""
-    import pyarrow as pa
-
-    from headrace.schema import evolve
-
-    def one(field: pa.Field) -> pa.Field:
-        if field.name not in given.names:
-            return field
-        other = given.field(field.name)
-        try:
-            evolve(pa.schema([other]), pa.schema([field]))
-        except IncompatibleSchema:
-            return other
-        return field
-
-    return pa.schema([*map(one, known), *(field for field in given if field.name not in known.names)])

@@ -7,7 +7,7 @@ import collections
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from headrace.log.embedded.consume.groups import EmbeddedGroup
     from headrace.log.embedded.consume.queues import EmbeddedQueue, Order
     from headrace.log.embedded.write.append import Append, Stamp
-    from headrace.log.embedded.write.producer import AsyncProducer, EmbeddedProducer
+    from headrace.log.embedded.write.producer import EmbeddedProducer
+    from headrace.log.producer import AsyncProducer
 
 
 class EmbeddedTopic:
@@ -142,7 +143,8 @@ class EmbeddedTopic:
         rows without a key. `expect={key: version}` makes the append conditional (versioned topics): VersionConflict if
         a key has another version. `progress` gives derived records the event-time progress of their source. `stamp`
         makes the append idempotent (see `producer(id=…)`)."""
-        from headrace.log.embedded.write.append import ATTEMPTS, SMALL_ROWS_MAX, NotSmall, Small, Stale, repeatable
+        from headrace.log.embedded.write.append import ATTEMPTS, SMALL_ROWS_MAX, NotSmall, Small, Stale
+        from headrace.log.incoming import repeatable
 
         rows = repeatable(rows)
         if stamp is None:
@@ -180,9 +182,14 @@ class EmbeddedTopic:
         `__arrow_c_stream__`. Each batch of `batch_rows` is appended whole or not at all. Returns the number of rows
         appended. With an `id`, loading the same data again continues after the rows that the log already has.
         `progress` is called with the rows so far."""
-        from headrace.log.embedded.write.loading import load
+        from headrace.log.loading import load
 
-        return load(self, data, id, batch_rows, progress)
+        stamp = None if id is None else self.stamps(id)
+
+        def append(batch: pa.RecordBatch, done: int) -> None:
+            self.append(batch, stamp=None if stamp is None else replace(stamp, sequence=done))
+
+        return load(append, data, 0 if stamp is None else stamp.sequence, batch_rows, progress)
 
     def append_batch(
         self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None
@@ -306,7 +313,7 @@ class EmbeddedTopic:
         overload: Overload = "block",
     ) -> AsyncProducer:
         """Like `producer`, for an event loop: `position = await p.send(row)`. Never blocks the loop."""
-        from headrace.log.embedded.write.producer import AsyncProducer
+        from headrace.log.producer import AsyncProducer
 
         return AsyncProducer(
             lambda: self.producer(

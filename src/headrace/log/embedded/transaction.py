@@ -16,7 +16,8 @@ from headrace.log.embedded.consume.queues import EmbeddedQueue, Message, mark_an
 from headrace.log.embedded.storage.committer import Job, Tx
 from headrace.log.embedded.storage.datafiles import Draft
 from headrace.log.embedded.storage.engine import Engine
-from headrace.log.embedded.write.append import ATTEMPTS, Append, Stale, Stamp, repeatable
+from headrace.log.embedded.write.append import ATTEMPTS, Append, Stale, Stamp
+from headrace.log.incoming import repeatable
 from headrace.position import Position
 
 if TYPE_CHECKING:

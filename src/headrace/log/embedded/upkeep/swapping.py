@@ -25,7 +25,8 @@ from headrace.log.embedded.storage.datafiles import Draft
 from headrace.log.embedded.storage.engine import Engine
 from headrace.log.embedded.storage.frames import CODECS, EXTRA, JOINED, PER_ROW, Body
 from headrace.log.embedded.storage.index import BATCHES, PARTITIONS, BatchRow, row_crc
-from headrace.log.embedded.write.append import bounds, frames_of
+from headrace.log.embedded.write.append import frames_of
+from headrace.log.incoming import bounds
 from headrace.schema import EXTRA_COLUMN
 
 PER_ROW_NAMES = ("_offset", "_arrived_at", "_progress")

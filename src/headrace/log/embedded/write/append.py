@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace import keys, rows
-from headrace.durations import instant_us
 from headrace.errors import (
     ForgottenSequence,
     HeadraceError,
@@ -29,7 +24,6 @@ from headrace.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     RecordRejected,
-    RecordTooLarge,
     TopicReplaced,
     VersionConflict,
 )
@@ -49,11 +43,20 @@ from headrace.log.embedded.storage.index import (
 )
 from headrace.log.embedded.storage.retention import make_room
 from headrace.log.embedded.storage.stored import INSTANT, PER_ROW_FIELDS
+from headrace.log.incoming import (
+    RECORD_BYTES_MAX,
+    assign_partitions,
+    beyond,
+    bounds,
+    given_progress,
+    refuse_too_large,
+    split_ahead,
+    split_partitions,
+)
 from headrace.position import Position
 from headrace.schema import EXTRA_COLUMN
 from headrace.time import UNSET
 
-RECORD_BYTES_MAX = 16 << 20
 FRAME_BYTES_MAX, FRAME_ROWS_MAX = 2 << 20, 65_536
 """Of several records; one alone may have more. Erasure writes a batch again with three columns more, 24 bytes a row,
 which on a full disk must fit into the reserve of 4 MiB. A batch of one record is never written again: it goes whole."""
@@ -63,15 +66,6 @@ SEQUENCES_KEPT = 128
 
 ATTEMPTS = 100
 """How often an append is prepared anew when the topic is altered under it."""
-
-
-def repeatable(rows: Rows) -> Rows:
-    """An iterator or a stream can be read only once, but an append may be prepared twice."""
-    if isinstance(rows, Mapping) or not hasattr(rows, "__next__"):
-        return rows
-    if hasattr(rows, "__arrow_c_stream__"):  # a RecordBatchReader: its items are batches, not rows
-        return pa.table(rows)
-    return list(rows)
 
 
 class Stale(HeadraceError):
@@ -229,12 +223,12 @@ class Shared:
         if settings.event_time is not None and batch.num_rows:
             limit_us = self._jobs[0].clock_us() + settings.max_ahead_us
             if (bounds(batch.column(settings.event_time))[1] or limit_us) > limit_us:
-                ahead = _beyond(batch, settings.event_time, limit_us)
+                ahead = beyond(batch, settings.event_time, limit_us)
                 for number in {owners[row] for row in np.flatnonzero(ahead)}:
                     self._refused[number] = NotSmall()
                 batch, owners = self._checked()
-        assigned = _assigned(batch, self.topic)
-        for partition, chunk in _split(batch, assigned, self.topic):
+        assigned = assign_partitions(batch, self.topic.name, self.topic.uid, self.topic.settings)
+        for partition, chunk in split_partitions(batch, assigned, self.topic.settings.partitions):
             given = owners if assigned is None else [owners[row] for row in np.flatnonzero(assigned == partition)]
             of_rows = iter(given)
             for piece in frames_of(chunk):
@@ -253,7 +247,7 @@ class Shared:
                 batch = rows.to_batch(
                     data, self._jobs[0].schema, extra=self.topic.settings.extra, topic=self.topic.name
                 )
-                _refuse_too_large(batch, self.topic.name)
+                refuse_too_large(batch, self.topic.name)
                 return batch, owners
             except RecordRejected as error:
                 number = owners[error.row]
@@ -296,19 +290,6 @@ def _appended(
 
 # -- before the lock ---------------------------------------------------------------------------------
 
-_turns: dict[str, itertools.count[int]] = {}
-_turns_lock = threading.Lock()
-
-
-def _next_turn(uid: str, count: int) -> int:
-    """Round-robin over the partitions of a topic without a key: where the next record goes."""
-    with _turns_lock:
-        turn = _turns.setdefault(uid, itertools.count())
-        first = next(turn)
-        if count > 1:
-            _turns[uid] = itertools.count(first + count)
-        return first
-
 
 def prepare(
     topic: TopicState,
@@ -326,12 +307,12 @@ def prepare(
     """Checks, partitions and encodes. Raises what is wrong with the records before anything is written."""
     settings = topic.settings
     batch = rows.to_batch(data, schema, extra=settings.extra, topic=topic.name)
-    _refuse_too_large(batch, topic.name, limit=record_bytes_max)
+    refuse_too_large(batch, topic.name, limit=record_bytes_max)
     sent = batch.num_rows
-    carried = _carried_progress(progress, sent)
+    carried = given_progress(progress, sent)
     ahead: pa.RecordBatch | None = None
     if settings.event_time is not None and batch.num_rows and quarantine is not None:
-        batch, ahead, carried = _split_ahead(batch, settings.event_time, now_us + settings.max_ahead_us, carried)
+        batch, ahead, carried = split_ahead(batch, settings.event_time, now_us + settings.max_ahead_us, carried)
     append = Append(topic, [], batch.num_rows, sent + (stamp.rejected if stamp else 0), stamp=stamp)
     if settings.versioned:
         hashes = keys.key_hashes(batch, settings.key)
@@ -350,39 +331,14 @@ def prepare(
             append.expect.append((keys.key_hash(keys.key_bytes(key, schema, settings.key)), key, version))
     if carried is not None:
         batch = _with_progress(batch, carried)
-    for number, chunk in _split(batch, _assigned(batch, topic, partition), topic):
+    assigned = assign_partitions(batch, topic.name, topic.uid, settings, partition)
+    for number, chunk in split_partitions(batch, assigned, settings.partitions):
         for piece in frames_of(chunk):
             append.parts.append(_part(number, piece, settings.event_time, carried is not None))
     if ahead is not None and quarantine is not None:
         append.quarantine = quarantine(topic, ahead)
     append.drafts()
     return append
-
-
-def _assigned(batch: pa.RecordBatch, topic: TopicState, partition: int | None = None) -> npt.NDArray[np.int64] | None:
-    """Each row's partition; None when there is only one."""
-    count, partitions = batch.num_rows, topic.settings.partitions
-    if partition is not None:
-        if topic.settings.key:
-            raise InvalidArgument(
-                "partition", partition, f"topic {topic.name!r} has a key, which chooses the partition"
-            )
-        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < partitions:
-            raise InvalidArgument("partition", partition, f"topic {topic.name!r} has partitions 0 to {partitions - 1}")
-        return np.full(count, partition, np.int64)
-    if partitions == 1:
-        return None
-    if topic.settings.key:
-        return keys.partitions_of(batch, topic.settings.key, partitions)
-    return (_next_turn(topic.uid, count) + np.arange(count)) % partitions
-
-
-def _split(
-    batch: pa.RecordBatch, assigned: npt.NDArray[np.int64] | None, topic: TopicState
-) -> list[tuple[int, pa.RecordBatch]]:
-    if batch.num_rows == 0:
-        return []
-    return [(0, batch)] if assigned is None else keys.split(batch, assigned, topic.settings.partitions)
 
 
 def frames_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -406,67 +362,6 @@ def _part(partition: int, batch: pa.RecordBatch, event_time: str | None, carries
         largest = bounds(batch.column("_progress"))[1]
         part.progress_max = UNSET if largest is None else largest
     return part
-
-
-def bounds(times: pa.Array) -> tuple[int | None, int | None]:
-    """The smallest and the largest, in microseconds; None where there is none."""
-    if len(times) == 1:
-        only = times[0].value
-        return only, only
-    found = pc.min_max(times.view(pa.int64()))
-    return found["min"].as_py(), found["max"].as_py()
-
-
-def _beyond(batch: pa.RecordBatch, event_time: str, limit_us: int) -> npt.NDArray[np.bool_]:
-    times = np.asarray(batch.column(event_time).view(pa.int64()).fill_null(UNSET))
-    return times > limit_us
-
-
-def _refuse_too_large(batch: pa.RecordBatch, topic: str, first: int = 0, limit: int = RECORD_BYTES_MAX) -> None:
-    """By halves: costs nothing for ordinary batches, and finds the one record that is too large."""
-    if batch.get_total_buffer_size() <= limit or batch.nbytes <= limit:
-        return
-    if batch.num_rows == 1:
-        raise RecordTooLarge(
-            topic=topic,
-            row=first,
-            column="",
-            why=f"{batch.nbytes} bytes; a record may have {limit}. Store large values elsewhere",
-            size_bytes=batch.nbytes,
-            limit_bytes=limit,
-        )
-    half = batch.num_rows // 2
-    _refuse_too_large(batch.slice(0, half), topic, first, limit)
-    _refuse_too_large(batch.slice(half), topic, first + half, limit)
-
-
-def _split_ahead(
-    batch: pa.RecordBatch, event_time: str, limit_us: int, carried: pa.Array | None
-) -> tuple[pa.RecordBatch, pa.RecordBatch | None, pa.Array | None]:
-    """Records whose event time is beyond the limit, apart from the rest."""
-    largest = bounds(batch.column(event_time))[1]
-    if largest is None or largest <= limit_us:
-        return batch, None, carried
-    ahead = pa.array(_beyond(batch, event_time, limit_us))
-    kept = pc.invert(ahead)
-    return batch.filter(kept), batch.filter(ahead), None if carried is None else carried.filter(kept)
-
-
-def _carried_progress(progress: Progress, count: int) -> pa.Array | None:
-    if progress is None:
-        return None
-    if isinstance(progress, pa.ChunkedArray) and progress.type == INSTANT:
-        found = progress.combine_chunks()
-    elif isinstance(progress, datetime):
-        found = pa.array([instant_us(progress, argument="progress")] * count, pa.int64()).cast(INSTANT)
-    elif isinstance(progress, Sequence) and not isinstance(progress, str):
-        each = [None if p is None else instant_us(p, argument="progress") for p in progress]
-        found = pa.array(each, pa.int64()).cast(INSTANT)
-    else:
-        raise InvalidArgument("progress", progress, "must be an aware datetime, or one (or None) per record")
-    if len(found) != count:
-        raise InvalidArgument("progress", f"{len(found)} values", f"there are {count} records")
-    return found
 
 
 def _with_progress(batch: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:

@@ -4,15 +4,12 @@ where an interrupted load continues. After a crash the log has all batches up to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from headrace.log.embedded.topic import EmbeddedTopic
 
 __all__ = ["load"]
 
@@ -21,15 +18,19 @@ AHEAD_BATCHES = 4
 
 
 def load(
-    topic: EmbeddedTopic, data: Any, id: str | None, batch_rows: int, progress: Callable[[int], object] | None
+    append: Callable[[pa.RecordBatch, int], object],
+    data: Any,
+    there: int,
+    batch_rows: int,
+    progress: Callable[[int], object] | None,
 ) -> int:
+    """Hands batches to `append`, each with the number of rows before it; how many rows. `there`: so many rows the log
+    has already, and as many are skipped."""
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise InvalidArgument("batch_rows", batch_rows, "must be a whole number, 1 or more")
-    stamp = None if id is None else topic.stamps(id)
-    there = done = 0 if stamp is None else stamp.sequence
-    """With an id the log counts the rows it has of it: as many are skipped."""
+    done = there
     for batch in _after(there, _batches(data, batch_rows), batch_rows):
-        topic.append(batch, stamp=None if stamp is None else replace(stamp, sequence=done))
+        append(batch, done)
         done += batch.num_rows
         if progress is not None:
             progress(done)

@@ -1,0 +1,377 @@
+"""Which topics headrace knows in a Kafka cluster, and their schemas: one compacted topic, `__headrace.topics`, with a
+record for each. Owns that topic, Kafka's topic ids, and the settings that a topic of ours has in Kafka. A topic that
+was deleted and created again has another id. Does not know records."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headrace.errors import (
+    HeadraceError,
+    InvalidArgument,
+    KafkaFailed,
+    TopicExists,
+    TopicReplaced,
+    UnknownTopic,
+    Unsupported,
+)
+from headrace.log.kafka.client import RECORD_BYTES_MAX, REQUEST_SECONDS, Client
+from headrace.log.settings import TopicSettings, check_columns, fields_of, partition_count, settings_of
+from headrace.names import NAME_MAX, OWN_PREFIX, check_name
+from headrace.schema import evolve, schema_bytes, schema_from, schema_from_bytes, to_ddl
+
+__all__ = ["Catalog", "Entry", "catalog_of"]
+
+TOPICS = "__headrace.topics"
+FRESH_SECONDS = 0.5
+"""What another process creates, alters or deletes is seen after so long at the latest."""
+PAUSE_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A topic as headrace knows it. `foreign`: others created it and write to it, by their own rule for partitions.
+    `unit`: of an event time that is a number since 1970, in a foreign topic."""
+
+    name: str
+    topic_id: str
+    columns: pa.Schema
+    settings: TopicSettings
+    schema_version: int = 1
+    created_us: int = 0
+    foreign: bool = False
+    unit: str | None = None
+
+    def encoded(self) -> bytes:
+        facts = {each: getattr(self, each) for each in ("topic_id", "schema_version", "created_us", "foreign", "unit")}
+        arrow = base64.b64encode(schema_bytes(self.columns)).decode()
+        return orjson.dumps(
+            {**facts, "schema": to_ddl(self.columns), "arrow": arrow, "settings": asdict(self.settings)}
+        )
+
+
+def _decoded(name: str, value: bytes) -> Entry:
+    said = orjson.loads(value)
+    settings = said.pop("settings")
+    settings["key"], settings["mended_from"] = tuple(settings["key"]), tuple(settings["mended_from"])
+    said.pop("schema")
+    columns = schema_from_bytes(base64.b64decode(said.pop("arrow")))
+    return Entry(name, columns=columns, settings=TopicSettings(**settings), **said)
+
+
+_catalogs: dict[tuple[int, str], Catalog] = {}
+_catalogs_lock = threading.Lock()
+
+
+def catalog_of(client: Client, prefix: str) -> Catalog:
+    """The process's catalog of a cluster and prefix."""
+    with _catalogs_lock:
+        found = _catalogs.get((id(client), prefix))
+        if found is None:
+            found = _catalogs[id(client), prefix] = Catalog(client, prefix)
+        return found
+
+
+class Catalog:
+    def __init__(self, client: Client, prefix: str) -> None:
+        self.client, self.prefix = client, prefix
+        self._entries: dict[str, Entry] = {}
+        self._read_to = 0
+        self._exists = False
+        self._seen = -1e9
+        self._verified: dict[str, float] = {}
+        self._lock = threading.RLock()
+
+    def physical(self, name: str) -> str:
+        """The topic's name in Kafka."""
+        return self.prefix + name
+
+    # -- looking up --------------------------------------------------------------------------------
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Reads what has been written to the topic of topics."""
+        with self._lock:
+            if not now and time.monotonic() - self._seen < FRESH_SECONDS:
+                return
+            if not self._exists and not self._described([TOPICS]):
+                self._seen = time.monotonic()
+                return
+            self._exists = True
+            at = (self.physical(TOPICS), 0)
+            _, end = self.client.ends([at])[at]
+            if end > self._read_to:
+                self._read(end)
+            self._seen = time.monotonic()
+
+    def _read(self, end: int) -> None:
+        from confluent_kafka import KafkaError, TopicPartition
+
+        with self.client.consumer() as consumer:
+            consumer.assign([TopicPartition(self.physical(TOPICS), 0, self._read_to)])
+            until = time.monotonic() + REQUEST_SECONDS
+            while self._read_to < end:
+                message = consumer.poll(0.5)
+                if message is None:
+                    if time.monotonic() > until:
+                        raise KafkaFailed(self.client.settings.servers, "reading topics", "timeout", "no answer", True)
+                    continue
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        self._read_to = end
+                        return
+                    raise self.client.failed("reading the topics", error)
+                name, value = (message.key() or b"").decode(), message.value()
+                if value is None:
+                    self._entries.pop(name, None)
+                else:
+                    self._entries[name] = _decoded(name, value)
+                self._read_to = (message.offset() or 0) + 1
+
+    def named(self, name: str) -> Entry:
+        self.refresh()
+        if name not in self._entries:
+            self.refresh(now=True)
+        if name not in self._entries:
+            raise UnknownTopic(topic=name, known=[each.name for each in self.all()])
+        return self.current(name, self._entries[name].topic_id)
+
+    def all(self) -> list[Entry]:
+        self.refresh()
+        found = [self._entries[name] for name in sorted(self._entries)]
+        return [entry for entry in found if not entry.name.startswith(OWN_PREFIX)]
+
+    def current(self, name: str, topic_id: str) -> Entry:
+        """The topic's entry now; TopicReplaced if another has its name, or none."""
+        self.refresh()
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or entry.topic_id != topic_id:
+                raise TopicReplaced(topic=name, topic_id=topic_id)
+            if time.monotonic() - self._verified.get(topic_id, -1e9) > FRESH_SECONDS:
+                found = self._described([name]).get(name)
+                if found is None or found[0] != topic_id:
+                    raise TopicReplaced(topic=name, topic_id=topic_id)
+                if found[1] > entry.settings.partitions:  # added by other tools
+                    settings = replace(entry.settings, partitions=found[1], partitions_added=True)
+                    entry = self._entries[name] = replace(entry, settings=settings)
+                self._verified[topic_id] = time.monotonic()
+            return entry
+
+    def _described(self, names: list[str]) -> dict[str, tuple[str, int]]:
+        """The id and the number of partitions of the topics that Kafka has."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        asked = TopicCollection([self.physical(name) for name in names])
+        found = self.client.admin.describe_topics(asked, request_timeout=REQUEST_SECONDS)
+        out = {}
+        for physical, future in found.items():
+            try:
+                said = future.result(REQUEST_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                    continue
+                raise self.client.failed("describing a topic", error.args[0]) from None
+            out[physical.removeprefix(self.prefix)] = _hex(said.topic_id), len(said.partitions)
+        return out
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def create(
+        self, name: str, schema: object, settings: TopicSettings, *, exist_ok: bool, system: bool = False
+    ) -> Entry:
+        check_name(name, argument="name", system=system)
+        if len(self.physical(name)) > NAME_MAX:
+            raise InvalidArgument("name", name[:40] + "…", f"is too long with the prefix {self.prefix!r}")
+        columns = schema_from(schema)
+        check_columns(columns, settings)
+        self._refuse_unsupported(name, settings)
+        with self._lock:
+            self.refresh(now=True)
+            clash = [known for known in self._entries if known.lower() == name.lower()]
+            if clash:
+                if exist_ok and clash == [name]:
+                    return self.named(name)
+                raise TopicExists(topic=clash[0])
+            self._create_in_kafka(name, settings.partitions, _config(settings))
+            topic_id, _ = self._await_described(name)
+            return self._put(Entry(name, topic_id, columns, settings, created_us=time.time_ns() // 1000))
+
+    def _refuse_unsupported(self, name: str, settings: TopicSettings) -> None:
+        if settings.versioned:
+            raise Unsupported(f"topic {name!r} on Kafka", "versions")
+        if settings.unread == "keep":
+            raise Unsupported(f"topic {name!r} on Kafka", "unread='keep'")
+
+    def adopt(self, name: str, schema: object, settings: TopicSettings, unit: str | None) -> Entry:
+        """A topic that others have made becomes known, with this schema. What it has in Kafka stays as it is."""
+        check_name(name, argument="name")
+        columns = schema_from(schema)
+        check_columns(columns, settings)
+        with self._lock:
+            self.refresh(now=True)
+            found = self._described([name]).get(name)
+            if found is None:
+                raise UnknownTopic(topic=name, known=[each.name for each in self.all()])
+            known = self._entries.get(name)
+            if known is not None and known.topic_id == found[0] and not known.foreign:
+                return known
+            settings = replace(settings, partitions=found[1], partitions_added=True, extra="ignore")
+            entry = Entry(name, found[0], columns, settings, foreign=True, unit=unit)
+            if known is not None and known.topic_id == found[0]:
+                entry = replace(entry, schema_version=known.schema_version)
+                if entry == known:
+                    return known
+                entry = replace(entry, schema_version=known.schema_version + 1)
+            return self._put(entry)
+
+    def _create_in_kafka(self, name: str, partitions: int, config: dict[str, str]) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        physical = self.physical(name)
+        for attempt in range(200):
+            asked = NewTopic(physical, num_partitions=partitions, replication_factor=-1, config=config)
+            try:
+                self.client.admin.create_topics([asked])[physical].result(REQUEST_SECONDS)
+                return
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self.client.failed(f"creating topic {physical!r}", error.args[0]) from None
+                if name == TOPICS:
+                    return
+                if attempt > 20 or name in self._described([name]):
+                    raise TopicExists(topic=name) from None
+                time.sleep(PAUSE_SECONDS)  # one that is being deleted
+
+    def _await_described(self, name: str) -> tuple[str, int]:
+        until = time.monotonic() + REQUEST_SECONDS
+        while not (found := self._described([name])):
+            if time.monotonic() > until:
+                raise KafkaFailed(self.client.settings.servers, f"creating {name!r}", "timeout", "not to be seen", True)
+            time.sleep(PAUSE_SECONDS)
+        return found[name]
+
+    def _put(self, entry: Entry) -> Entry:
+        self._write(entry.name, entry.encoded())
+        self._entries[entry.name] = entry
+        self._verified[entry.topic_id] = time.monotonic()
+        self.client.notify()
+        return entry
+
+    def _write(self, name: str, value: bytes | None) -> None:
+        if not self._exists:
+            if not self._described([TOPICS]):
+                self._create_in_kafka(TOPICS, 1, {"cleanup.policy": "compact"})
+                self._await_described(TOPICS)
+            self._exists = True
+        # mypy: a null value is a tombstone
+        record: Any = (0, value, name.encode(), None)
+        self.client.produce(self.client.producer, self.physical(TOPICS), [record]).wait()
+
+    def alter(self, entry: Entry, changes: Mapping[str, Any]) -> Entry:
+        """Changes settings or the schema, or neither: everything is checked first."""
+        given = dict(changes)
+        schema = given.pop("schema", None)
+        wanted = None if schema is None else schema_from(schema)
+        if "partitions" in given:
+            given["partitions"] = partition_count(given["partitions"])
+        fresh = settings_of(given, base=entry.settings, fixed=("key", "event_time", "versioned"))
+        with self._lock:
+            self.refresh(now=True)
+            entry = self.current(entry.name, entry.topic_id)
+            old = entry.settings
+            settings = replace(old, **{name: getattr(fresh, name) for name in (*fields_of(given), "extra_kept")})
+            if settings.partitions < old.partitions:
+                raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}, and never fewer")
+            more = settings.partitions > old.partitions
+            if more and old.cleanup == "compact":
+                why = "on a compacted topic keys must stay where they are: create a new topic and copy"
+                raise InvalidArgument("partitions", settings.partitions, why)
+            settings = replace(settings, partitions_added=settings.partitions_added or more)
+            if settings.cleanup == "compact" and old.cleanup != "compact" and settings.partitions_added:
+                why = "partitions were added, so a key's records lie in several: create a new topic and copy"
+                raise InvalidArgument("cleanup", settings.cleanup, why)
+            self._refuse_unsupported(entry.name, settings)
+            check_columns(entry.columns, settings)
+            changed = replace(entry, settings=settings)
+            if wanted is not None:
+                frozen = [*old.key, *([old.event_time] if old.event_time else [])]
+                evolved = evolve(entry.columns, wanted, frozen=frozen)
+                version = entry.schema_version + (schema_bytes(evolved) != schema_bytes(entry.columns))
+                changed = replace(changed, columns=evolved, schema_version=version)
+            if more:
+                self._add_partitions(entry.name, settings.partitions)
+            if _config(settings) != _config(old) and not entry.foreign:
+                self._configure(entry.name, _config(settings))
+            return self._put(changed)
+
+    def _add_partitions(self, name: str, partitions: int) -> None:
+        from confluent_kafka.admin import NewPartitions
+
+        physical = self.physical(name)
+        asked = self.client.admin.create_partitions([NewPartitions(physical, partitions)])
+        self.client.ask(f"adding partitions to {physical!r}", asked[physical])
+        until = time.monotonic() + REQUEST_SECONDS
+        while self._described([name])[name][1] < partitions and time.monotonic() < until:
+            time.sleep(PAUSE_SECONDS)
+
+    def _configure(self, name: str, config: dict[str, str]) -> None:
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        changed = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+        ]
+        asked = ConfigResource(ResourceType.TOPIC, self.physical(name), incremental_configs=changed)
+        for future in self.client.admin.incremental_alter_configs([asked]).values():
+            self.client.ask(f"altering topic {name!r}", future)
+
+    def delete(self, entry: Entry) -> None:
+        """Deletes the topic in Kafka, too."""
+        with self._lock:
+            self.refresh(now=True)
+            self.current(entry.name, entry.topic_id)
+            physical = self.physical(entry.name)
+            self._write(entry.name, None)
+            self._entries.pop(entry.name, None)
+            self._verified.pop(entry.topic_id, None)
+            try:
+                self.client.ask(f"deleting topic {physical!r}", self.client.admin.delete_topics([physical])[physical])
+            except HeadraceError:
+                if self._described([entry.name]):
+                    raise
+            until = time.monotonic() + REQUEST_SECONDS
+            while self._described([entry.name]).get(entry.name, ("",))[0] == entry.topic_id:
+                if time.monotonic() > until:
+                    break
+                time.sleep(PAUSE_SECONDS)
+        self.client.notify()
+
+
+def _hex(topic_id: Any) -> str:
+    """Kafka's topic id, 128 bits, as hexadecimal digits."""
+    mask = (1 << 64) - 1
+    return f"{topic_id.get_most_significant_bits() & mask:016x}{topic_id.get_least_significant_bits() & mask:016x}"
+
+
+def _config(settings: TopicSettings) -> dict[str, str]:
+    """What Kafka is told of the settings. Arrival is the broker's time."""
+    retention = -1 if settings.retention_us is None else max(1, settings.retention_us // 1000)
+    size = -1 if settings.retention_bytes is None else settings.retention_bytes // settings.partitions or 1
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": settings.cleanup,
+        "retention.ms": str(retention),
+        "retention.bytes": str(size),
+        "delete.retention.ms": str(settings.tombstone_grace_us // 1000),
+        "max.message.bytes": str(RECORD_BYTES_MAX + 4096),
+    }

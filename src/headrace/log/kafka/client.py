@@ -1,0 +1,290 @@
+"""The clients of a Kafka cluster that a process has: an admin client, one idempotent producer, consumers to read ranges
+with. Owns their configuration, their errors (translated here, once), and that handles on one cluster share them. A
+forked child makes its own. Knows no schema and no topic of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, KafkaFailed, KafkaMissing, RecordTooLarge
+from headrace.log.kafka.settings import Kafka
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["Client", "Outgoing", "Place", "client_of", "import_kafka"]
+
+REQUEST_SECONDS = 20.0
+"""How long one request may take, retries of the client included."""
+RECORD_BYTES_MAX = 24 << 20
+"""A record of the largest size as JSON text; topics that headrace creates allow it."""
+LOGGER = logging.getLogger("headrace.kafka")
+
+Place = tuple[str, int]
+"""A topic's name in Kafka, and a partition."""
+Outgoing = tuple[int, bytes, bytes | None, list[tuple[str, bytes]] | None]
+"""A record to produce: partition, value, key, headers."""
+
+
+def import_kafka() -> Any:
+    """The client library; KafkaMissing if it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise KafkaMissing(why=str(error)) from None
+    return confluent_kafka
+
+
+_clients: dict[tuple[int, Kafka], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_of(settings: Kafka) -> Client:
+    """The process's clients for these settings; handles on the same cluster share them, whatever their prefix."""
+    from dataclasses import replace
+
+    known = os.getpid(), replace(settings, prefix="")
+    with _clients_lock:
+        if known not in _clients:
+            _clients[known] = Client(known[1])
+        return _clients[known]
+
+
+def _renew_lock() -> None:
+    global _clients_lock
+    _clients_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class Client:
+    def __init__(self, settings: Kafka) -> None:
+        import_kafka()
+        self.settings = settings
+        self.changed = threading.Condition()
+        """Notified when this process has appended, altered, deleted or closed something."""
+        self._lock = threading.RLock()
+        self._admin: AdminClient | None = None
+        self._producer: Producer | None = None
+        self._idle: list[Consumer] = []
+        self._cluster: str | None = None
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def failed(self, what: str, error: KafkaError) -> HeadraceError:
+        """A Kafka error as ours."""
+        return KafkaFailed(self.settings.servers, what, error.name(), error.str(), error.retriable())
+
+    @contextlib.contextmanager
+    def translated(self, what: str) -> Iterator[None]:
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            raise self.failed(what, error.args[0]) from None
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    def config(self, **more: Any) -> dict[str, Any]:
+        """With what every client has. librdkafka's log lines go to the logger `headrace.kafka`."""
+        common = {"client.id": "headrace", "log_level": 4, "socket.timeout.ms": 15_000, "logger": LOGGER}
+        common |= {"topic.metadata.refresh.fast.interval.ms": 20, "reconnect.backoff.ms": 20}
+        common["reconnect.backoff.max.ms"] = 1_000
+        dotted = {name.replace("_", "."): value for name, value in more.items()}
+        return {**common, **self.settings.client_config(), **dotted}
+
+    @property
+    def admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        with self._lock:
+            if self._admin is None:
+                self._admin = AdminClient(self.config())
+            return self._admin
+
+    def new_producer(self, **more: Any) -> Producer:
+        """Idempotent: what is sent again after a lost answer is written once."""
+        from confluent_kafka import Producer
+
+        given: dict[str, Any] = {"enable_idempotence": True, "linger_ms": 2, "partitioner": "murmur2_random"}
+        given["message_max_bytes"] = RECORD_BYTES_MAX + 1024
+        given |= {"queue_buffering_max_messages": 500_000, "queue_buffering_max_kbytes": 512 << 10}
+        given |= {"batch_size": 1 << 20, "batch_num_messages": 100_000, "compression_type": "lz4"}
+        given["message_timeout_ms"] = 30_000
+        return Producer(self.config(**{**given, **more}))
+
+    @property
+    def producer(self) -> Producer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = self.new_producer()
+            return self._producer
+
+    def new_consumer(self, **more: Any) -> Consumer:
+        """Reads what was committed, from where it is told; commits nothing by itself."""
+        from confluent_kafka import Consumer
+
+        given: dict[str, Any] = {"group_id": "headrace", "enable_auto_commit": False, "enable_partition_eof": True}
+        given |= {"isolation_level": "read_committed", "auto_offset_reset": "error", "fetch_wait_max_ms": 5}
+        given |= {"queued_min_messages": 200_000, "queued_max_messages_kbytes": 128 << 10}
+        given |= {"fetch_queue_backoff_ms": 5, "fetch_message_max_bytes": 4 << 20, "fetch_error_backoff_ms": 20}
+        return Consumer(self.config(**{**given, **more}))
+
+    @contextlib.contextmanager
+    def consumer(self) -> Iterator[Consumer]:
+        """One to read ranges with; used by one caller at a time, and kept for the next."""
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
+        found = found or self.new_consumer()
+        try:
+            yield found
+        finally:
+            found.unassign()
+            with self._lock:
+                self._idle.append(found)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def ask(self, what: str, future: Any) -> Any:
+        """The answer to an admin request."""
+        with self.translated(what):
+            return future.result(REQUEST_SECONDS)
+
+    def cluster_id(self) -> str:
+        if self._cluster is None:
+            self._cluster = str(self.ask("asking for the cluster", self.admin.describe_cluster()).cluster_id)
+        return self._cluster
+
+    def offsets(self, places: Iterable[Place], spec: Any, *, committed: bool = True) -> dict[Place, Any]:
+        """The offsets of partitions. With `committed`, the end is before the first open transaction."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(name, partition): spec for name, partition in places}
+        if not asked:
+            return {}
+        found = self.admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_SECONDS)
+        return {(at.topic, at.partition): self.ask("asking for offsets", each) for at, each in found.items()}
+
+    def ends(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
+        """(earliest, next) of partitions: `next` is read first, so it is never below the earliest."""
+        from confluent_kafka.admin import OffsetSpec
+
+        nexts = self.offsets(places, OffsetSpec.latest())
+        firsts = self.offsets(places, OffsetSpec.earliest())
+        return {at: (min(firsts[at].offset, nexts[at].offset), nexts[at].offset) for at in places}
+
+    def wait_visible(self, nexts: Mapping[Place, int]) -> None:
+        """Until readers see all below these offsets: a commit is answered before its markers are written. Where another
+        producer's transaction is open, that may take as long as it does; then this gives up, and readers see it
+        later."""
+        from confluent_kafka.admin import OffsetSpec
+
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            found = self.offsets(nexts, OffsetSpec.latest())
+            if all(found[at].offset >= offset for at, offset in nexts.items()):
+                return
+            time.sleep(0.002)
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def produce(self, producer: Producer, topic: str, records: Iterable[Outgoing]) -> Deliveries:
+        """Hands records to a producer. `Deliveries.wait` says where they are."""
+        from confluent_kafka import KafkaException
+
+        done = Deliveries(self, producer, topic)
+        until = time.monotonic() + REQUEST_SECONDS
+        for partition, value, key, headers in records:
+            while True:
+                try:
+                    if headers is None:
+                        producer.produce(topic, value, key, partition, done.note)
+                    else:
+                        producer.produce(topic, value, key, partition, done.note, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+                except KafkaException as error:
+                    if not _is_unknown_partition(error) or time.monotonic() > until:
+                        done.refuse(error)
+                        return done
+                    producer.list_topics(topic, timeout=REQUEST_SECONDS)  # it was added just now
+            done.sent += 1
+        return done
+
+    def notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+
+class Deliveries:
+    """Counts the delivery reports of records: all must come, and none may be an error."""
+
+    def __init__(self, client: Client, producer: Producer, topic: str) -> None:
+        self._client, self._producer, self._topic = client, producer, topic
+        self.sent = self.arrived = 0
+        self.error: HeadraceError | None = None
+        self._lock = threading.Lock()
+        self._ranges: dict[int, tuple[int, int]] = {}
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        with self._lock:
+            self.arrived += 1
+            if error is not None:
+                self.error = self.error or self._client.failed("an append", error)
+                return
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            low, high = self._ranges.get(partition, (offset, offset))
+            self._ranges[partition] = min(low, offset), max(high, offset)
+
+    def refuse(self, error: KafkaException) -> None:
+        from confluent_kafka import KafkaError
+
+        code = error.args[0]
+        if code.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            why = f"is larger than {RECORD_BYTES_MAX} bytes as JSON. Store large values elsewhere"
+            self.error = RecordTooLarge(self._topic, self.sent, "", why, RECORD_BYTES_MAX + 1, RECORD_BYTES_MAX)
+        else:
+            self.error = self._client.failed("an append", code)
+
+    def wait(self) -> dict[int, range]:
+        """The offsets of the records, by partition. Raises what the first failed record did."""
+        while self.arrived < self.sent:
+            self._producer.poll(0.5)
+        if self.error is not None:
+            raise self.error
+        return {partition: range(low, high + 1) for partition, (low, high) in sorted(self._ranges.items())}
+
+
+def _is_unknown_partition(error: KafkaException) -> bool:
+    from confluent_kafka import KafkaError
+
+    return bool(error.args[0].code() == KafkaError._UNKNOWN_PARTITION)
+
+
+def wait_until(client: Client, changed: Callable[[], bool], timeout: float | None, check: Callable[[], None]) -> bool:
+    """Asks until `changed` says so, or for `timeout` seconds: at once when this process has done something, else ever
+    more seldom, up to twenty times a second."""
+    until = None if timeout is None else time.monotonic() + timeout
+    pause = 0.005
+    while True:
+        check()
+        if changed():
+            return True
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        with client.changed:
+            client.changed.wait(pause if left is None else min(pause, left))
+        pause = min(pause * 1.5, 0.05)

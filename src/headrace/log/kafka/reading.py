@@ -1,0 +1,267 @@
+"""Ranges of a partition, read and decoded. Owns chunks of decoded records, which are kept for the next reader of the
+process, and marks: how far event time and arrival had come at an offset. Progress is made here, in the order of
+offsets, from the nearest mark below: so it is the same from wherever one reads. Keeps nothing over a crash: what it
+knows, it reads again."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import KafkaFailed, OffsetOutOfRange, TopicReplaced
+from headrace.log.kafka.catalog import Entry
+from headrace.log.kafka.client import REQUEST_SECONDS, Client
+from headrace.log.kafka.values import Unreadable, decode, progress_of
+from headrace.time import UNSET
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+__all__ = ["PROGRESS_HEADER", "Chunk", "Mark", "Reader"]
+
+PROGRESS_HEADER = "headrace-progress"
+"""The header with the progress of a record that a flow derived from others: microseconds since 1970."""
+CHUNK_ROWS = 20_000
+CACHE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """How far a partition had come below an offset."""
+
+    offset: int
+    progress_us: int = UNSET
+    arrived_us: int = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The records of offsets [start, stop), decoded: rows, and of each its offset, arrival and progress. `after`: the
+    mark behind them."""
+
+    start: int
+    after: Mark
+    rows: pa.RecordBatch
+    offsets: Any
+    arrived_us: Any
+    progress_us: Any
+    schema_version: int
+
+    @property
+    def stop(self) -> int:
+        return self.after.offset
+
+
+@dataclass
+class _Known:
+    """Of one partition."""
+
+    marks: list[Mark] = field(default_factory=list)
+    chunks: OrderedDict[int, Chunk] = field(default_factory=OrderedDict)
+
+
+class Reader:
+    """Reads a topic. `entry` says what it is now, `bury` takes records that are no rows."""
+
+    def __init__(
+        self,
+        client: Client,
+        physical: str,
+        entry: Callable[[], Entry],
+        bury: Callable[[int, list[tuple[int, Unreadable]]], None],
+    ) -> None:
+        self._client, self._physical, self._entry, self._bury = client, physical, entry, bury
+        self._partitions: dict[int, _Known] = {}
+        self._held = 0
+        self._lock = threading.RLock()
+
+    # -- marks -------------------------------------------------------------------------------------
+
+    def _known(self, partition: int) -> _Known:
+        with self._lock:
+            return self._partitions.setdefault(partition, _Known())
+
+    def add_mark(self, partition: int, mark: Mark) -> None:
+        with self._lock:
+            marks = self._known(partition).marks
+            at = bisect.bisect_left(marks, mark.offset, key=lambda each: each.offset)
+            if at == len(marks) or marks[at].offset != mark.offset:
+                marks.insert(at, mark)
+
+    def newest_marks(self, partition: int, count: int = 200) -> list[Mark]:
+        """The last marks, for another process."""
+        with self._lock:
+            return self._known(partition).marks[-count:]
+
+    def mark_below(self, partition: int, offset: int) -> Mark:
+        """The nearest mark at or below an offset."""
+        with self._lock:
+            marks = self._known(partition).marks
+            at = bisect.bisect_right(marks, offset, key=lambda each: each.offset)
+            return marks[at - 1] if at else Mark(0)
+
+    def mark_at(self, partition: int, offset: int, ends: tuple[int, int]) -> Mark:
+        """The mark at an offset: what is between it and the nearest known one is read."""
+        mark = self.mark_below(partition, offset)
+        if mark.offset < offset and ends[0] < offset:
+            for chunk in self.chunks(partition, max(mark.offset, ends[0]), offset, ends):
+                mark = chunk.after
+        return self._cut(partition, mark, offset) if mark.offset > offset else mark
+
+    def _cut(self, partition: int, mark: Mark, offset: int) -> Mark:
+        chunk = self._cached(partition, offset)
+        assert chunk is not None, "it was just read"
+        below = int(np.searchsorted(chunk.offsets, offset))
+        if below < len(chunk.offsets):
+            return Mark(offset, int(chunk.progress_us[below]), int(chunk.arrived_us[max(below - 1, 0)]))
+        return Mark(offset, mark.progress_us, mark.arrived_us)
+
+    # -- chunks ------------------------------------------------------------------------------------
+
+    def chunks(self, partition: int, start: int, stop: int, ends: tuple[int, int]) -> Iterator[Chunk]:
+        """The chunks that have offsets [start, stop), the first and the last perhaps with more. `ends`: the partition's
+        earliest and next offset."""
+        reading: _Range | None = None
+        try:
+            at = start
+            while at < stop:
+                chunk = self._cached(partition, at)
+                if chunk is None:
+                    mark = self.mark_below(partition, at)
+                    begin = max(mark.offset, ends[0])
+                    if reading is None or reading.at != begin:
+                        if reading is not None:
+                            reading.close()
+                        reading = _Range(self._client, self._physical, partition, begin, ends[1], self._entry().name)
+                    chunk = self._decoded(partition, begin, mark, reading.take(CHUNK_ROWS), reading.at)
+                if chunk.stop > at:
+                    yield chunk
+                    at = chunk.stop
+        finally:
+            if reading is not None:
+                reading.close()
+
+    def _cached(self, partition: int, offset: int) -> Chunk | None:
+        version = self._entry().schema_version
+        with self._lock:
+            chunks = self._known(partition).chunks
+            for start in reversed(chunks):
+                chunk = chunks[start]
+                if chunk.start <= offset < chunk.stop and chunk.schema_version == version:
+                    return chunk
+        return None
+
+    def _decoded(self, partition: int, start: int, mark: Mark, messages: list[Message], stop: int) -> Chunk:
+        entry = self._entry()
+        values = [message.value() for message in messages]
+        times_us = np.array([message.timestamp()[1] for message in messages], np.int64) * 1000
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        rows, bad = decode(values, [message.key() for message in messages], times_us, entry)
+        given = [_given(message) for message in messages]
+        if bad:
+            self._bury(partition, [(int(offsets[each.number]), each) for each in bad])
+            kept = np.delete(np.arange(len(messages)), [each.number for each in bad])
+            times_us, offsets, given = times_us[kept], offsets[kept], [given[i] for i in kept]
+        arrived = np.maximum(np.maximum.accumulate(times_us), mark.arrived_us) if len(times_us) else times_us
+        column = entry.settings.event_time
+        if column is None:
+            events = np.full(len(offsets), UNSET)
+        else:
+            events = np.asarray(rows.column(column).view(pa.int64()).fill_null(UNSET))
+        is_given = np.array([each is not None for each in given], np.bool_)
+        given_us = np.array([UNSET if each is None else each for each in given], np.int64)
+        progress, after_us = progress_of(mark.progress_us, events, arrived, given_us, is_given)
+        after = Mark(stop, after_us, int(arrived[-1]) if len(arrived) else mark.arrived_us)
+        chunk = Chunk(start, after, rows, offsets, arrived, progress, entry.schema_version)
+        self._keep(partition, chunk)
+        return chunk
+
+    def _keep(self, partition: int, chunk: Chunk) -> None:
+        with self._lock:
+            self.add_mark(partition, chunk.after)
+            self._known(partition).chunks[chunk.start] = chunk
+            self._held += chunk.rows.nbytes
+            while self._held > CACHE_BYTES:
+                known = max(self._partitions.values(), key=lambda each: len(each.chunks))
+                _, oldest = known.chunks.popitem(last=False)
+                self._held -= oldest.rows.nbytes
+
+
+def _given(message: Message) -> int | None:
+    """The progress that a record carries."""
+    headers: Any = message.headers()
+    if not headers:
+        return None
+    for name, value in headers:
+        if name == PROGRESS_HEADER and value:
+            return int(value)
+    return None
+
+
+class _Range:
+    """Messages from an offset up to the partition's end, in order. `at`: behind those that were taken; offsets without
+    a record (a transaction's end, what was compacted) are passed over."""
+
+    def __init__(self, client: Client, physical: str, partition: int, start: int, end: int, name: str) -> None:
+        self._client, self._where, self._name = client, (physical, partition), name
+        self._end = end
+        self.at = start
+        self._context = client.consumer()
+        self._consumer: Consumer | None = None
+
+    def take(self, count: int) -> list[Message]:
+        """At least one message, unless there is none before the end."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        if self._consumer is None:
+            self._consumer = self._context.__enter__()
+            self._consumer.assign([TopicPartition(*self._where, self.at)])
+        out: list[Message] = []
+        until = time.monotonic() + REQUEST_SECONDS
+        while self.at < self._end and not out:
+            first = self._consumer.poll(0.2)
+            if first is None:
+                if time.monotonic() > until:
+                    servers = self._client.settings.servers
+                    raise KafkaFailed(servers, f"reading {self._name!r}", "timeout", "no records came", True)
+                continue
+            for message in [first, *self._consumer.consume(count - 1, 0)]:
+                error = message.error()
+                offset = message.offset()
+                if error is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        self.at = max(self.at, min(offset or 0, self._end))
+                        continue
+                    self._raise(error)
+                assert offset is not None
+                if offset >= self._end:
+                    self.at = self._end
+                    break
+                if offset >= self.at:
+                    out.append(message)
+                    self.at = offset + 1
+        return out
+
+    def _raise(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        unknown = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+        if error.code() in unknown:
+            raise TopicReplaced(topic=self._name, topic_id="")
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            first, end = self._client.ends([self._where])[self._where]
+            raise OffsetOutOfRange(self._name, self._where[1], self.at, first, end)
+        raise self._client.failed(f"reading {self._name!r}", error)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer = None
+            self._context.__exit__(None, None, None)

@@ -1,0 +1,154 @@
+"""Appending to Kafka: rows checked, encoded and given their partition; sent in one go or in a transaction. Owns what a
+transaction is: begun when its records are complete, so that nothing is open while a caller thinks. A producer that dies
+inside one leaves nothing that a reader sees."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace import jsonrows, rows
+from headrace.durations import from_us
+from headrace.errors import Fenced, HeadraceError
+from headrace.log.contract import Progress, Rows
+from headrace.log.incoming import assign_partitions, given_progress, refuse_too_large, repeatable, split_ahead
+from headrace.log.kafka.catalog import Entry
+from headrace.log.kafka.client import REQUEST_SECONDS, Client, Outgoing
+from headrace.log.kafka.reading import PROGRESS_HEADER
+from headrace.log.kafka.values import encode
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+__all__ = ["Prepared", "ProducerReplaced", "Transactional", "ahead_letters", "prepare"]
+
+TRANSACTION_SECONDS = 15
+"""A transaction whose producer died is aborted by the broker after so long; until then readers wait for it."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows that were checked: records for a topic, and rows whose event time is too far ahead."""
+
+    entry: Entry
+    records: list[Outgoing]
+    ahead: pa.RecordBatch | None
+
+
+def prepare(entry: Entry, data: Rows, *, partition: int | None = None, progress: Progress = None) -> Prepared:
+    """Raises what is wrong with the rows before anything is sent."""
+    settings = entry.settings
+    batch = rows.to_batch(repeatable(data), entry.columns, extra=settings.extra, topic=entry.name)
+    refuse_too_large(batch, entry.name)
+    carried, ahead = given_progress(progress, batch.num_rows), None
+    if settings.event_time is not None and batch.num_rows:
+        limit_us = time.time_ns() // 1000 + settings.max_ahead_us
+        batch, ahead, carried = split_ahead(batch, settings.event_time, limit_us, carried)
+    assigned = assign_partitions(batch, entry.name, entry.topic_id, settings, partition)
+    values, keys = encode(batch, entry)
+    if entry.foreign and settings.key:
+        partitions = [-1] * batch.num_rows  # by the client's rule, which is Java's
+    else:
+        partitions = np.zeros(batch.num_rows, np.int64).tolist() if assigned is None else assigned.tolist()
+    headers: list[Any] = [None] * batch.num_rows
+    if carried is not None:
+        told = carried.view(pa.int64()).to_pylist()
+        headers = [[(PROGRESS_HEADER, b"" if us is None else b"%d" % us)] for us in told]
+    return Prepared(entry, list(zip(partitions, values, keys, headers, strict=True)), ahead)
+
+
+def ahead_letters(prepared: Prepared) -> list[dict[str, Any]]:
+    """Dead letters of the rows that are too far ahead, so that one wrong clock cannot move a topic's time."""
+    if prepared.ahead is None:
+        return []
+    settings, out = prepared.entry.settings, []
+    for row in rows.to_rows(prepared.ahead):
+        when = row[settings.event_time or ""]
+        error = f"event time {when.isoformat()} is more than {settings.max_ahead_us / 1e6:g} s ahead of arrival"
+        out.append({"reason": "max_ahead", "error": error, "row": jsonrows.encode_row(row).decode()})
+    return out
+
+
+def died_now(letters: Sequence[Mapping[str, Any]], entry: Entry | None) -> list[dict[str, Any]]:
+    """Letters with when they died, and the topic they were meant for."""
+    now = from_us(time.time_ns() // 1000)
+    meant = {} if entry is None else {"topic": entry.name, "topic_id": entry.topic_id}
+    return [{"died_at": now, **meant, **letter} for letter in letters]
+
+
+class ProducerReplaced(Fenced):
+    """Another producer has taken the transactional id."""
+
+
+class Transactional:
+    """A producer with a transactional id. Taking the id ends what an earlier holder has open, and fences it."""
+
+    def __init__(self, client: Client, id: str) -> None:
+        self._client, self.id = client, id
+        self._producer = client.new_producer(
+            transactional_id=id, transaction_timeout_ms=TRANSACTION_SECONDS * 1000, message_timeout_ms=10_000
+        )
+        with client.translated(f"taking the transactional id {id!r}"):
+            self._retried(lambda: self._producer.init_transactions(REQUEST_SECONDS))
+
+    def run(
+        self,
+        sending: Sequence[tuple[str, Sequence[Outgoing]]],
+        commits: Sequence[tuple[Sequence[TopicPartition], Any]] = (),
+    ) -> list[dict[int, range]]:
+        """One transaction: records for topics, and offsets of groups, all or none. The offsets that each topic's
+        records got. Returns when readers can see them."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.begin_transaction()
+            deliveries = [self._client.produce(self._producer, topic, records) for topic, records in sending]
+            found = [each.wait() for each in deliveries]
+            for positions, group in commits:
+                send = self._producer.send_offsets_to_transaction
+                self._retried(lambda send=send, at=positions, of=group: send(list(at), of, REQUEST_SECONDS))
+            self._retried(lambda: self._producer.commit_transaction(REQUEST_SECONDS))
+        except (KafkaException, HeadraceError) as error:
+            self._abort()
+            if isinstance(error, KafkaException):
+                raise self._translated(error.args[0]) from None
+            raise
+        nexts = {
+            (topic, partition): given.stop
+            for (topic, _), ranges in zip(sending, found, strict=True)
+            for partition, given in ranges.items()
+        }
+        self._client.wait_visible(nexts)
+        return found
+
+    def _retried(self, request: Any) -> None:
+        from confluent_kafka import KafkaException
+
+        until = time.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                request()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > until:
+                    raise
+
+    def _abort(self) -> None:
+        from confluent_kafka import KafkaException
+
+        with contextlib.suppress(KafkaException):  # a fenced producer has nothing to abort
+            self._producer.abort_transaction(REQUEST_SECONDS)
+
+    def _translated(self, error: Any) -> HeadraceError:
+        from confluent_kafka import KafkaError
+
+        fenced = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+        if error.code() in fenced:
+            return ProducerReplaced()
+        return self._client.failed("a transaction", error)
