@@ -80,7 +80,8 @@ class OperatorContract:
         assert_same(self._all(self._run(mixed)), self._all(self._run(batches)))
 
     def test_parts_that_do_not_meet_are_steps_of_their_own(self, batches: list[Batch]) -> None:
-        """Each from the same state: so they may be made side by side."""
+        """Each from the same state: so they may be made side by side. What comes because time has passed is no part's:
+        an operator with timers says it in each of them."""
         operator, whole, parted = self.operator(), self._tables(), self._tables()
         by = {each.id: each.by for each in operator.inputs}
         for number, batch in enumerate(batches):
@@ -89,8 +90,11 @@ class OperatorContract:
             steps = [self._made(self.operator(), part, state, number) for part in parts]
             for step in steps or [self._made(operator, batch, state, number)]:
                 parted.apply(step.writes)
-            self._step(whole, batch, number)
+            one = self._made(operator, batch, whole.state(), number)
+            whole.apply(one.writes)
             assert_same(self._all(parted), self._all(whole))
+            if steps and not operator.timers:
+                assert _said(steps) == _said([one])
 
     def test_it_pickles(self, batches: list[Batch]) -> None:
         copy = pickle.loads(pickle.dumps(self.operator()))
@@ -191,6 +195,20 @@ def assert_same(found: Any, wanted: Any) -> None:
         assert same or (math.isnan(found) and math.isnan(wanted))
     else:
         assert found == wanted
+
+
+def _said(steps: Sequence[Step]) -> dict[str, Any]:
+    """What steps pass on and count, in any order."""
+    passed = {
+        kind: sorted(repr(row) for step in steps for row in _rows(getattr(step, kind)))
+        for kind in ("changes", "dropped", "letters")
+    }
+    counted = Counter[str]()
+    for row in (row for step in steps for row in step.ledger):
+        counted.update(
+            {"on time": row.on_time, "corrected": row.corrected, "dropped": row.dropped, "untimed": row.untimed}
+        )
+    return {**passed, "ledger": +counted}
 
 
 def _writes(writes: Writes) -> dict[str, Any]:

@@ -85,7 +85,18 @@ def _column_of(arrow: pa.DataType) -> pa.Schema:
 def sort_by_key(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """The rows, sorted by these columns: null is the least, NaN the greatest. Numbers are sorted, not values: many rows
     have few different windows and groups."""
-    return rows if not names or rows.num_rows < 2 else rows.take(pa.array(key_order(rows, names)))
+    if not names or rows.num_rows < 2 or (len(names) == 1 and _is_sorted(rows[names[0]])):
+        return rows
+    return rows.take(pa.array(key_order(rows, names)))
+
+
+def _is_sorted(column: pa.ChunkedArray) -> bool:
+    """As ids often are, which are made of positions."""
+    plain = pa.types.is_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)
+    if not plain or column.null_count:
+        return False
+    whole = column.combine_chunks()
+    return bool(pc.all(pc.less_equal(whole[:-1], whole[1:])).as_py())
 
 
 def key_order(rows: pa.Table, names: Sequence[str]) -> I64:
