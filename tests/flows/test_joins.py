@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.errors import InvalidArgument, UnknownColumn
+from headrace.flows.folding import reading_in_parts
 from headrace.testing import add, advance, assert_cut_invariant, crash_points
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -161,6 +163,33 @@ def test_a_table_that_is_loaded_after_its_records_was_there_from_the_beginning(
     assert view.ledger().to_pylist()[0]["dropped"] == 1
     assert [(row["id"], row["zip"]) for row in users.to_arrow().to_pylist()] == [("ann", "8002"), ("bob", "8003")]
     assert app.audit().ok
+
+
+def test_many_versions_are_read_by_sparks_workers(app: hr.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By two tasks, which find what the driver finds: here, versions that are not the newest of their keys."""
+    users, clicks, view = enriched(app)
+    names = [f"u{n:02}" for n in range(40)]
+    users.upsert([{"id": name, "zip": f"{n}/{name}", "at": at(n)} for n in (10, 30) for name in names])
+    app.drain()
+    wanted = {(name, at(n), f"{n - 10}/{name}") for n in (20, 40) for name in names}
+    wanted |= {("nobody", at(n), None) for n in (20, 40)}
+    for count, (keys_min, tasks) in enumerate([(10**9, 0), (30, 2)], 1):
+        monkeypatch.setattr(reading_in_parts, "KEYS_MIN", keys_min)
+        clicks.append([{"user": name, "page": "p", "at": at(n)} for n in (20, 40) for name in (*names, "nobody")])
+        before = app.status()
+        app.drain()
+        assert sum(b.spark_tasks - a.spark_tasks for a, b in zip(before, app.status(), strict=True)) == tasks
+        found = rows(view, "user", "at", "zip")
+        assert (len(found), set(found)) == (count * len(wanted), wanted)
+
+
+def test_keys_are_read_in_ranges_and_equal_ones_together() -> None:
+    asked = pa.table({"id": [n % 7 for n in range(50)], "/high": list(range(50))})
+    parts = reading_in_parts._parts(asked, ("id", "time"), 3)
+    keys = [part["id"].to_pylist() for part in parts]
+    assert [sorted(set(some)) for some in keys] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert sorted(bound for part in parts for bound in part["/high"].to_pylist()) == list(range(50))
+    assert all(part["id"].to_pylist() == [bound % 7 for bound in part["/high"].to_pylist()] for part in parts)
 
 
 def test_why_names_the_versions_and_positions_that_a_row_comes_from(app: hr.App) -> None:

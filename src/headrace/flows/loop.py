@@ -26,7 +26,7 @@ from headrace import horizon
 from headrace.durations import from_us, instant_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
-from headrace.flows.folding import parted
+from headrace.flows.folding import parted, reading_in_parts
 from headrace.flows.folding.meeting import MeetingFold
 from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
 from headrace.flows.folding.shaping import Shaping
@@ -55,6 +55,7 @@ from headrace.views.contract import (
     Mark,
     Outgoing,
     Place,
+    State,
     ViewStore,
     wholes_in,
 )
@@ -568,8 +569,9 @@ class FlowLoop:
         """The same where records of several inputs meet: the operator says how far what comes out is."""
         state, relayed = self.position, self._relay.done
         self._sync_sources()
-        times, known = self._input_times(batch), self._store.read_state(state)
+        times = self._input_times(batch)
         with self._unless_fenced(state):
+            known = self._readable_state(sum(each.num_rows for each in (batch.met or {}).values()))
             made = meeting.step(batch.met or {}, known, times, state, self._clock_us(), closes=close)
         self._state = self._store.commit(
             state,
@@ -660,6 +662,14 @@ class FlowLoop:
         except Exception:
             self._store.refuse_fenced(state)
             raise
+
+    def _readable_state(self, records: int) -> State:
+        """The flow's state, of which a step of so many records may read many keys."""
+        state, query = self._store.read_state(self.position), self._query
+        if records < reading_in_parts.KEYS_MIN:
+            return state
+        opener = self._store.state_opener(self.position)
+        return reading_in_parts.ReadInParts(state, self.spec.tables, opener, query.spark, query.spark_use)
 
     def _in_parts(self, records: pa.Table) -> InParts | None:
         """How Spark's workers make the step over these records, if they are many."""
