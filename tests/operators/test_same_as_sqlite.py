@@ -5,7 +5,6 @@ also computed by brute force over all records so far."""
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -44,6 +43,11 @@ FUNCTIONS = {
     "half": percentile("x", 0.5).with_algebra(replace(percentile("x", 0.5).algebra, types=(("value", pa.int32()),))),
     "own": Aggregate("sum(x)", merge=lambda a, b: a + b, finish=lambda a: a / 2),
 }
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 def slots_and_results(values: bool) -> tuple[tuple[SlotColumn, ...], tuple[Result, ...]]:
@@ -170,7 +174,7 @@ UNCHANGED = {"session": OLDEST + GAP + 1, "sliding": OLDEST + 1}
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("out", ["view", "updates", "final", "fed", "kept"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 8))])
-def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, seed: int) -> None:
+def test_the_same_rows_and_the_same_changes(home: Path, kind: str, out: str, values: bool, seed: int) -> None:
     windowless = kind in ("none", "lives")
     if kind == "lives" and (values or out != "view"):
         pytest.skip("there are no such flows")
@@ -187,7 +191,6 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
     dice, so_far = random.Random(f"{kind} {out} {values} {seed}"), list[tuple[Any, ...]]()
     pages = dice.choice([["a", "b"], ["a", "b", None]])
     clock = list(accumulate(dice.choice([0, 1, 2, 3, 4, 4, 9]) for _ in range(13)))
-    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = FoldingStore(MemoryStore(home))
     with SqliteViews(home) as store:
         states = [store.begin(spec), memory.begin(spec)]
@@ -224,9 +227,8 @@ def test_the_same_rows_and_the_same_changes(kind: str, out: str, values: bool, s
     del MemoryStore.homes[home]
 
 
-def test_a_session_that_grows_in_the_step_that_moves_reach_behind_its_old_end_keeps_its_values() -> None:
+def test_a_session_that_grows_in_the_step_that_moves_reach_behind_its_old_end_keeps_its_values(home: Path) -> None:
     spec = spec_of("session", True)
-    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     store = FoldingStore(MemoryStore(home))
     state = store.begin(spec)
     kinds = []
@@ -333,9 +335,8 @@ def shrinking(kind: str, **more: Any) -> FlowSpec:
     return replace(spec, view=replace(spec.view, slots=slots, results=results, retracts=True))
 
 
-def test_the_same_where_a_session_grows_in_the_step_in_which_its_old_end_is_kept_no_longer() -> None:
+def test_the_same_where_a_session_grows_in_the_step_in_which_its_old_end_is_kept_no_longer(home: Path) -> None:
     spec = shrinking("session", keep_us=SECOND)
-    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = FoldingStore(MemoryStore(home))
     one, two, three, again = (("a", value, second, 0) for value, second in ((1, 0), (2, 4), (5, 8), (1, 8)))
     on = dict.fromkeys(("frontier_us", "closed_us", "unchanged_us"), T0 + 3 * SECOND)  # [0, 0] is older than a second
@@ -361,10 +362,9 @@ def test_the_same_where_a_session_grows_in_the_step_in_which_its_old_end_is_kept
 
 @pytest.mark.parametrize("kind", ["none", "fixed", "session"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_where_records_go_again(kind: str, seed: int) -> None:
+def test_the_same_where_records_go_again(home: Path, kind: str, seed: int) -> None:
     spec = shrinking(kind, emit="updates", target="out")
     dice, there = random.Random(seed), list[tuple[Any, ...]]()
-    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = FoldingStore(MemoryStore(home))
     with SqliteViews(home) as store:
         states = [store.begin(spec), memory.begin(spec)]
@@ -388,7 +388,7 @@ RECORD_TYPE = "struct<id:string,x:int,_progress:timestamp,_arrived_at:timestamp>
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_first_records(seed: int) -> None:
+def test_the_same_first_records(home: Path, seed: int) -> None:
     """Exact dedup: a session's first record is its result, and goes when an earlier one comes. Two have one place."""
     slots = (SlotColumn(RECORD, RECORD_TYPE, "earliest", RECORD),)
     slots += tuple(SlotColumn(f"{RECORD}__{part}", kind, "earliest", RECORD) for part, kind in ORDER)
@@ -397,7 +397,6 @@ def test_the_same_first_records(seed: int) -> None:
     results = (Result(RECORD, RECORD_TYPE, (RECORD,)),)
     view = replace(plain_spec.view, slots=slots, results=results, records=True, public=False)
     spec, dice = replace(plain_spec, view=view), random.Random(seed)
-    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
     memory = FoldingStore(MemoryStore(home))
     with SqliteViews(home) as store:
         states = [store.begin(spec), memory.begin(spec)]
