@@ -134,8 +134,9 @@ CASES = {
 
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_passed_on_adds_up_to_the_join(name: str, how: How) -> None:
-    for seed in range(6):
+@pytest.mark.parametrize("seeds", [2, pytest.param(40, marks=pytest.mark.soak)])
+def test_what_is_passed_on_adds_up_to_the_join(seeds: int, name: str, how: How) -> None:
+    for seed in range(seeds):
         run(CASES[name], how, random.Random(f"{name} {how} {seed}"), again=seed % 2 == 0)
 
 
