@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,49 @@ def test_views_that_have_no_time_are_not_looked_up_in(app: hr.App) -> None:
         clicks.enrich(app.view("busy"), on="user", as_of="at", grace="1 second")
     with pytest.raises(InvalidArgument, match="must name all groups of view 'busy': user"):
         clicks.enrich(app.view("busy"), on={"page": "n"}, as_of="at")
+
+
+# -- from the log alone ----------------------------------------------------------------------------------
+
+
+def test_a_compacted_topic_alone_makes_the_same_rows_on_an_empty_disk(tmp_path: Path, spark: Any) -> None:
+    """And what has never read it before begins with what is left of it."""
+    home = tmp_path / "home"
+
+    def program(*more: str) -> tuple[hr.App, Any]:
+        app = hr.App("shop", home=home, spark=spark)
+        users = app.table("users", "id string, zip string", key="id")
+        cities = app.table("cities", "zip string, city string", key="zip")
+        counts = app.stream(users).group_by("zip").agg(n=hr.count()).to_view("counts")
+        users.join(cities, on="zip", how="left").to_view("placed")
+        cities.join(counts, on="zip").to_view("sizes")
+        for name in more:
+            users.join(cities, on="zip", how="left").to_view(name)
+        return app, (users, cities)
+
+    def all_rows(app: hr.App) -> list[Any]:
+        names = ("id", "zip", "city", "n", "version", "_updated_at")
+        views = (app.view(name).to_arrow().to_pylist() for name in ("users", "placed", "counts", "sizes"))
+        return [sorted(repr([row.get(name) for name in names]) for row in view) for view in views]
+
+    app, (users, cities) = program()
+    with app:
+        cities.upsert([{"zip": str(n), "city": f"C{n}"} for n in range(3)])
+        for n in range(40):
+            users.upsert({"id": f"u{n % 7}", "zip": str(n % 3)})
+        users.delete(["u0", "u6"])
+        app.drain()
+        app.log.maintain()
+        assert app.log.maintain().records_compacted > 0 or len([*app.log.topic("users").records()]) < 42
+        before = all_rows(app)
+    for file in home.glob("views.db*"):
+        file.unlink()
+    app, _ = program("new")
+    with app:
+        app.drain()
+        assert all_rows(app) == before
+        assert rows(app.view("new"), "id", "city") == rows(app.view("placed"), "id", "city")
+        assert len(rows(app.view("new"), "id")) == 5
 
 
 # -- any cut, and any crash ------------------------------------------------------------------------------
