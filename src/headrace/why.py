@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from headrace.rows.texts import field_value
 from headrace.schema import ID_COLUMN, VERSION_COLUMN
 from headrace.views.contract import FINAL_AT, WINDOW, feed_topic
 from headrace.views.reading import Bounds, quoted, schema_of
-from headrace.views.writers import with_helpers
+from headrace.views.sources import named_source, named_sources
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -33,8 +33,10 @@ FEED = feed_topic("", "updates")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A record that a row was made of. `record`: None if the log does not have it any more."""
+    """A record that a row was made of. `source`: what the program calls the topic, which may be one of headrace's own,
+    as behind `dedup`. `record`: None if the log does not have it any more."""
 
+    source: str
     topic: str
     partition: int
     offset: int
@@ -84,13 +86,14 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     origins = [_origin(log, *place) for place in _places(flow, row)]
     if flow.operator.startswith("table_join("):
         origins = _origins_of_tables(views, log, flow, row)
-    return Why(view, row, origins, _waits_for(views, flow, row), None if origins else _unnamed(views, flow))
+    specs = views.specs()
+    origins = [replace(each, source=named_source(each.topic, flow, specs)) for each in origins]
+    return Why(view, row, origins, _waits_for(views, flow, row), None if origins else _unnamed(flow, specs))
 
 
-def _unnamed(views: SqlViews, flow: FlowSpec) -> str:
+def _unnamed(flow: FlowSpec, specs: Sequence[FlowSpec]) -> str:
     """Why the records of a row are not named."""
-    read = {topic for each in with_helpers(flow, views.specs()) for topic in each.sources}
-    topics = ", ".join(sorted(topic for topic in read if not topic.startswith("__"))) or "other views"
+    topics = ", ".join(sorted({str(each["name"]) for each in named_sources(flow, specs)}))
     what = "its window and groups" if flow.view and flow.view.window_us else "its groups"
     return f"it is made of all records of {what}: which these are is not kept. They come from {topics}"
 
@@ -154,15 +157,15 @@ def _origin(log: Log, topic: str, partition: int, offset: int) -> Origin:
     try:
         read = log.topic(topic)
     except UnknownTopic:
-        return Origin(topic, partition, offset, None, None)
+        return Origin(topic, topic, partition, offset, None, None)
     if not read.offsets()[partition].earliest <= offset:
-        return Origin(topic, partition, offset, None, None)
+        return Origin(topic, topic, partition, offset, None, None)
     columns = [*read.schema.names, "_arrived_at"]
     for batch in read.batches(partition, offset, offset + 1, columns):
         for record in to_rows(batch):
             arrived = record.pop("_arrived_at")
-            return Origin(topic, partition, offset, arrived, record)
-    return Origin(topic, partition, offset, None, None)
+            return Origin(topic, topic, partition, offset, arrived, record)
+    return Origin(topic, topic, partition, offset, None, None)
 
 
 def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str | None:
@@ -180,6 +183,11 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
         if flow.operator.startswith("enrich("):
             if _is_loading(views, flow):
                 return "its table to be loaded, which table.loaded() says"
+            feeds = [
+                topic.removeprefix(FEED) for side, topic in flow.sides if side == "table" and topic.startswith(FEED)
+            ]
+            if feeds:
+                return f"the windows of view {feeds[0]} that end by {_text(at)} to be final"
             return f"its table to be read at a time after {_text(at)}"
         return f"both streams to be past {_text(at)}"
     if spec.window_us is None:

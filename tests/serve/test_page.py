@@ -557,7 +557,7 @@ def test_a_joined_row_says_where_it_comes_from(page: Any) -> None:
     waits = "It is open, and waits for both streams to be past 2026-01-01 12:30:10."
     expect(panel.locator(".sentence")).to_contain_text(waits)
     assert [row[:3] + row[4:] for row in cells(page, "What paid keeps")] == [
-        ["left", "sales", "2", "a record comes to payments 0, which has none"],
+        ["left", "sales", "2", "payments 0 makes progress: it has none yet"],
         ["right", "payments", "1", "sales 0 moves on: it is at 1 Jan 12:01:00"],
     ]
 

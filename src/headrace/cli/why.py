@@ -26,5 +26,8 @@ def why(view: str, key: tuple[str, ...], format_: str | None) -> None:
 
     with opened() as log:
         found = asked(opened_views(), log, view, *key).as_json()
+    for origin in found["origins"]:
+        if origin["source"] == origin["topic"]:
+            del origin["source"]
     facts = {name: found[name] for name in ("waits_for", "note", "origins") if name != "note" or found[name]}
     print_one({**found["row"], **facts}, format_)

@@ -35,7 +35,6 @@ from headrace.serve.answers import ERRORS, Json, error_response, failure, refusa
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
-from headrace.serve.naming import kept_facts
 from headrace.serve.overview import Overview, letter_facts
 from headrace.serve.shapes import ANSWERS, Refusal
 from headrace.serve.streams import EventStream
@@ -420,7 +419,7 @@ class Routes:
             "committed_at": status.committed_at,
             "lag_records": lag_of(sources),
             "sources": sources,
-            "kept": kept_facts(status.kept, flow, views.specs()),
+            "kept": [asdict(each) for each in status.kept],
         }
 
     async def rows(

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQ
 from headrace.log.contract import DEAD_LETTERS
 from headrace.log.standing import duration, group_facts, queues_of, risks_of
 from headrace.serve.home import Home
-from headrace.serve.naming import flow_names, kept_facts, reader_name
+from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
 from headrace.views.contract import HISTORY
 from headrace.views.origins import Reader, branches
@@ -192,7 +192,7 @@ class _Gatherer:
         names = flow_names(specs)
         joins = {spec.parent or spec.name for spec in specs if spec.sides}
         for flow, spec in zip(flows, specs, strict=True):
-            flow["kept"] = kept_facts(home.views.kept(spec.name), spec, specs) if spec.name in joins else []
+            flow["kept"] = [asdict(each) for each in home.views.kept(spec.name)] if spec.name in joins else []
         facts: Facts = {
             "at": datetime.now(UTC),
             "home": str(home.path),

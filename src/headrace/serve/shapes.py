@@ -175,7 +175,7 @@ class Source(Shape):
 class Holder(Shape):
     topic: str
     partition: int | None = Field(description="null: a flow writes the topic, and how far it is, is not known.")
-    progress: datetime | None = Field(description="null: no record with a time has come to the partition.")
+    progress: datetime | None = Field(description="null: the partition has none yet.")
 
 
 class Kept(Shape):
@@ -223,6 +223,7 @@ class Result(Table):
 
 
 class Origin(Shape):
+    source: str = Field(description="What the program calls the topic, which may be one of headrace's own.")
     topic: str
     partition: int
     offset: int

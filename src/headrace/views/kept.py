@@ -7,8 +7,8 @@ any record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from headrace.durations import from_us
@@ -27,8 +27,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A partition that holds state. `progress`: how far it is; None: no record with a time has come to it. `partition`:
-    None: a flow writes the topic, and how far it is, is not known."""
+    """A partition that holds state. `topic`: as the program calls it. `progress`: how far it is; None: it has none yet.
+    `partition`: None: a flow writes the topic, and how far it is, is not known."""
 
     topic: str
     partition: int | None
@@ -38,8 +38,9 @@ class Holder:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a join keeps of one input. `side`: "facts" and "versions" of an enrichment, or by a view "windows"; "left"
-    and "right" of a join; "history" of a table. `topics`: whose records. `bytes`: about so many. `held_by`: until this
-    partition moves on, nothing goes; None where rows go by another rule, or there are none."""
+    and "right" of a join; "history" of a table. `topics`: whose records, by the program's names. `bytes`: about so
+    many. `held_by`: until this partition moves on, nothing goes; None where rows go by another rule, or there are
+    none."""
 
     side: str
     topics: tuple[str, ...]
@@ -48,8 +49,16 @@ class Kept:
     held_by: Holder | None
 
 
-def kept_of(spec: FlowSpec, state: FlowState, counts: Mapping[str, tuple[int, int]], *, goes_back: bool) -> list[Kept]:
-    """`counts`: rows and bytes by table. `goes_back`: progress can go back in what the flow reads."""
+def kept_of(
+    spec: FlowSpec,
+    state: FlowState,
+    counts: Mapping[str, tuple[int, int]],
+    *,
+    goes_back: bool,
+    called: Callable[[str], str] = str,
+) -> list[Kept]:
+    """`counts`: rows and bytes by table. `goes_back`: progress can go back in what the flow reads. `called(topic)`:
+    what the program calls it."""
     operator = spec.operator.partition("(")[0] + "("
     out = []
     for side, role in TITLES.get(operator, {}).items():
@@ -61,7 +70,9 @@ def kept_of(spec: FlowSpec, state: FlowState, counts: Mapping[str, tuple[int, in
         held = None
         if operator == "join(" and rows and other is not None:
             held = _holder(_topics(spec, other), state.places, goes_back=goes_back)
-        out.append(Kept(side, _topics(spec, role), rows, size, held))
+            held = None if held is None else replace(held, topic=called(held.topic))
+        topics = tuple(dict.fromkeys(map(called, _topics(spec, role))))
+        out.append(Kept(side, topics, rows, size, held))
     return out
 
 

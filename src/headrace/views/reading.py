@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -24,6 +25,7 @@ from headrace.rendering import html_table
 from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
 from headrace.views.kept import Kept, kept_of
 from headrace.views.origins import Branch, Reader, branches, reached
+from headrace.views.sources import named_source
 from headrace.views.values import arrow_type
 from headrace.views.writers import goes_back, with_helpers
 
@@ -335,7 +337,9 @@ class Views(Protocol):
         for spec in with_helpers(self.flow(flow, topics=True), specs):
             if spec.sides:
                 back = goes_back(spec.sources, specs, self._partitions_read)
-                out += kept_of(spec, self.state(spec.name, topics=True), self.counts(spec.name), goes_back=back)
+                state, counts = self.state(spec.name, topics=True), self.counts(spec.name)
+                called = partial(named_source, spec=spec, specs=specs)
+                out += kept_of(spec, state, counts, goes_back=back, called=called)
         return tuple(out)
 
     def _partitions_read(self, flow: str) -> int:

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { bytes, clock, count } from "./format.js";
+import { sourceName } from "./names.js";
 import { link, panel, table } from "./parts.js";
 
 const KINDS = { enrich: "enrich", join: "join in an interval", table_join: "join of tables", table: "table" };
@@ -17,12 +18,19 @@ export const meetingTitle = (flow) => KINDS[meets(flow)] ?? null;
 /** Whether each row of its view says when it is final. */
 export const finalByRow = (flow) => ["enrich", "join"].includes(meets(flow));
 
-/** "sales/0/0000000000000017" as people read it: sales/0/17. */
-export const shortId = (text) => String(text).replace(/\/0{1,15}(?=\d)/g, "/").replaceAll("|", " + ");
+/** "sales/0/0000000000000017" as people read it: sales/0/17; and '["ann"]|[7]', two keys, as ann + 7. */
+export function shortId(text) {
+  const id = String(text);
+  if (/^\|?\[/.test(id)) return id.replace(/["\\[\]]/g, "").replaceAll("|", " + ");
+  const parts = id.split("|").map((part) => part.split("/"));
+  const shown = parts.map(([topic, ...place]) => [sourceName(topic), ...place.map((each) => Number(each))].join("/"));
+  return shown.join(" + ");
+}
 
 const HELD = {
-  facts: "until the table is read past them",
+  facts: "the table is read past them",
   versions: "for ever, or as long as the table keeps them",
+  windows: "as long as the view has them",
   history: "for ever, or as long as the table keeps them",
 };
 
@@ -40,7 +48,7 @@ export function keptPanel(flow, today) {
           name: "of",
           title: "Of",
           class: "of",
-          cell: (row) => row.topics.map((name, at) => [at > 0 && ", ", link(name, "topics", name)]),
+          cell: (row) => row.topics.map((name, at) => [at > 0 && ", ", link(name, partOf(flow, name), name)]),
         },
         { name: "rows", title: "Rows", align: "right", cell: (row) => count(row.rows) },
         { name: "bytes", title: "Size, about", align: "right", cell: (row) => bytes(row.bytes) },
@@ -52,13 +60,15 @@ export function keptPanel(flow, today) {
   );
 }
 
+const partOf = (flow, name) => (flow.reads.find((read) => read.name === name)?.kind === "view" ? "views" : "topics");
+
 function until(flow, { side, rows, held_by: holder }, today) {
   if (meets(flow) === "table_join") return "they are deleted";
   if (holder === null) return HELD[side] ?? (rows ? "–" : "nothing is kept");
   if (holder.partition === null) return `a flow writes ${holder.topic}: how far it is, is not known`;
   const where = `${holder.topic} ${holder.partition}`;
   return holder.progress === null
-    ? `a record comes to ${where}, which has none`
+    ? `${where} makes progress: it has none yet`
     : `${where} moves on: it is at ${clock(holder.progress, today)}`;
 }
 

@@ -54,7 +54,7 @@ function sentence({ origins, waits_for, note, row }) {
 
 const records = (number) => (number === 1 ? "one record" : `${count(number)} records`);
 
-function originOf({ topic, partition, offset, arrived_at, record }, all) {
+function originOf({ source, topic, partition, offset, arrived_at, record }, all) {
   const known = all.topics.some((each) => each.name === topic);
   return h(
     "div",
@@ -62,7 +62,7 @@ function originOf({ topic, partition, offset, arrived_at, record }, all) {
     h(
       "p",
       { class: "about" },
-      known ? link(topic, "topics", topic) : topic,
+      known ? link(source, "topics", topic) : source,
       ` partition ${partition}, offset ${count(offset)}`,
       arrived_at && ` · arrived ${clock(arrived_at, all.at)}`,
     ),

@@ -163,7 +163,6 @@ export function flow(app, name) {
         isOpen(found) && panel("Why is this window still open?", { key: "progress" }, progress(found, all.at)),
         hasLedger(found) && panel("What became of every record", { key: "ledger" }, ledgerBar(found.ledger)),
         panel("What it does", { key: "spec" }, spec(found)),
-        keptPanel(found, all.at),
         panel(
           "Where it is",
           {
@@ -172,6 +171,7 @@ export function flow(app, name) {
           },
           places(found, all),
         ),
+        keptPanel(found, all.at),
       ];
     },
   };
