@@ -1,6 +1,7 @@
 """What joins cost: records enriched from a large table, into a view and into a topic; pairs of two streams; rows of two
 tables. From the log into durable views and topics. Spark's own joins beside, over the same data from Parquet files into
-nowhere: a stream with a static table, which never changes, and a stream with a stream."""
+nowhere: a stream with a static table, which never changes, and a stream with a stream. Flink SQL's temporal and
+interval joins beside, over the same data from CSV files into nowhere."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from bench import spark_peer
+from bench import flink_peer, spark_peer
 from bench.settings import Run
 from bench.table import Measured, Row, of_rates
 
@@ -67,7 +68,11 @@ def _enriched(run: Run) -> Iterator[Row]:
                 peers = []
                 if into == "topic" and keys >= 1_000:
                     static = partial(_static, run, app.running.spark, facts, users)
-                    peers = [run.peer("Spark, a stream with a static table", STREAMED, static)]
+                    temporal = partial(_temporal, run, facts, users)
+                    peers = [
+                        run.peer("Spark, a stream with a static table", STREAMED, static),
+                        run.peer("Flink SQL, a temporal join", flink_peer.SETTINGS, temporal),
+                    ]
             target = 100_000.0 if into == "view" else 200_000.0
             what = f"records enriched from a table of {keys:,} rows, into a {into}"
             yield Row("joins", what, "rows/s", took, target, peers=peers)
@@ -111,6 +116,31 @@ def _static(run: Run, spark: SparkSession, facts: pa.Table, users: pa.Table) -> 
     return _rates(run, facts.num_rows, once)
 
 
+def _temporal(run: Run, facts: pa.Table, users: pa.Table) -> Measured:
+    """As of the event time, too. The table is read to its end before any record is answered."""
+    ddl = _timed("facts", "`user` BIGINT, ms INT", "at", facts, run)
+    ddl += _timed("users", "id BIGINT, zip STRING", "since", users, run)
+    ddl += """CREATE TEMPORARY VIEW versions AS SELECT id, zip, since FROM (
+        SELECT *, ROW_NUMBER() OVER (PARTITION BY id ORDER BY since DESC) AS place FROM users) WHERE place = 1"""
+    query = """SELECT facts.`user`, ms, facts.`at`, zip FROM facts
+        LEFT JOIN versions FOR SYSTEM_TIME AS OF facts.`at` ON facts.`user` = versions.id"""
+    return _flink(run, ddl, query, facts.num_rows)
+
+
+def _timed(name: str, columns: str, time: str, rows: pa.Table, run: Run) -> str:
+    """A table of Flink over files with these rows, which are in the order of their time, their last column."""
+    files = run.fresh(name)
+    flink_peer.write_files([rows], files)
+    timed = f"{time}_ms BIGINT, `{time}` AS TO_TIMESTAMP_LTZ({time}_ms, 3), WATERMARK FOR `{time}` AS `{time}`"
+    stored = f"'connector' = 'filesystem', 'path' = '{files.absolute()}', 'format' = 'csv'"
+    return f"CREATE TABLE {name} ({columns}, {timed}) WITH ({stored});\n"
+
+
+def _flink(run: Run, ddl: str, query: str, count: int) -> Measured:
+    job = flink_peer.run_sql(ddl, query, repeat=run.size(3, 1))
+    return Measured(count / job.seconds, count / job.best_seconds)
+
+
 def _column(name: str) -> Any:
     from pyspark.sql import functions as F
 
@@ -140,15 +170,26 @@ def _paired(run: Run) -> Iterator[Row]:
             began = time.perf_counter()
             app.drain()
             rates.append(2 * count / (time.perf_counter() - began))
-        peer = run.peer("Spark's stream-stream join", STREAMED, lambda: _streams(run, app.running.spark, left, right))
+        peers = [
+            run.peer("Spark's stream-stream join", STREAMED, partial(_streams, run, app.running.spark, left, right)),
+            run.peer("Flink SQL, an interval join", flink_peer.SETTINGS, partial(_interval, run, left, right)),
+        ]
     yield Row(
         "joins",
         "two streams, pairs within 10 seconds, into a topic",
         "events/s",
         of_rates(rates),
         150_000.0,
-        peers=[peer],
+        peers=peers,
     )
+
+
+def _interval(run: Run, left: pa.Table, right: pa.Table) -> Measured:
+    ddl = _timed("lefts", "id BIGINT, a BIGINT", "at", left, run)
+    ddl += _timed("rights", "id BIGINT, b BIGINT", "at", right, run)
+    query = """SELECT lefts.id, a, b, CAST(lefts.`at` AS TIMESTAMP_LTZ(3)) AS `at` FROM lefts JOIN rights
+        ON lefts.id = rights.id AND rights.`at` BETWEEN lefts.`at` AND lefts.`at` + INTERVAL '10' SECOND"""
+    return _flink(run, ddl, query, 2 * left.num_rows)
 
 
 def _streams(run: Run, spark: SparkSession, left: pa.Table, right: pa.Table) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -568,6 +569,8 @@ def test_the_newest_version_of_a_key_is_read_once_and_again_when_there_is_anothe
     again = [Fact(A1, 50, 10, 2), Fact(("b", 1), 50, 10, 3), Fact(A1, 10, 10, 4)]
     assert [each[3] for each in ops(it.step(again))] == ["0:1", "0:2", "0:0"]
     assert reads(it, facts=facts([Fact(A1, 50, 10, 5)]))["versions"] == 0
+    it.settings = copy.deepcopy(it.settings)
+    assert reads(it, facts=facts([Fact(A1, 50, 10, 5)]))["versions"] == 1, "a copy may be of another state"
 
 
 @pytest.mark.parametrize("bytes_max", [0, 300])
