@@ -36,7 +36,7 @@ from headrace.log.open import Kafka, log_address, open_address
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
-from headrace.operators.joins.meetings import OP, History, Tabling, with_op
+from headrace.operators.joins.meetings import OP, History, TableJoining, Tabling, with_op
 from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
@@ -343,12 +343,14 @@ class App:
         """A table's history is read as `NAME_history`: no view may be called so."""
         flows = {**self.flows, **planned}
         kept = [
-            flow.name for flow in flows.values() if isinstance(flow.meets, Tabling) and flow.meets.history != "latest"
+            flow.name
+            for flow in flows.values()
+            if isinstance(flow.meets, Tabling | TableJoining) and flow.meets.history != "latest"
         ]
         taken = {f"{name}_history".lower(): name for name in kept}
         for name in flows:
             if name.lower() in taken:
-                why = f"is what the history of table {taken[name.lower()]!r} is called: choose another name"
+                why = f"is what the history of {taken[name.lower()]!r} is called: choose another name"
                 raise InvalidArgument("name", name, why)
 
     def _feeding(self, sink: graph.Sink) -> list[Flow]:

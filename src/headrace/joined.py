@@ -4,7 +4,7 @@ nothing: the step becomes a part of the program's graph when it ends in a view o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import InvalidArgument
@@ -80,11 +80,15 @@ class JoinedTables:
         self.app, self._sides, self._step = app, sides, step
 
     def to_view(self, name: str, *, history: History = "latest") -> View:
-        """Keeps the joined rows in a view of that name."""
-        if history != "latest":
-            raise InvalidArgument("history", history, "a joined view keeps its latest rows: leave it out")
+        """Keeps the joined rows in a view of that name. `history`: "latest" keeps the rows as they are now, "versions"
+        also those before, from when to when each was there, by arrival: `view.as_of(time)`, and `NAME_history`."""
+        if history not in ("latest", "versions"):
+            raise InvalidArgument("history", history, "must be 'latest' or 'versions'")
+        if history == "versions" and self._step.views:
+            why = "the rows of a join are there by the arrival of its tables' changes, and those of a view have none."
+            raise InvalidArgument("history", history, f"{why} Leave it out, or join tables")
         check_name(name, argument="name")
-        self.app._add(graph.Sink(name, graph.Meet(self._sides, self._step)))
+        self.app._add(graph.Sink(name, graph.Meet(self._sides, replace(self._step, history=history))))
         return self.app.view(name)
 
     def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.durations import Duration
@@ -156,6 +157,14 @@ class View:
 
         with self._known():
             return why(self.app.views, self.app.log, self.name, *key)
+
+    def as_of(self, time: datetime | str) -> pa.Table:
+        """The rows that were there at that time, by arrival; for a view of joined tables with `history="versions"`."""
+        from headrace.views.past import rows_at
+
+        with self._known():
+            asked = rows_at(self.app.views.flow(self.name), time)
+            return self.app.views.query(asked.sql, asked.values)
 
     # -- joining ---------------------------------------------------------------------------------------
 

@@ -361,7 +361,7 @@ def test_columns_that_do_not_fit_are_said_before_anything_runs(app: hr.App) -> N
 def test_names_and_places_that_would_collide_are_refused(app: hr.App) -> None:
     app.table("users", USERS, key="id", event_time="at", history="versions")
     clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
-    with pytest.raises(InvalidArgument, match="the history of table 'users'"):
+    with pytest.raises(InvalidArgument, match="the history of 'users'"):
         app.stream(clicks).group_by("page").agg(n=hr.count()).to_view("Users_History")
     with pytest.raises(InvalidArgument, match="give both one start"):
         app.stream(clicks).join(app.stream(clicks, start="latest"), on="user", grace="0 seconds")

@@ -96,6 +96,39 @@ def test_what_a_join_of_tables_gave_is_joined_again(app: hr.App) -> None:
     assert app.audit().ok
 
 
+def test_a_joined_view_is_read_as_it_was(app: hr.App) -> None:
+    posts = app.table("posts", "id int, author string", key="id")
+    authors = app.table("authors", "author string, zip string", key="author")
+    view = posts.join(authors, on="author", how="left").to_view("written", history="versions")
+    arrived = []
+    for table, row in (
+        (posts, {"id": 1, "author": "ann"}),
+        (authors, {"author": "ann", "zip": "1"}),
+        (authors, {"author": "ann", "zip": "2"}),
+    ):
+        table.upsert(row)
+        arrived.append(app.log.topic(table.name).offsets()[0].arrived_at)
+    app.drain()
+    posts.delete(1)
+    app.drain()
+    assert [[row["zip"] for row in view.as_of(str(when)).to_pylist()] for when in arrived] == [[None], ["1"], ["2"]]
+    assert rows(view, "id") == []
+    found = app.query("select id, zip, valid_from, valid_to from written_history order by valid_from").to_pylist()
+    assert [(row["zip"], row["valid_from"]) for row in found] == [*zip([None, "1", "2"], arrived, strict=True)]
+    assert [row["valid_to"] for row in found[:2]] == arrived[1:] and found[2]["valid_to"] is not None
+    with pytest.raises(InvalidArgument, match="the history of 'written'"):
+        posts.join(authors, on="author").to_view("written_history")
+    with pytest.raises(InvalidArgument, match="those of a view have none"):
+        view.join(authors, on="author").to_view("again", history="versions")
+    with pytest.raises(InvalidArgument, match="must be 'latest' or 'versions'"):
+        posts.join(authors, on="author").to_view("both", history="bitemporal")
+    plain = posts.join(authors, on="author").to_view("plain")
+    app.drain()
+    with pytest.raises(InvalidArgument, match="view 'plain' keeps its latest rows only"):
+        plain.as_of(at(0))
+    assert app.audit().ok
+
+
 def test_views_that_cannot_be_joined_are_refused(app: hr.App) -> None:
     clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at"))
     users = app.table("users", "user string", key="user")

@@ -194,7 +194,7 @@ def run(dice: random.Random, operator: EnrichView, tables: Any) -> int:
 
 @pytest.mark.parametrize("missing", ["null", "drop", "dead_letter"])
 def test_a_fact_has_the_row_of_the_last_window_that_ended_by_its_time(missing: Any) -> None:
-    for seed in range(12):
+    for seed in range(6):
         operator = replace(SETTINGS, missing=missing)
         run(random.Random(f"{missing} {seed}"), operator, MemoryTables(*operator.tables))
 

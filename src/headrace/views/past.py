@@ -26,9 +26,9 @@ class Asked:
 
 
 def table_of(views: Views, name: str) -> FlowSpec:
-    """UnknownView if it is no table."""
+    """UnknownView if it is no table, and no view with a history."""
     spec = views.flow(name)
-    if not spec.is_table:
+    if not spec.is_table and spec.history == "latest":
         known = [each.name for each in views.specs() if each.is_table]
         raise UnknownView(view=f"{name} (a view, not a table)", known=known)
     return spec
@@ -72,7 +72,8 @@ def history_of(table: FlowSpec, key: Sequence[str]) -> Asked:
 
 def _refuse_without_history(table: FlowSpec) -> None:
     if table.history == "latest":
-        why = f"table {table.name!r} keeps its latest rows only: make it with history='versions'"
+        what = "table" if table.is_table else "view"
+        why = f"{what} {table.name!r} keeps its latest rows only: make it with history='versions'"
         raise InvalidArgument("history", table.history, why)
 
 

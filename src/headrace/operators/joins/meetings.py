@@ -238,6 +238,7 @@ class TableJoining:
     suffix: str
     views: tuple[str, ...] = ()
     """The sides that are views."""
+    history: History = "latest"
     late: Late = field(default_factory=Drop)
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
@@ -245,10 +246,12 @@ class TableJoining:
     first: ClassVar[tuple[str, ...]] = ("left", "right")
 
     def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+        from headrace.operators.joins.joined_history import JoinedHistory
         from headrace.operators.joins.table_join import TableJoin
 
         left, right = (_without_op(schemas[side]) for side in ("left", "right"))
-        return TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix, self.views)
+        join = TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix, self.views)
+        return join if self.history == "latest" else JoinedHistory(join)
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
         return None
@@ -257,7 +260,8 @@ class TableJoining:
         return None
 
     def __str__(self) -> str:
-        return f"table_join(on={dict(self.on)}, how={self.how!r}, suffix={self.suffix!r})"
+        history = "" if self.history == "latest" else f", history={self.history!r}"
+        return f"table_join(on={dict(self.on)}, how={self.how!r}, suffix={self.suffix!r}{history})"
 
 
 def with_op(schema: pa.Schema) -> pa.Schema:

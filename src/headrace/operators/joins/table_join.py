@@ -33,7 +33,19 @@ from headrace.schema import type_ddl
 from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, cast_to
 
-__all__ = ["LEFT", "RIGHT", "How", "TableJoin"]
+__all__ = [
+    "LEFT",
+    "RIGHT",
+    "How",
+    "Pairs",
+    "Part",
+    "Side",
+    "TableJoin",
+    "Taken",
+    "known_values",
+    "meeting",
+    "value_numbers",
+]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -148,7 +160,7 @@ class TableJoin:
         return Step(joined_writes(pieces, self.tables, state), self._changes(moved, state))
 
     @property
-    def _outer(self) -> tuple[bool, bool]:
+    def outer(self) -> tuple[bool, bool]:
         """Whether rows of the left, and of the right, that meet no other are rows of the join."""
         return self.how in ("left", "full"), self.how in ("right", "full")
 
@@ -156,13 +168,13 @@ class TableJoin:
         """join(after) - join(before). Rows that stay are joined with those that change, and not with each other."""
         before, after = self._parts(moved, state)
         old, new = _pairs_of(*before), _pairs_of(*after)
-        for at, outer in enumerate(self._outer):
+        for at, outer in enumerate(self.outer):
             if outer:
                 old = old.with_lone(at, _lone(before[at], before[1 - at]))
                 new = new.with_lone(at, _lone(after[at], after[1 - at]))
         return _difference(
-            (self._rows(before, old), old.codes(*before)),
-            (self._rows(after, new), new.codes(*after)),
+            (self.rows(before, old), old.codes(*before)),
+            (self.rows(after, new), new.codes(*after)),
         )
 
     def _parts(self, moved: Sequence[Moved], state: State) -> tuple[tuple[Part, Part], tuple[Part, Part]]:
@@ -170,16 +182,16 @@ class TableJoin:
         touched = [each.values() for each in moved]
         stay, values = [], []
         for at, each in enumerate(moved):
-            side, other_is_outer = each.side, self._outer[1 - at]
+            side, other_is_outer = each.side, self.outer[1 - at]
             stay.append(side.unchanged(each, touched[1 - at], state))
             also = side.values_of_unchanged(each, touched[at], state) if other_is_outer else touched[at].slice(0, 0)
             values += [*(side.values(rows) for rows in (each.old, each.new, stay[at])), also]
-        numbers = _value_numbers(values)
+        numbers = value_numbers(values)
         left, right = (each.parts(stay[at], *numbers[4 * at : 4 * at + 4]) for at, each in enumerate(moved))
         return (left[0], right[0]), (left[1], right[1])
 
-    def _rows(self, parts: tuple[Part, Part], pairs: Pairs) -> pa.Table:
-        left, right = _Taken(parts[0].rows, pairs.left), _Taken(parts[1].rows, pairs.right)
+    def rows(self, parts: tuple[Part, Part], pairs: Pairs) -> pa.Table:
+        left, right = Taken(parts[0].rows, pairs.left), Taken(parts[1].rows, pairs.right)
         made: dict[str, pa.Array] = {}
         for each in self.left:
             if not _is_shown(each.name):
@@ -269,7 +281,7 @@ class Side:
     def _write_index(self, index: TableSpec, moved: Moved, pieces: Pieces) -> None:
         """What is null meets nothing, and is not in the index."""
         was, is_now = self.values(moved.old), self.values(moved.new)
-        goes, comes = _known(was), _known(is_now)
+        goes, comes = known_values(was), known_values(is_now)
         _, one, other = np.intersect1d(moved.old_key, moved.new_key, assume_unique=True, return_indices=True)
         same = ~differ(was.take(pa.array(one)), is_now.take(pa.array(other)))
         goes[one[same]] = comes[other[same]] = False
@@ -324,7 +336,7 @@ class Moved:
     def values(self) -> pa.Table:
         """What they were and are joined on: each value once, and no null."""
         both = pa.concat_tables([self.side.values(self.old), self.side.values(self.new)])
-        return keys_in(both.filter(pa.array(_known(both))), both.column_names).rows
+        return keys_in(both.filter(pa.array(known_values(both))), both.column_names).rows
 
     def parts(self, stay: pa.Table, old: I64, new: I64, stays_at: I64, also: I64) -> tuple[Part, Part]:
         """Before and after, together with rows that stay. What follows are the numbers of their values."""
@@ -380,12 +392,12 @@ class Pairs:
 
 
 def _pairs_of(left: Part, right: Part) -> Pairs:
-    one = _meeting(left.value[: left.changed], right.value)
-    other = _meeting(left.value[left.changed :], right.value[: right.changed])
+    one = meeting(left.value[: left.changed], right.value)
+    other = meeting(left.value[left.changed :], right.value[: right.changed])
     return Pairs(np.concatenate((one[0], other[0] + left.changed)), np.concatenate((one[1], other[1])))
 
 
-def _meeting(left: I64, right: I64) -> tuple[I64, I64]:
+def meeting(left: I64, right: I64) -> tuple[I64, I64]:
     """All pairs that have the same number."""
     order = np.argsort(right, kind="stable")
     there = right[order]
@@ -415,7 +427,7 @@ def _difference(before: tuple[pa.Table, I64], after: tuple[pa.Table, I64]) -> pa
     return both.add_column(0, OP, pa.array(["-", "+"]).take(pa.array(sign[order])))
 
 
-class _Taken:
+class Taken:
     """Rows by number, column by column; null where there is none."""
 
     def __init__(self, rows: pa.Table, numbers: I64) -> None:
@@ -454,7 +466,7 @@ def _common_type(left: pa.Schema, right: pa.Schema, left_name: str, right_name: 
     raise InvalidArgument("on", {left_name: right_name}, why)
 
 
-def _known(values: pa.Table) -> Flags:
+def known_values(values: pa.Table) -> Flags:
     """Rows without a null."""
     flags = np.ones(values.num_rows, np.bool_)
     for name in values.column_names:
@@ -462,12 +474,12 @@ def _known(values: pa.Table) -> Flags:
     return flags
 
 
-def _value_numbers(tables: Sequence[pa.Table]) -> list[I64]:
+def value_numbers(tables: Sequence[pa.Table]) -> list[I64]:
     """A number for each row of each table, the same for the same values."""
     both = pa.concat_tables(tables)
     columns = [column(both, name) for name in both.column_names]
     numbers = codes(columns[0])[0] if len(columns) == 1 else row_numbers(columns, both.num_rows)
-    numbers = np.where(_known(both), numbers, NULL)
+    numbers = np.where(known_values(both), numbers, NULL)
     return np.split(numbers, np.cumsum([each.num_rows for each in tables])[:-1])
 
 
