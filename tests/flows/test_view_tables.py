@@ -53,6 +53,13 @@ def test_a_view_is_joined_with_a_table_and_follows_both(app: hr.App) -> None:
     app.drain()
     assert rows(view, "user", "n", "zip") == [("ann", 3, "1"), ("bob", 1, None)]
     assert app.audit().ok
+    for name in ("counts", "active"):
+        made = app.rebuild(name)
+        assert made.diff().num_rows == 0
+        made.switch()
+    clicks.append({"user": "bob", "page": "/", "at": at(3)})
+    app.drain()
+    assert rows(view, "user", "n", "zip") == [("ann", 3, "1"), ("bob", 2, None)]
 
 
 def test_a_change_touches_only_the_rows_that_it_is_joined_with(app: hr.App) -> None:
@@ -186,6 +193,12 @@ def test_a_record_gets_the_row_of_the_last_window_that_ended_by_its_time(app: hr
     assert found[0] == (10, "ann", 3, "2026-01-01T00:00:10.000000Z", "final", 1)
     assert {row[4] for row in found} == {"final"}
     assert app.audit().ok
+    for name in ("busy", "bought"):
+        made = app.rebuild(name)
+        assert made.diff().num_rows == 0
+        made.switch()
+    app.drain(close=True)
+    assert rows(view, *columns) == found
 
 
 def test_views_that_have_no_time_are_not_looked_up_in(app: hr.App) -> None:
