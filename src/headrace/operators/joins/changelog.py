@@ -34,6 +34,7 @@ __all__ = [
     "columns_of",
     "keys_in",
     "later_changes",
+    "without_marks",
 ]
 
 I64 = npt.NDArray[np.int64]
@@ -51,9 +52,15 @@ def columns_of(schema: pa.Schema, names: Sequence[str]) -> tuple[Column, ...]:
     return tuple(Column(name, type_ddl(schema.field(name).type)) for name in names)
 
 
+def without_marks(records: pa.Table) -> pa.Table:
+    """The records that are changes."""
+    marks = pc.equal(records[CHANGE], LOADED)
+    return records.filter(pc.invert(marks)) if pc.any(marks).as_py() else records
+
+
 def changes_of(records: pa.Table, schema: pa.Schema) -> pa.Table:
     """Records of a changelog, with the columns of the schema, their position and `CHANGE`."""
-    records = records.filter(pc.not_equal(records[CHANGE], LOADED))
+    records = without_marks(records)
     values = {each.name: one_zero(cast_to(column(records, each.name), each.type)) for each in schema}
     given = zip(POSITION, (ARRIVED, "_partition", "_offset"), strict=True)
     place = {each.name: cast_to(column(records, name), arrow_type(each.type)) for each, name in given}

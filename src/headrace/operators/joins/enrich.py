@@ -351,7 +351,8 @@ class Enrich:
         facts, used = rows.facts, rows.used
         arrived = self._arrived(facts)
         on_time = arrived + self.grace_us
-        on_time = np.where(self._asks(facts), np.maximum(on_time, loaded_us), on_time)
+        if self.loads:
+            on_time = np.where(self._asks(facts), np.maximum(on_time, loaded_us), on_time)
         used_arrived = column(used, USED[1]).cast(pa.int64()).fill_null(UNSET).to_numpy()
         place = pc.binary_join_element_wise(*(used[name].cast(pa.string()) for name in USED[2:]), ":")
         made = {

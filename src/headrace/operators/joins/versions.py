@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.aggregates.groups import Groups
 from headrace.durations import INSTANT_MAX_US
-from headrace.operators.joins.changelog import CHANGE, LOADED
+from headrace.operators.joins.changelog import without_marks
 from headrace.operators.joins.newest import Newest
 from headrace.operators.result_rows import aligned, column, key_numbers
 from headrace.views.keyed import Column, State, TableSpec
@@ -88,7 +88,7 @@ class Versions:
     def rows_of(self, changes: pa.Table) -> pa.Table:
         """The versions that a changelog says, each once, in their order. A change with a null in its key, or without
         the time from which it is valid, is none."""
-        changes = changes.filter(pc.not_equal(changes[CHANGE], LOADED))
+        changes = without_marks(changes)
         place = dict(
             zip(ORDER, (self.valid_from or "_arrived_at", "_arrived_at", "_partition", "_offset"), strict=True)
         )
