@@ -29,6 +29,7 @@ STREAMED = "Parquet in, noop sink, RocksDB, changelog, row counting off, 2 shuff
 def joins(run: Run) -> Iterator[Row]:
     yield from _enriched(run)
     yield from _paired(run)
+    yield from _bounded(run)
     yield from _joined(run)
 
 
@@ -182,6 +183,26 @@ def _paired(run: Run) -> Iterator[Row]:
         150_000.0,
         peers=peers,
     )
+
+
+def _bounded(run: Run) -> Iterator[Row]:
+    """What a join of two streams keeps: after each of many drains, over which time moves on."""
+    rounds, count = run.size(20, 2), run.size(500_000, 2_500)
+    ids, times, most = pa.array(np.arange(count)), _times(count, 600).cast(pa.int64()).to_numpy(), 0
+    with hr.App("bench", home=run.fresh("home"), spark="local[2]") as app:
+        topics = [app.topic(name, f"id bigint, {name} bigint, at timestamp", event_time="at") for name in ("a", "b")]
+        one, other = map(app.stream, topics)
+        one.join(other, on="id", after="10 seconds", grace="2 seconds").to_topic("pairs")
+        for number in range(rounds):
+            for later_us, topic, name in zip((0, 1_000_000), topics, ("a", "b"), strict=True):
+                at = pa.array(times + number * 600_000_000 + later_us).cast(pa.timestamp("us", tz="UTC"))
+                topic.append(pa.table({"id": ids, name: ids, "at": at}))
+            app.drain()
+            most = max(most, sum(each.rows for each in app.views.kept("pairs")))
+    seconds = 10 + 2 + 2 + 1 + 1  # after, grace of both sides, how much later the others are, what is read last
+    what = f"rows that a join of two streams keeps at most, over {2 * rounds * count:,} events"
+    bound = seconds * count / 600
+    yield Row("joins", what, "rows", Measured(most, most), bound, smaller_is_better=True)
 
 
 def _interval(run: Run, left: pa.Table, right: pa.Table) -> Measured:
