@@ -39,7 +39,7 @@ def shop(home: Path, name: str = "Germany") -> Joined:
     app.stream(sales).join(app.stream(payments), on="country", after="1 hour", grace="10 seconds", how="left").to_view(
         "paid"
     )
-    countries.join(prices, on="sku", how="left").to_view("priced")
+    countries.join(prices, on="sku", how="left").to_view("priced", history="versions")
     joined = Joined(app)
     rates.upsert({"country": "ch", "percent": 8, "since": "2026-01-01T00:00:00Z"})
     sales.append([{"country": "ch", "euros": 100, "at": "2026-01-01T12:00:00Z"}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,15 @@ def test_rows_as_they_were_known(shared: Served, joined: Joined) -> None:
     for asked, percent in ((known, 8), ({**known, **valid}, 8), (valid, 10)):
         (row,) = rows(shared.get("/api/tables/rates/rows", params=asked))
         assert row["percent"] == percent
+
+
+def test_joined_tables_as_they_were(shared: Served, joined: Joined) -> None:
+    """By arrival: before the first country was there, nothing was; now both are."""
+    first = next(iter(joined.app.log.topic("countries").records())).arrived_at
+    before = {"as_of": (first - timedelta(microseconds=1)).isoformat()}
+    assert rows(shared.get("/api/tables/priced/rows", params=before)) == []
+    now = rows(shared.get("/api/tables/priced/rows", params={"as_of": "2100-01-01T00:00:00Z"}))
+    assert [(row["code"], row["euros"]) for row in now] == [("ch", 5), ("de", None)]
 
 
 @pytest.mark.usefixtures("joined")
