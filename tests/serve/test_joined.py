@@ -168,6 +168,11 @@ def test_what_a_join_keeps_and_who_holds_it(shared: Served) -> None:
     assert kept["right"]["held_by"] == {"topic": "sales", "partition": 0, "progress": "2026-01-01T12:01:00Z"}
     flows = {flow["name"]: flow["kept"] for flow in shared.get("/api/overview")["flows"]}
     assert {each["side"]: each["rows"] for each in flows["taxed"]} == {"facts": 2, "versions": 3}
+    assert [(each["side"], each["topics"], each["rows"]) for each in flows["priced"]] == [
+        ("left", ["countries"], 2),
+        ("right", ["prices"], 1),
+        ("history", ["countries", "prices"], 2),
+    ]
     said = shared.client.get("/metrics").text
     assert 'headrace_join_rows{name="paid",side="left"} 2' in said
     assert 'headrace_join_bytes{name="paid",side="right"}' in said

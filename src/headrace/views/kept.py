@@ -19,10 +19,10 @@ __all__ = ["Holder", "Kept", "kept_of"]
 TITLES = {
     "enrich(": {"facts": "facts", "versions": "table", "windows": "table"},
     "join(": {"left": "left", "right": "right"},
-    "table_join(": {"left": "left", "right": "right"},
+    "table_join(": {"left": "left", "right": "right", HISTORY: ""},
     "table(": {HISTORY: "records"},
 }
-"""By operator: the tables that are shown, each with the input whose records it keeps."""
+"""By operator: the tables that are shown, each with the input whose records it keeps; "": of all inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Holder:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a join keeps of one input. `side`: "facts" and "versions" of an enrichment, or by a view "windows"; "left"
-    and "right" of a join; "history" of a table. `topics`: whose records, by the program's names. `bytes`: about so
-    many. `held_by`: until this partition moves on, nothing goes; None where rows go by another rule, or there are
-    none."""
+    and "right" of a join; "history" of a table, or of joined ones. `topics`: whose records, by the program's names.
+    `bytes`: about so many. `held_by`: until this partition moves on, nothing goes; None where rows go by another rule,
+    or there are none."""
 
     side: str
     topics: tuple[str, ...]
@@ -77,7 +77,7 @@ def kept_of(
 
 
 def _topics(spec: FlowSpec, role: str) -> tuple[str, ...]:
-    return tuple(topic for side, topic in spec.sides if side == role)
+    return tuple(topic for side, topic in spec.sides if role in (side, ""))
 
 
 def _holder(topics: Iterable[str], places: Mapping[str, Mapping[int, Place]], *, goes_back: bool) -> Holder | None:

@@ -63,7 +63,7 @@ export function keptPanel(flow, today) {
 const partOf = (flow, name) => (flow.reads.find((read) => read.name === name)?.kind === "view" ? "views" : "topics");
 
 function until(flow, { side, rows, held_by: holder }, today) {
-  if (meets(flow) === "table_join") return "they are deleted";
+  if (meets(flow) === "table_join" && side !== "history") return "they are deleted";
   if (holder === null) return HELD[side] ?? (rows ? "–" : "nothing is kept");
   if (holder.partition === null) return `a flow writes ${holder.topic}: how far it is, is not known`;
   const where = `${holder.topic} ${holder.partition}`;
