@@ -20,6 +20,7 @@ from headrace.schema import ID_COLUMN, VERSION_COLUMN
 from headrace.views.contract import FINAL_AT, WINDOW, feed_topic
 from headrace.views.reading import Bounds, quoted, schema_of
 from headrace.views.sources import named_source, named_sources
+from headrace.views.writers import with_helpers
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -83,10 +84,10 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     if not found.num_rows:
         raise InvalidArgument("key", ", ".join(map(str, key)), f"view {view!r} has no such row")
     row = to_rows(found.combine_chunks().to_batches()[0])[0]
-    origins = [_origin(log, *place) for place in _places(flow, row)]
+    specs = views.specs()
+    origins = [_origin(log, *place) for place in _places(with_helpers(flow, specs), row)]
     if flow.operator.startswith("table_join("):
         origins = _origins_of_tables(views, log, flow, row)
-    specs = views.specs()
     origins = [replace(each, source=named_source(each.topic, flow, specs)) for each in origins]
     return Why(view, row, origins, _waits_for(views, flow, row), None if origins else _unnamed(flow, specs))
 
@@ -132,20 +133,21 @@ def _stored(value: Any, ddl: str) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def _places(flow: FlowSpec, row: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Topic, partition and offset of the records that the row names."""
-    found = []
+def _places(flows: Sequence[FlowSpec], row: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Topic, partition and offset of the records that the row names. `flows`: the view's, and its helpers."""
+    found, sources = [], {topic for flow in flows for topic in flow.sources}
     for part in str(row.get(ID_COLUMN) or "").split("|"):
         topic, *place = part.split("/")
         topic = topic.partition("#")[0]
-        if topic in flow.sources and len(place) >= 2:
+        if topic in sources and len(place) >= 2:
             found.append((topic, int(place[0]), int(place[1])))
     receipts: dict[str, Any] = {}
-    if flow.operator.startswith("enrich("):
-        receipts = {topic: row.get(f"{topic}_version") for topic in flow.sources}
-    elif flow.is_table:
-        version = VERSION_COLUMN if VERSION_COLUMN in row else "version"  # that may be the table's own
-        receipts = {topic: row.get(version) for topic in flow.sources}
+    for flow in flows:
+        if flow.operator.startswith("enrich("):
+            receipts |= {topic: row.get(f"{topic}_version") for topic in flow.sources}
+        elif flow.is_table:
+            version = VERSION_COLUMN if VERSION_COLUMN in row else "version"  # that may be the table's own
+            receipts |= {topic: row.get(version) for topic in flow.sources}
     for topic, version in receipts.items():
         if version is not None:
             partition, offset = str(version).split(":")

@@ -77,7 +77,8 @@ def taken_out(topics: Sequence[Any], is_let_through: Any) -> tuple[list[tuple[An
 def check(app: hr.App) -> None:
     topics = [app.log.topic(name) for name in ("one", "two")]
     passed, ledger = taken_out(topics, lambda row: row["n"] != 13)
-    found = [tuple(record.value.values()) for record in app.log.topic("__records.sessions.dedup").records()]
+    read = [record.value for record in app.log.topic("__records.sessions.dedup").records()]
+    found = [tuple(value for name, value in row.items() if name != "change__updated_at") for row in read]
     assert sorted(found, key=str) == sorted(passed, key=str)
     (row,) = app.view("sessions.dedup").ledger().to_pylist()
     assert {name: row[name] for name in ledger} == ledger

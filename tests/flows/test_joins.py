@@ -365,9 +365,6 @@ def test_names_and_places_that_would_collide_are_refused(app: hr.App) -> None:
         app.stream(clicks).group_by("page").agg(n=hr.count()).to_view("Users_History")
     with pytest.raises(InvalidArgument, match="give both one start"):
         app.stream(clicks).join(app.stream(clicks, start="latest"), on="user", grace="0 seconds")
-    remembered = app.stream(clicks).remember(str.upper, key="page", column="label")
-    with pytest.raises(InvalidArgument, match="records arrive anew"):
-        remembered.enrich(app.table("zips", "zip string", key="zip"), on={"page": "zip"})
     joined = app.stream(clicks).join(app.stream(clicks), on="user", how="left", grace="0 seconds")
     with pytest.raises(InvalidArgument, match="can be taken back"):
         joined.transform(lambda df: df).to_topic("pairs", changes=False)

@@ -34,7 +34,6 @@ from headrace.views.contract import (
     Mark,
     Outgoing,
     Waiting,
-    feed_topic,
     widened,
 )
 from headrace.views.naming import check_names
@@ -147,8 +146,7 @@ class MemoryStore:
         dropped = writers.with_helpers(self._known(flow).spec, self._specs())
         for spec in dropped:
             del self.flows[spec.name]
-        fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
-        return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
+        return sorted(topic for spec in dropped for topic in spec.writes if topic.startswith("__"))
 
     # -- what follows from other flows ----------------------------------------------------------------
 

@@ -84,8 +84,19 @@ def times(seconds: Sequence[int | None]) -> pa.Array:
     return pa.array([None if each is None else T0 + each * SECOND for each in seconds], pa.int64()).cast(INSTANT)
 
 
-def facts(some: Sequence[Fact]) -> pa.Table:
+@dataclass(frozen=True)
+class Gone:
+    """A fact that is taken back."""
+
+    fact: Fact
+
+
+def facts(read: Sequence[Fact | Gone]) -> pa.Table:
+    """In a table of facts alone none says that it comes."""
+    some = [each.fact if isinstance(each, Gone) else each for each in read]
+    ops = pa.array(["-" if isinstance(each, Gone) else "+" for each in read], pa.string())
     columns = {
+        **({"op": ops} if "-" in ops.to_pylist() else {}),
         "user": pa.array([each.key[0] for each in some], pa.string()),
         "region": pa.array([each.key[1] for each in some], pa.int32()),
         "amount": pa.array([each.offset / 4 for each in some], pa.float64()),
@@ -212,10 +223,15 @@ class Run:
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
     letters: list[dict[str, Any]] = field(default_factory=list)
     missing: int = 0
+    on_time: int = 0
+    held: list[Fact] = field(default_factory=list)
+    """Facts that were there after some step, whether they were taken back later or not."""
+    lost: list[Fact] = field(default_factory=list)
+    """Of these, the ones that left without a row."""
 
     def step(
         self,
-        facts_read: Sequence[Fact] = (),
+        facts_read: Sequence[Fact | Gone] = (),
         changes_read: Sequence[Change] = (),
         of_facts: Times = (None, None),
         of_table: Times = (None, None),
@@ -229,12 +245,18 @@ class Run:
         }
         step = self.settings.step(batch, self.tables.state(), now, changes=True)
         self.tables.apply(step.writes)
-        self.facts += facts_read
+        before = list(self.facts)
+        for each in facts_read:
+            if isinstance(each, Gone):
+                self.facts = [fact for fact in self.facts if fact is not each.fact]
+            else:
+                self.facts.append(each)
+        self.held += [fact for fact in self.facts if not any(fact is each for each in before)]
         self.changes += changes_read
         self._publish(step)
         self.missing += step.missing
         self.letters += plain(step.letters)
-        assert sum(each.on_time for each in step.ledger) == len(facts_read)
+        self.on_time += sum(each.on_time for each in step.ledger)
         return step
 
     def _publish(self, step: Step) -> None:
@@ -259,13 +281,17 @@ class Run:
         assert self.published == {id: each for id, each in wanted.items() if each is not None}
         gone = [fact for fact in self.facts if leaves(settings, fact, reach)]
         lost = [fact for fact in gone if (version := answers[fact.id]) is None or version.name is None]
+        self.lost += [fact for fact in lost if not any(fact is each for each in self.lost)]
         if settings.missing == "dead_letter":
-            assert sorted(each["/id"] for each in self.letters) == sorted(fact.id for fact in lost)
+            assert sorted(each["/id"] for each in self.letters) == sorted(fact.id for fact in self.lost)
         assert self.missing == (len(lost) if settings.missing == "drop" else 0)
+        left_out = 0 if settings.missing == "null" else len(lost)
+        assert self.on_time - self.missing - len(self.letters) == len(self.facts) - left_out
         kept = [fact for fact in self.facts if fact not in gone]
         stored = self.tables.state().scan(FACTS, EVERYTHING)
         assert sorted(stored["/id"].to_pylist()) == sorted(fact.id for fact in kept)
         grace = settings.grace_us // SECOND
+        kept = [fact for fact in self.held if not leaves(settings, fact, reach)]  # who was taken back holds others back
         still_open = [fact for fact in kept if frontier is None or fact.arrived + grace >= frontier]
         assert step.ahead is not None
         ahead = seconds(step.ahead.frontier_us), seconds(step.ahead.reach_us)
@@ -283,19 +309,30 @@ TIMES: list[tuple[str | None, str | None]] = [("at", "since"), ("at", None), (No
 KEYS: list[tuple[str | None, int | None]] = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None)]
 
 
-def history(dice: random.Random, *, loads: bool = False) -> tuple[list[list[Fact]], list[list[Change]]]:
-    """Partitions of both inputs; in each, arrival and progress never go back."""
-    orders: list[list[Fact]] = [[] for _ in range(dice.randint(1, 3))]
+def history(
+    dice: random.Random, *, loads: bool = False, retracts: bool = False
+) -> tuple[list[list[Fact | Gone]], list[list[Change]]]:
+    """Partitions of both inputs; in each, arrival and progress never go back. `retracts`: some facts are taken back,
+    and some of these come again, with another key, time and arrival."""
+    orders: list[list[Fact | Gone]] = [[] for _ in range(dice.randint(1, 3))]
+    there: list[list[Fact]] = [[] for _ in orders]
     users: list[list[Change]] = [[] for _ in range(dice.randint(1, 2))]
     clock, spread = 0, dice.choice([1, 3, 10])
     progress: list[int | None] = [None] * len(orders)
     for _ in range(dice.randint(0, 40)):
         clock += dice.choice([0, 0, 1, 1, 2, 5])
         of, key = dice.randrange(5), dice.choice(KEYS)
-        if of < 3:
-            part = dice.randrange(len(orders))
+        part = dice.randrange(len(orders))
+        if retracts and there[part] and dice.randrange(3) == 0:
+            old = there[part].pop(dice.randrange(len(there[part])))
+            orders[part].append(Gone(old))
+            if dice.randrange(3):
+                there[part].append(replace(old, key=key, at=clock - dice.randint(-2, spread), arrived=clock))
+                orders[part].append(there[part][-1])
+        elif of < 3:
             at = None if dice.randrange(12) == 0 else clock - dice.randint(-2, spread)
-            orders[part].append(Fact(key, at, clock, len(orders[part]), part, progress[part]))
+            there[part].append(Fact(key, at, clock, len(orders[part]), part, progress[part]))
+            orders[part].append(there[part][-1])
             if at is not None:
                 progress[part] = max(min(at, clock), progress[part] if progress[part] is not None else -FOREVER)
         else:
@@ -320,9 +357,9 @@ def between(dice: random.Random, least: int | None, most: int | None) -> int | N
     return dice.randint(most - 3 if least is None else min(least, most), most)
 
 
-def check_history(settings: Enrich, tables: Any, dice: random.Random) -> None:
+def check_history(settings: Enrich, tables: Any, dice: random.Random, *, retracts: bool = False) -> None:
     """Reads a history in steps: of each partition some records, in any order of the inputs and partitions."""
-    orders, users = history(dice, loads=settings.loads)
+    orders, users = history(dice, loads=settings.loads, retracts=retracts)
     run = Run(settings, tables)
     eager = dice.choice([FACTS, TABLE, None])  # which of the inputs is read to its end first
     of_facts: Times = (None, None)
@@ -332,18 +369,20 @@ def check_history(settings: Enrich, tables: Any, dice: random.Random) -> None:
         read_facts = [each for part in orders for each in taken(dice, part, waits[FACTS])]
         read_changes = [each for part in users for each in taken(dice, part, waits[TABLE])]
         again = [each for each in [*run.changes, *read_changes] if dice.randrange(20) == 0]  # as if sent twice
-        dice.shuffle(read_facts)
+        if not retracts:  # else a fact goes after it came
+            dice.shuffle(read_facts)
         dice.shuffle(read_changes)
         to_come = min((part[0].arrived for part in users if part), default=500)
         reach = between(dice, of_table[1], to_come)
         frontier = between(dice, of_table[0], to_come + 5)
         of_table = (None if frontier is None else max(frontier, -FOREVER if reach is None else reach), reach)
-        progress = [part[0].progress for part in orders if part]
+        progress = [each.progress for part in orders for each in part if isinstance(each, Fact)]
         least_to_come = min((each for each in progress if each is not None), default=500)
         low = None if None in progress else between(dice, of_facts[1], least_to_come)
         high = between(dice, of_facts[0], 600)
         of_facts = (None if high is None else max(high, -FOREVER if low is None else low), low)
-        arrives = min((part[0].arrived for part in orders if part), default=500)
+        to_come_facts = [each.fact if isinstance(each, Gone) else each for part in orders for each in part]
+        arrives = min((each.arrived for each in to_come_facts), default=500)  # '-' as well as '+'
         step = run.step(read_facts, [*read_changes, *again], of_facts, of_table, arrives)
         del run.changes[len(run.changes) - len(again) :]
         run.check(of_facts, of_table, step)
@@ -392,12 +431,19 @@ def test_any_reading_gives_what_the_logs_say(seed: int) -> None:
     check_history(settings, MemoryTables(*settings.tables), dice)
 
 
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 300))])
+def test_facts_that_are_taken_back_leave_nothing(seed: int) -> None:
+    dice = random.Random(f"gone {seed}")
+    settings = variant(seed, dice)
+    check_history(settings, MemoryTables(*settings.tables), dice, retracts=True)
+
+
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))])
 def test_the_same_in_sqlite(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     settings = variant(seed, dice)
     tables = FileTables(tmp_path, *settings.tables)
-    check_history(settings, tables, dice)
+    check_history(settings, tables, dice, retracts=seed % 2 == 1)
     tables.store.close()
 
 
@@ -479,6 +525,31 @@ def test_a_fact_is_published_at_once_and_corrected_while_changes_count() -> None
     assert it.tables.state().scan(FACTS, EVERYTHING).num_rows == 1, "a change that arrives at 15 can come yet"
     assert ops(it.step((), (), of_table=(99, 16))) == []
     assert it.tables.state().scan(FACTS, EVERYTHING).num_rows == 0
+
+
+def test_a_fact_that_is_taken_back_takes_its_answer_with_it() -> None:
+    it = run()  # grace 2, within 3
+    order = Fact(A1, at=10, arrived=10, offset=7)
+    it.step([order], [Change(A1, "ann", 5, 10, 0)])
+    moved = replace(order, at=20, arrived=12)
+    assert ops(it.step([Gone(order), moved], [Change(A1, "bea", 6, 11, 1)])) == [
+        ("-", 7, "ann", "0:0", 0),  # the answer that was published, and no correction of it
+        ("+", 7, "bea", "0:1", 0),
+    ]
+    it.step((), (), of_table=(99, 18))  # 18 > 12 + 5: it has left
+    assert it.tables.state().scan(FACTS, EVERYTHING).num_rows == 0
+    it.step((), [Change(A1, "eve", 7, 18, 2)], of_table=(99, 18))
+    assert ops(it.step([Gone(moved)], of_table=(99, 18))) == [("-", 7, "bea", "0:1", 0)]
+    assert ops(it.step([order, Gone(order)])) == [], "what comes and goes in one step was never there"
+
+
+@pytest.mark.parametrize("missing", ["drop", "dead_letter"])
+def test_a_fact_that_is_taken_back_when_it_leaves_is_not_missing(missing: Any) -> None:
+    it = run(missing=missing)
+    order = Fact(A1, at=10, arrived=10, offset=7)
+    it.step([order])
+    assert ops(it.step([Gone(order)], of_table=(99, 99))) == []
+    assert (it.missing, it.letters, it.on_time) == (0, [], 0)
 
 
 def test_without_a_time_it_is_the_latest_that_had_arrived() -> None:

@@ -61,9 +61,20 @@ class Record:
         return self.progress is not None and self.progress > self.at + op.grace_us
 
 
-def table(side: str, records: list[Record]) -> pa.Table:
+@dataclass(frozen=True)
+class Gone:
+    """A record that is taken back."""
+
+    record: Record
+
+
+def table(side: str, read: list[Any]) -> pa.Table:
+    """Of records, and of those that go; in a table of records alone none says that it comes."""
     names = ("k", "n" if side == "left" else "m")
+    records: list[Record] = [each.record if isinstance(each, Gone) else each for each in read]
+    ops = ["-" if isinstance(each, Gone) else "+" for each in read]
     made = {
+        **({"op": pa.array(ops, pa.string())} if "-" in ops else {}),
         "_offset": pa.array(range(len(records)), pa.int64()),
         names[0]: pa.array([each.key[0] for each in records], pa.string()),
         names[1]: pa.array([each.key[1] for each in records], pa.int32()),
@@ -117,7 +128,7 @@ def row(op: IntervalJoin, one: Record | None, two: Record | None, end: int | Non
         "/final_at": moment(end + op.grace_us),
         "_corrections": sum(each.late(op) for each in there),
         "_updated_at": max(moment(each.arrived) for each in there),  # type: ignore[type-var]
-        "_progress": None,
+        "_progress": max(moment(each.at) for each in there),  # type: ignore[type-var]
     }
 
 
@@ -136,8 +147,8 @@ class Run:
 
     def step(
         self,
-        left: list[Record] | None = None,
-        right: list[Record] | None = None,
+        left: list[Any] | None = None,
+        right: list[Any] | None = None,
         frontier: tuple[int | None, int | None] = (None, None),
         reach: tuple[int | None, int | None] = (None, None),
     ) -> Step:
@@ -193,11 +204,13 @@ def run(how: Any = "inner", **more: Any) -> Run:
 class Topic:
     """Records by partition, each in the order of its offsets, with the progress that a log would give them."""
 
-    partitions: list[list[Record]]
+    partitions: list[list[Any]]
 
     @classmethod
-    def at_random(cls, dice: random.Random, name: str, keys: list[Any]) -> Topic:
-        made: list[list[Record]] = [[] for _ in range(dice.choice([1, 1, 2, 3]))]
+    def at_random(cls, dice: random.Random, name: str, keys: list[Any], *, retracts: bool = False) -> Topic:
+        """`retracts`: some records are taken back, and some of these come again, with another key and time."""
+        made: list[list[Any]] = [[] for _ in range(dice.choice([1, 1, 2, 3]))]
+        there: list[list[Record]] = [[] for _ in made]
         progress: dict[int, int | None] = dict.fromkeys(range(len(made)))
         disorder, clock = dice.choice([0, 1, 3, 12]), 0
         for number in range(dice.randrange(10, 45)):
@@ -205,8 +218,16 @@ class Topic:
             part = dice.randrange(len(made)) if clock % 40 < 25 else 0  # the others sleep for a while
             at = None if dice.random() < 0.04 else clock - dice.randint(0, disorder) + dice.choice([0, 0, 0, 2])
             id = f"{name}/{part}/{len(made[part]):016d}"
-            before = None if dice.random() < 0.05 else progress[part]  # rows behind a join have none
-            made[part].append(Record(id, dice.choice(keys), number, at, before, clock))
+            before = None if dice.random() < 0.05 else progress[part]  # what never is late may have none
+            new = Record(id, dice.choice(keys), number, at, before, clock)
+            if retracts and there[part] and dice.random() < 0.4:
+                old = there[part].pop(-1 - min(dice.randrange(4), len(there[part]) - 1))
+                made[part].append(Gone(old))
+                if dice.random() < 0.4:
+                    continue
+                new = replace(new, id=old.id)
+            made[part].append(new)
+            there[part].append(new)
             if at is not None:
                 progress[part] = max(progress[part] or -(2**60), min(at, clock))
         return cls(made)
@@ -217,35 +238,49 @@ class Topic:
         return None if None in least else min(us for us in least if us is not None)
 
     @staticmethod
-    def _progress(records: list[Record]) -> int | None:
-        return max((min(each.at, each.arrived) for each in records if each.at is not None), default=None)
+    def _progress(records: list[Any]) -> int | None:
+        come = [each for each in records if isinstance(each, Record)]
+        return max((min(each.at, each.arrived) for each in come if each.at is not None), default=None)
 
 
 def legal(topic: Topic, read: list[int], us: int | None) -> int | None:
-    """A record without progress of its own has that of its time, which is not below reach: rows behind a join."""
+    """What is still to come has a progress or a time that is not below reach: '-' as well as '+'."""
     if us is None:
         return None
     later = [each for part, stop in zip(topic.partitions, read, strict=True) for each in part[stop:]]
-    return min([us, *(each.at for each in later if each.at is not None and each.progress is None)])
+    gone = [each.record for each in later if isinstance(each, Gone)]
+    untold = [each for each in later if isinstance(each, Record) and each.progress is None]
+    return min([us, *(max(each.at, each.progress or each.at) for each in gone + untold if each.at is not None)])
 
 
 def check_history(dice: random.Random, op: IntervalJoin, tables: Any) -> None:
     keys = [("a", 1), ("a", 2), ("b", 1), ("b", 1), (None, 1), ("a", None)][: dice.choice([1, 4, 6])]
-    topics = {"left": Topic.at_random(dice, "t", keys)}
-    topics["right"] = topics["left"] if dice.random() < 0.3 else Topic.at_random(dice, "u", keys)
+    of = dice.choice([{"t"}, {"u"}, {"t", "u"}]) if op.retracts else set()
+    topics = {"left": Topic.at_random(dice, "t", keys, retracts="t" in of)}
+    both = dice.random() < 0.3
+    topics["right"] = topics["left"] if both else Topic.at_random(dice, "u", keys, retracts="u" in of)
     read = {side: [0] * len(topics[side].partitions) for side in SIDES}
     seen: dict[str, list[Record]] = {side: [] for side in SIDES}
     now, ledger, dropped = Run(op, tables), dict.fromkeys(("on_time", "corrected", "dropped", "untimed"), 0), set()
+    too_late: set[Any] = set()
     largest = dice.choice([1, 4, 20])
-    while sum(map(len, seen.values())) < sum(len(part) for side in SIDES for part in topics[side].partitions):
-        batch: dict[str, list[Record]] = {side: [] for side in SIDES}
+    while any(stop < len(part) for s in SIDES for stop, part in zip(read[s], topics[s].partitions, strict=True)):
+        batch: dict[str, list[Any]] = {side: [] for side in SIDES}
         for side in SIDES if dice.random() < 0.9 else ():  # else time alone moves
             for part, records in enumerate(topics[side].partitions):
                 stop = read[side][part] + dice.choice([0, dice.randint(0, largest)])
                 batch[side] += records[read[side][part] : stop]
                 read[side][part] = min(stop, len(records))
-            dice.shuffle(batch[side])
-            seen[side] += batch[side]
+            if not op.retracts:  # else a record goes after it came
+                dice.shuffle(batch[side])
+            before = list(seen[side])
+            for each in batch[side]:
+                if isinstance(each, Gone):
+                    seen[side] = [other for other in seen[side] if other is not each.record]
+                else:
+                    seen[side].append(each)
+            come = [each for each in seen[side] if not any(each is other for other in before)]
+            too_late |= {(side, each.id) for each in come if each.at is not None and not each.accepted(op)}
         reach = {side: legal(topics[side], read[side], topics[side].reach(read[side])) for side in SIDES}
         for side in SIDES:
             far = max((us for us in (now.frontier[side], reach[side]) if us is not None), default=None)
@@ -264,7 +299,7 @@ def check_history(dice: random.Random, op: IntervalJoin, tables: Any) -> None:
                 if each.accepted(op) and None not in each.key and (past is None or past <= each.at + longest)  # type: ignore[operator]
             }, "those that one still to come may meet, and no others"
     assert ledger == verdicts(op, seen)
-    assert dropped == {(s, e.id) for s in SIDES for e in seen[s] if e.at is not None and not e.accepted(op)}
+    assert dropped == too_late
     now.step(frontier=(EVER - T0, EVER - T0))
     assert now.there == model(op, seen, dict.fromkeys(SIDES, EVER))
     now.step(reach=(EVER - T0, EVER - T0))
@@ -284,9 +319,9 @@ def verdicts(op: IntervalJoin, seen: Mapping[str, list[Record]]) -> dict[str, in
     }
 
 
-def at_random(dice: random.Random, how: str) -> IntervalJoin:
+def at_random(dice: random.Random, how: str, **more: Any) -> IntervalJoin:
     bounds = {name: dice.choice([0, 0, 1, 2, 7]) for name in ("before_us", "after_us", "grace_us", "within_us")}
-    return join(how, **bounds)
+    return join(how, **bounds, **more)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -298,10 +333,18 @@ def test_the_rows_are_those_of_a_join_over_all_records_after_every_step(how: str
 
 
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 100))])
+def test_records_that_are_taken_back_leave_nothing(how: str, seed: int) -> None:
+    dice = random.Random(f"gone {how} {seed}")
+    op = at_random(dice, how, retracts=True)
+    check_history(dice, op, MemoryTables(*op.tables))
+
+
+@pytest.mark.parametrize("how", HOWS)
 def test_the_same_in_a_file(how: str, tmp_path: Path) -> None:
     for seed in range(4):
         dice = random.Random(f"file {how} {seed}")
-        op = at_random(dice, how)
+        op = at_random(dice, how, retracts=seed % 2 == 1)
         tables = FileTables(tmp_path / str(seed), *op.tables)
         try:
             check_history(dice, op, tables)
@@ -348,7 +391,7 @@ class TestFull(TestInner):
         after = self._all(tables)
         assert before["due/left"] and before["due/right"] and not after["due/left"] and not after["due/right"]
         for side in SIDES:
-            assert after[side] == [{**each, "/match": each["/match"] or 2} for each in before[side]]
+            assert after[side] == [{**each, "/match": each["/match"] or -1} for each in before[side]]
 
 
 # -- single steps --------------------------------------------------------------------------------------
@@ -382,7 +425,7 @@ def test_a_record_without_a_match_is_a_row_when_the_other_frontier_is_past_its_i
     now.step(frontier=(None, 15))
     assert now.alone == {"l", "r"}
     assert not now.kept("due/left") and not now.kept("due/right")
-    assert [(each["/match"], each["/id"]) for each in now.kept("left")] == [(2, "l")]
+    assert [(each["/match"], each["/id"]) for each in now.kept("left")] == [(-1, "l")]
 
 
 def test_a_match_that_comes_later_takes_the_row_without_one_back() -> None:

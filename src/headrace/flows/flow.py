@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.aggregates import Aggregate
 from headrace.views.contract import ARRIVED as ARRIVED
-from headrace.views.contract import Emit, Gaps, feed_topic
+from headrace.views.contract import AT, WINDOW, Emit, Gaps, feed_topic
 from headrace.windows import Drop, Late, Window
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class Input:
     @property
     def called(self) -> str:
         return self.name or self.id
+
+    @property
+    def rows(self) -> bool:
+        """Whether its changes are of a view's rows, which are never late."""
+        return self.changes and not self.judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,16 @@ class Flow:
         """The names of the topics it writes to."""
         own = {feed_topic(self.name, emit) for emit in self.feeds}
         return own | {name for name in (self.target, self.late.dropped_to) if name is not None}
+
+
+def event_times(flow: Flow) -> dict[str, str | None]:
+    """By side, the column with its records' event time; None where the topics have none, or different ones. The rows
+    of a view have the end of their window."""
+    found: dict[str, set[str | None]] = {}
+    for each in flow.inputs:
+        time = each.topic.settings.event_time
+        found.setdefault(each.role, set()).add(WINDOW[1] if time == AT else time)
+    return {role: names.pop() if len(names) == 1 else None for role, names in found.items()}
 
 
 def circle(new: Flow, flows: Iterable[Flow]) -> list[str]:

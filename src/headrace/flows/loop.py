@@ -68,6 +68,8 @@ Clock = Callable[[], int]
 ROWS_MAX, RECORDS_MAX = 4_000_000, 1_000_000
 """No batch has more records, unless its author says so: of those that are folded where they are read, and of those that
 come to the driver."""
+LAST_MARK_ROWS = 10_000
+"""So far back the last mark is looked for when a flow begins again."""
 REPORT_SECONDS = 1.0
 """The log is told this often how far a flow is."""
 Ends = dict[str, dict[int, Offsets]]
@@ -116,6 +118,8 @@ class Batch:
     """The same by input, of a flow in which records of several meet."""
     unchanging_us: int | None = None
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
+    reaches_us: Mapping[str, int | None] = field(default_factory=dict)
+    """Of topics with marks: the reach that the last mark says."""
 
 
 class FlowLoop:
@@ -152,6 +156,8 @@ class FlowLoop:
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
         self._meeting: MeetingFold | None = None
         self._places: dict[str, dict[int, Place]] = {}
+        self._marked_us = dict[str, int | None]()
+        """Of topics with marks: the reach that the last mark read says."""
         self._reporting = _Reporting(log, self.flow) if until is None else None
         self._at_once = at_once
         self.asked_us: int | None = None
@@ -175,6 +181,7 @@ class FlowLoop:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
             self._refuse_diverged(topic, state.places.get(topic.name, {}))
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
+        self._marked_us = self._last_marks() if self.flow.meets is not None else {}
         self._relay.begin(state.born)
         self._at_end_since.clear()
         if state.sequence == 0:
@@ -191,7 +198,22 @@ class FlowLoop:
         return Fold(self._fed_spec(), self.flow.aggregates or {}, self._shape)
 
     def _meeting_fold(self) -> MeetingFold | None:
-        return None if self.flow.meets is None else MeetingFold(self.flow, self._fed_spec(), self._shape)
+        if self.flow.meets is None:
+            return None
+        own = self.flow.target is not None and self.flow.parent is None
+        time = self._log.topic(self.flow.target or "").settings.event_time if own else None
+        return MeetingFold(self.flow, self._fed_spec(), self._shape, time)
+
+    def _last_marks(self) -> dict[str, int | None]:
+        """What the last marks before the flow's places say, if they are not far back: else the next one will."""
+        out: dict[str, int | None] = {}
+        for topic in self.flow.topics:
+            if self.flow.is_marked(topic.name):
+                earliest = {partition: end.earliest for partition, end in topic.offsets().items()}
+                for partition, place in self._places.get(topic.name, {}).items():
+                    start = max(earliest[partition], place.offset - LAST_MARK_ROWS)
+                    out[topic.name] = ranges.marks(topic, ranges.Range(partition, start, place.offset))[1]
+        return out
 
     def _fed_spec(self) -> FlowSpec:
         """The store knows who has read the view's changes before, in other programs too."""
@@ -257,17 +279,17 @@ class FlowLoop:
 
     def _marks(self) -> dict[str, Mark | None]:
         """None by arrival: whatever flows write yet, it will have arrived later."""
-        names = [] if self.flow.by_arrival else [topic.name for topic in self.flow.topics]
-        asked = [name for name in names if not self.flow.is_marked(name)]
+        asked = [] if self.flow.by_arrival else self._unmarked_names()
         return self._store.marks(asked) if asked else {}
+
+    def _unmarked_names(self) -> list[str]:
+        return [topic.name for topic in self.flow.topics if not self.flow.is_marked(topic.name)]
 
     def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
         """For how long nothing has come, of the partitions where that counts."""
         out = {}
-        for topic, partitions in ends.items():
-            if self.flow.is_marked(topic):
-                continue
-            for partition, end in partitions.items():
+        for topic in self._unmarked_names():
+            for partition, end in ends[topic].items():
                 place = self._places.get(topic, {}).get(partition, Place(0, None))
                 since_us = self._at_end_since.setdefault((topic, partition), now_us)
                 if place.offset < end.next:
@@ -327,7 +349,7 @@ class FlowLoop:
         uncut = batch_rows is None if whole is None else whole
         # What a view took back is not missing without its successor.
         planned = self._plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
-        unchanging: list[int | None] = []
+        unchanging, marked_us = list[int | None](), dict(self._marked_us)
         for topic in self.flow.topics:
             known, chosen = places[topic.name], planned[topic.name]
             if self.flow.own_progress:
@@ -341,12 +363,15 @@ class FlowLoop:
                     before = known[each.partition].progress_us
                     place = replace(place, progress_us=before if closed is None else closed)
                     unchanging.append(reachable)
+                    if reachable is not None:
+                        marked_us[topic.name] = reachable
                 known[each.partition] = replace(place, progress_us=each.carry_us) if carried else place
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
         told = [us for us in unchanging if us is not None]
         marked = sum(len(known) for name, known in ends.items() if self.flow.is_marked(name))
         least = min(told) if told and len(told) == marked else None
-        self._planned, self.planned_rows = (planned, Batch(places, look, rows, unchanging_us=least)), rows
+        made = Batch(places, look, rows, unchanging_us=least, reaches_us=marked_us)
+        self._planned, self.planned_rows = (planned, made), rows
         if rows == 0:
             return None
         reach("flow.planned")
@@ -355,7 +380,7 @@ class FlowLoop:
         batch = self._planned[1] if not any(read.values()) else self._computed(read, self._planned[1])
         self.computing = False
         reach("flow.computed")
-        self._places = places
+        self._places, self._marked_us = places, marked_us
         return batch
 
     def _plan(self, behind: list[ranges.Behind], rows_max: int, *, whole: bool) -> dict[str, list[ranges.Range]]:
@@ -398,7 +423,7 @@ class FlowLoop:
             for name, chosen in planned.items()
         }
         made = self._computed(read, batch) if any(read.values()) else batch
-        self._places = batch.places
+        self._places, self._marked_us = batch.places, dict(batch.reaches_us)
         letters = [self._letters(topic, culprits) for topic in self.flow.topics]
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
         return replace(made, outgoing=[*made.outgoing, *outgoing], buried=[*culprits])
@@ -605,6 +630,7 @@ class FlowLoop:
         assert self.flow.meets is not None
         look, out = batch.look, dict[str, InputTimes]()
         marks = self._marks() if look.marks is None else look.marks
+        told = {each.role for each in self.flow.inputs if each.marked}
         for role in dict.fromkeys(each.role for each in self.flow.inputs):
             topics = list({each.topic.name: each.topic for each in self.flow.inputs if each.role == role}.values())
             places = {topic.name: batch.places[topic.name] for topic in topics}
@@ -622,6 +648,9 @@ class FlowLoop:
                 arrived = [_arrived_us(end) for known in look.ends.values() for end in known.values()]
                 out[role] = InputTimes(look.now_us, max(arrived, default=None)) if read else InputTimes(None, None)
                 continue
+            if any(map(self.flow.is_marked, places)):
+                out[role] = self._told_by_marks(places, batch)
+                continue
             found = [self._frontier_of(name, known, look, marks) for name, known in places.items()]
             bounds = [mark.us for name, mark in marks.items() if mark is not None and name in places]
             known_us = [us for us in found if us is not None]
@@ -636,7 +665,7 @@ class FlowLoop:
         streams = [each.frontier_us for role, each in out.items() if role not in self.flow.meets.first]
         others = min((us for us in streams if us is not None), default=None)
         for role, each in out.items():  # a side without any progress holds nobody up
-            if each.frontier_us is None and role not in self.flow.meets.first:
+            if each.frontier_us is None and role not in (*self.flow.meets.first, *told):
                 out[role] = replace(each, frontier_us=others)
         return out
 
@@ -652,6 +681,15 @@ class FlowLoop:
             for partition, place in known.items()
         ]
         return None if None in found else min((us for us in found if us is not None), default=None)
+
+    def _told_by_marks(self, places: Mapping[str, Mapping[int, Place]], batch: Batch) -> InputTimes:
+        """How far a side is whose records another flow passes on. One that has said nothing yet may be behind. A view
+        has no reach: when it is rebuilt, it may take any row back."""
+        (name,) = places
+        closed = [place.progress_us for place in places[name].values()]
+        frontier_us = min((us for us in closed if us is not None), default=None) if None not in closed else None
+        rebuilt = any(each.rows for each in self.flow.inputs if each.topic.name == name)
+        return InputTimes(frontier_us, None if rebuilt or self._until is not None else batch.reaches_us.get(name))
 
     @contextmanager
     def _unless_fenced(self, state: FlowState) -> Iterator[None]:
@@ -682,7 +720,8 @@ class FlowLoop:
         """Commits a new frontier when time alone has closed a window; whether it did."""
         look = self._look(marks=True)
         if self._meeting is not None:
-            return self._close_meeting(self._meeting, Batch(self._places, look, 0), all_of_them)
+            batch = Batch(self._places, look, 0, reaches_us=self._marked_us)
+            return self._close_meeting(self._meeting, batch, all_of_them)
         if not all_of_them and not self._closes_more(self.frontier(self._places, look)):
             return False
         self._commit(Batch(self._places, look, 0), close=all_of_them)
@@ -757,7 +796,7 @@ class FlowLoop:
             return True
         if (self.flow.window is None and self.flow.meets is None) or self.flow.by_arrival:
             return False
-        return self._store.goes_back([topic.name for topic in self.flow.topics])
+        return self._store.goes_back(self._unmarked_names())
 
     def _reach_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
         """The least progress a record to come can have."""

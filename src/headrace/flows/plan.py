@@ -19,7 +19,7 @@ from headrace.flows import graph
 from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
-from headrace.operators.joins.meetings import Joining
+from headrace.operators.joins.meetings import Enriching, Joining, ViewEnriching
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -70,9 +70,27 @@ def writes_changes(sink: graph.Sink) -> bool:
 
 
 def _only_adds(meet: graph.Meet) -> bool:
-    """Whether its rows are never taken back: pairs stay, where nothing is corrected."""
-    step = meet.step
-    return isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
+    """Whether its rows are never taken back: pairs of records that stay, where nothing is corrected."""
+    step, sides = meet.step, [node for _, node in meet.sides]
+    adds = isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
+    return adds and not any(map(_is_taken_back, sides))
+
+
+def _is_taken_back(node: graph.Records) -> bool:
+    """Whether a row that comes out of it is ever taken back; `can_retract` says whether it is told as a change."""
+    found = origin(node)
+    return can_retract(node) and not (isinstance(found, graph.Meet) and _only_adds(found))
+
+
+def _keeps_arrival(node: graph.Node) -> bool:
+    """Whether the arrival of its rows follows from the logs: it is the largest of those of the records in it. Of an
+    aggregate that records are taken out of, nobody knows which was the last that stays."""
+    match node:
+        case graph.Changes():
+            return node.view.sink is None or _keeps_arrival(node.view.sink.of)
+        case graph.Aggregate() if can_retract(node.of.of):
+            return False
+    return all(map(_keeps_arrival, graph.before(node)))
 
 
 # -- what is refused ---------------------------------------------------------------------------------
@@ -111,10 +129,22 @@ def _check_meet(node: graph.Meet) -> None:
     for role, each in node.sides:
         if isinstance(each, graph.Changes) and role in node.step.first:
             continue  # a view is a table, too
-        _check_plain(each, "step", str(node.step), called)
-        if role == "facts" and isinstance(origin(each), Stateful):
-            why = f"finds what had arrived before a record, and behind {_called(origin(each))} records arrive anew"
-            raise InvalidArgument("step", called, f"{why}. Call {called} first")
+        found = origin(each)
+        if isinstance(found, graph.Source) and holds_changes(found.topic):
+            why = f"topic {found.topic.name!r} has changes, and its '-' does not say which row it takes back. Join the"
+            raise InvalidArgument("step", called, f"{why} view, or the stream, that writes it")
+        if isinstance(found, graph.Changes) and found.view.after:
+            why = f"view {found.view.name!r} has a transform behind agg, and several of its rows may be of one result."
+            raise InvalidArgument("step", called, f"{why} Join a view without it, and transform its stream")
+        if isinstance(node.step, ViewEnriching) and can_retract(each):
+            why = f"of a view needs plain records, and rows behind {_called(found)} can be taken back"
+            raise InvalidArgument("step", called, f"{why}. Call it before that")
+        if isinstance(node.step, Enriching) and node.step.missing == "dead_letter" and can_retract(each):
+            why = "is for records, and rows can be taken back here: a dead letter could not. Use 'drop' or 'null'"
+            raise InvalidArgument("missing", node.step.missing, why)
+        if role == "facts" and not _keeps_arrival(each):
+            why = "finds what had arrived before a row, and a result that records were taken out of does not know when "
+            raise InvalidArgument("step", called, f"{why}it arrived. Call {called} before .agg(…)")
     starts: dict[str, object] = {}
     for _, each in node.sides:
         if isinstance(origin(each), Stateful):
@@ -278,7 +308,7 @@ def _aggregates(node: graph.Aggregate) -> Mapping[str, Aggregate]:
             why = f"view {view.name!r} has a transform behind agg, and transformed rows have no state to merge. "
             why += "Aggregate their columns, hr.sum(…), or stream a view without the transform"
             raise InvalidArgument(name, str(each), why)
-    if not can_retract(node.of.of):
+    if not _is_taken_back(node.of.of):
         return node.aggregates
     known = None if isinstance(found, graph.Dedup | graph.Meet) else {} if view is None else view.aggregates or {}
     transformed = isinstance(node.of.of, graph.Transform)
@@ -346,7 +376,10 @@ def _meeting(
         if isinstance(found, Stateful):
             before = _helpers(parent, f"{name}.{role}", found, window, written)
             helpers += before
-            read: tuple[Input, ...] = (Input(written(before[-1]), transforms=_transforms(side)),)
+            told = can_retract(found)
+            read: tuple[Input, ...] = (
+                Input(written(before[-1]), changes=told, judged=told, transforms=_transforms(side)),
+            )
         else:
             read, transforms = _inputs(side)
             read = tuple(replace(each, transforms=(*each.transforms, *transforms)) for each in read)

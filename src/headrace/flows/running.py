@@ -318,7 +318,7 @@ class Running:
         """Forgets what the view's flow has made; ViewInUse while it runs, here or elsewhere."""
         with self._lock:
             views = open_views(self._home.views)
-            status = views.status(view)
+            status = views.status(view, topics=True)
             if view in self._supervisors or (status.running and status.pid != os.getpid()):
                 raise ViewInUse(view=view, pid=status.pid or 0, host=status.host or "")
             dropped = [view, *(spec.name for spec in views.specs() if spec.parent == view)]

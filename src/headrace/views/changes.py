@@ -7,10 +7,14 @@ view's frontier travels with its changes, and a reader that is at a mark has rea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as types
 
+from headrace.aggregates.groups import json_texts
 from headrace.durations import from_us
 from headrace.horizon import Horizon
 from headrace.log.contract import META
@@ -21,6 +25,7 @@ from headrace.views.contract import (
     MARK,
     OP,
     RECORD,
+    ROW,
     UPDATED_AT,
     WINDOW,
     Emit,
@@ -33,7 +38,17 @@ from headrace.views.contract import (
 from headrace.views.results import results_of, whole_sum
 from headrace.views.values import INSTANT, time_column, us_column
 
-__all__ = ["CHANGE_OP", "as_fed", "as_results", "as_seen", "marked", "snapshot", "with_mark", "with_status"]
+__all__ = [
+    "CHANGE_OP",
+    "as_fed",
+    "as_results",
+    "as_seen",
+    "marked",
+    "row_texts",
+    "snapshot",
+    "with_mark",
+    "with_status",
+]
 
 CHANGE_OP = "op"
 CHUNK_ROWS = 100_000
@@ -48,7 +63,7 @@ def as_results(view: ViewSpec, changes: pa.Table) -> pa.Table:
 def as_fed(view: ViewSpec, changes: pa.Table) -> pa.Table:
     """For flows over the view: results, and what other views can merge. Of a view of records: the record."""
     if view.records:
-        return pa.table({OP: changes[CHANGE_OP], RECORD: changes[RECORD]})
+        return pa.table({OP: changes[CHANGE_OP], RECORD: changes[RECORD], ROW: _record_texts(view, changes)})
     made = {column.name: changes[column.name] for column in view.places}
     if view.shaped is None:
         made |= results_of(view, changes)
@@ -56,7 +71,7 @@ def as_fed(view: ViewSpec, changes: pa.Table) -> pa.Table:
     columns = {column.name: made.get(column.name, None) for column in feed_columns(view)}
     columns = {name: changes[name] if values is None else values for name, values in columns.items()}
     tail = {CORRECTIONS: changes["_corrections"], UPDATED_AT: changes["_updated_at"]}
-    return pa.table({OP: changes[CHANGE_OP], **columns, **tail})
+    return pa.table({OP: changes[CHANGE_OP], **columns, **tail, ROW: row_texts(changes, view.key)})
 
 
 def as_seen(view: ViewSpec, changes: pa.Table) -> pa.Table:
@@ -107,7 +122,33 @@ def _unpacked(fed: pa.Table) -> pa.Table:
     columns = {OP: fed[OP]} | {name: pc.struct_field(record, name) for name in names}
     columns |= {AT: pa.nulls(len(record), INSTANT), CORRECTIONS: pa.array(np.zeros(len(record), np.int64))}
     columns[UPDATED_AT] = pc.struct_field(record, "_arrived_at")
-    return pa.table(columns | {"_progress": pc.struct_field(record, "_progress")})
+    return pa.table(columns | {ROW: fed[ROW], "_progress": pc.struct_field(record, "_progress")})
+
+
+def _record_texts(view: ViewSpec, changes: pa.Table) -> pa.Array:
+    """Which record it is: its position, and the group that it is one of, since a transform may make several of one."""
+    record = changes[RECORD].combine_chunks()
+    place = {name: pc.struct_field(record, name) for name in ("_partition", "_offset")}
+    groups = [each.name for each in view.groups]
+    return row_texts(pa.table({**place, **{name: changes[name] for name in groups}}), (*place, *groups))
+
+
+def row_texts(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    """A text for each row, the same for those that are equal in these columns."""
+    texts = [_texts(rows[name].combine_chunks()) for name in key]
+    return pc.binary_join_element_wise(*texts, "/") if texts else pa.repeat("", rows.num_rows)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    if types.is_nested(values.type) or types.is_binary(values.type):
+        texts = json_texts(values)
+    elif types.is_timestamp(values.type):
+        texts = values.cast(pa.int64()).cast(pa.string())
+    else:
+        texts = values.cast(pa.string())
+    for mark, code in (("%", "%25"), ("/", "%2F"), ("|", "%7C")):
+        texts = pc.replace_substring(texts, mark, code)
+    return texts.fill_null("%")
 
 
 def with_mark(rows: pa.Table, marks: tuple[int | None, int | None] | None) -> pa.Table:

@@ -42,14 +42,23 @@ TAIL = ("_status", "_corrections", "_updated_at")
 Emit = Literal["updates", "final"]
 Gaps = Literal["null", "zero", "previous"]
 
-OP, AT, CORRECTIONS, UPDATED_AT = CHANGE = ("change__op", "change__at", "change__corrections", "change__updated_at")
+OP, AT, CORRECTIONS, UPDATED_AT, ROW = CHANGE = (
+    "change__op",
+    "change__at",
+    "change__corrections",
+    "change__updated_at",
+    "change__row",
+)
 """What says what became of a row of a view, and when: columns of a stream of its changes. `change__at` is the last
-instant of the row's window: what is made of changes has no other time."""
+instant of the row's window: what is made of changes has no other time. `change__updated_at` is the row's own arrival:
+the largest of those of its records. `change__row` says which row it is: the '-' of a row has that of its '+'."""
 MARK = ("change__closed", "change__reachable")
 """Of a record that is no change, `change__op` '.': windows that end by then are final, or can no longer change."""
 RESULTS, SHAPED, HISTORY = "rows", "shaped", "history"
 """The tables of a view: its results, the rows that a transform made of them, and of a table what was there before,
 which readers see as `NAME_history`. Others are the operator's own."""
+DUE = "due/"
+"""Tables whose names begin so have timers: their rows say when a step is due though no record comes."""
 FINAL_AT = "/final_at"
 """Of a row that has no window: it is final when the frontier has passed this time."""
 RECORD = "/record"

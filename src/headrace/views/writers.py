@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.views.contract import FlowSpec, Mark, feed_topic
+from headrace.views.contract import DUE, FlowSpec, Mark, feed_topic
 
 __all__ = ["closes", "goes_back", "mark_of", "with_helpers"]
 
@@ -14,11 +14,12 @@ def closes(
     spec: FlowSpec, frontier_us: int, others: Sequence[FlowSpec], has_open: Callable[[FlowSpec, int], bool]
 ) -> bool:
     """Whether a window that has a row is open, and final with this frontier of the flow: one of its own, or of a flow
-    that reads what it writes. `has_open`: whether a flow's view has a row of an open window that ends by then."""
+    that reads what it writes. `has_open`: whether a flow's view has a row of an open window that ends by then, or a
+    timer of its operator is due."""
     asked = [(spec, frontier_us)]
     for each, us in asked:  # which grows
         final_us = each.horizon.final_us(us)
-        if final_us is not None and _is_windowed(each) and has_open(each, final_us):
+        if final_us is not None and (_is_windowed(each) or _has_timers(each)) and has_open(each, final_us):
             return True
         known = {other.name for other, _ in asked}
         for topic, told_us in _told(each, us).items():
@@ -32,6 +33,10 @@ def _is_windowed(spec: FlowSpec) -> bool:
     return spec.view is not None and spec.view.ending is not None and not spec.view.records
 
 
+def _has_timers(spec: FlowSpec) -> bool:
+    return any(each.name.startswith(DUE) for each in spec.tables)
+
+
 def _told(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
     """The topics that the flow writes to, and the frontier of those who have read them."""
     horizon, records = spec.horizon, spec.view is not None and spec.view.records
@@ -43,11 +48,12 @@ def _told(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
 def goes_back(topics: Iterable[str], flows: Sequence[FlowSpec], partitions_read: Callable[[str], int]) -> bool:
     """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in any
     order; records that can go again, with the progress they came with; records of several partitions, which headrace's
-    own topics keep apart; or copies of what is in such a topic."""
+    own topics keep apart; or copies of what is in such a topic. The rows of a join of streams have the flow's own reach
+    as progress."""
     behind = [*topics]
     for topic in behind:  # which grows
         for spec in flows:
-            if spec.target != topic:
+            if spec.target != topic or spec.operator.startswith("join("):
                 continue
             if spec.view is not None or (partitions_read(spec.name) > 1 and not topic.startswith("__")):
                 return True

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.flows.compiler.plan_check import unknown_column
-from headrace.flows.flow import Flow, through
+from headrace.flows.flow import Flow, Input, event_times, through
 from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
@@ -23,21 +23,25 @@ from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.joins.view_changes import changelog_schema
 from headrace.operators.records import OP
 from headrace.schema import OP_COLUMN, quoted_name, schema_from, type_ddl
-from headrace.views.contract import RESULTS, TAIL, Column, FlowSpec, ViewSpec, rows_table, rows_view
+from headrace.views.contract import (
+    CHANGE,
+    MARK,
+    RESULTS,
+    TAIL,
+    Column,
+    FlowSpec,
+    ViewSpec,
+    is_fed,
+    rows_table,
+    rows_view,
+    wholes_in,
+)
 from headrace.views.values import arrow_type, check_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OF_ROWS", "event_times", "meeting_spec", "met", "shaped_columns", "shaped_type"]
-
-
-def event_times(flow: Flow) -> dict[str, str | None]:
-    """By side, the column with its records' event time; None where the topics have none, or different ones."""
-    found: dict[str, set[str | None]] = {}
-    for each in flow.inputs:
-        found.setdefault(each.role, set()).add(each.topic.settings.event_time)
-    return {role: names.pop() if len(names) == 1 else None for role, names in found.items()}
+__all__ = ["OF_ROWS", "meeting_spec", "met", "shaped_columns", "shaped_type"]
 
 
 def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
@@ -45,9 +49,10 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
     assert flow.meets is not None
     schemas: dict[str, pa.Schema] = {}
     for each in flow.inputs:
-        schema = schema_from(frames[each.id].drop(*META, SOURCE).schema)
         if each.changes and each.role in flow.meets.first:
-            schema = changelog_schema(schema)
+            schema = changelog_schema(schema_from(frames[each.id].drop(*META, SOURCE).schema))
+        else:
+            schema = schema_from(_plain(each, frames[each.id]).schema)
         if schemas.setdefault(each.role, schema) != schema:
             why = f"flow {flow.name!r}: the streams of one side must have the same columns, of the same types"
             raise InvalidArgument("union", each.called, why)
@@ -63,7 +68,16 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
             if times[each.role] is None or times[each.role] not in schemas[each.role].names:
                 why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
                 raise InvalidArgument("join", each.called, f"{why} event_time=…, and keep that column in transforms")
-    return replace(flow, operator=flow.meets.over(schemas, times))
+    retracts = any(each.changes for each in flow.inputs if each.role not in flow.meets.first)
+    return replace(flow, operator=flow.meets.over(schemas, times, retracts=retracts))
+
+
+def _plain(read: Input, df: DataFrame) -> DataFrame:
+    """No records, without headrace's own columns. What tells rows of joined views apart is their id, and no column."""
+    plain = df.drop(*META, SOURCE)
+    if not read.changes:
+        return plain
+    return plain.drop(*CHANGE, *MARK, ROW_ID.name, *wholes_in(df.columns), *filter(is_fed, df.columns))
 
 
 TAKEN = {OP, OP_COLUMN, ROW_ID.name, *TAIL}

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.errors import InvalidArgument
-from headrace.flows.compiler.meetings import event_times
 from headrace.flows.compiler.records import time_column
 from headrace.flows.compiler.results import shape_type
-from headrace.flows.flow import Flow, through
+from headrace.flows.flow import Flow, event_times, through
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name, schema_from
@@ -22,6 +21,7 @@ from headrace.views.contract import (
     CHANGE,
     MARK,
     OP,
+    UPDATED_AT,
     WINDOW,
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
@@ -58,6 +58,7 @@ def target(flow: Flow, view: ViewSpec | None, df: DataFrame) -> Written | None:
             if flow.operator.output.columns is not None:
                 made = [f"{quoted_name(each.name)} {each.type}" for each in flow.operator.output.columns]
                 schema = parse_ddl(", ".join(made))
+            schema = schema.append(pa.field(UPDATED_AT, arrow_type("timestamp")))
             partitions = len(flow.topics) * max(topic.settings.partitions for topic in flow.topics)
             settled = {"event_time": time_column(flow), "max_ahead": "36500 days", "partitions": partitions}
             return Written(schema, settled)
@@ -153,5 +154,5 @@ def _taken_back(flow: Flow, df: DataFrame) -> Written:
 
 
 def _marks() -> list[Column]:
-    kinds = ("string", "timestamp", "bigint", "timestamp", "timestamp", "timestamp")
+    kinds = ("string", "timestamp", "bigint", "timestamp", "string", "timestamp", "timestamp")
     return [Column(name, kind) for name, kind in zip((*CHANGE, *MARK), kinds, strict=True)]

@@ -258,5 +258,11 @@ def _columns(flow: Flow, read: Input, behind: tuple[str, ...], spark: SparkSessi
     needed = columns_needed(spark, query, schema)
     placeless = read.changes and flow.aggregates is not None
     return ranges.Columns(
-        read.topic, ranges.columns_of(read.topic), schema, needed, changes=read.changes, placeless=placeless
+        read.topic,
+        ranges.columns_of(read.topic),
+        schema,
+        needed,
+        changes=read.changes,
+        placeless=placeless,
+        carried=ranges.carries_arrival(read.topic) and not flow.by_arrival,
     )

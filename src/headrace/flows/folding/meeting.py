@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, from_us
 from headrace.errors import HeadraceError, OperatorFailed
+from headrace.flows.flow import event_times
 from headrace.flows.folding.shaping import first_line
 from headrace.jsonrows import encode_row
 from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
 from headrace.operators.joins.changelog import LOADED
+from headrace.operators.joins.interval_join import IntervalJoin
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.joins.view_changes import changelog_of
 from headrace.operators.records import OP as CHANGE
@@ -32,6 +34,7 @@ from headrace.views.contract import (
     CORRECTIONS,
     OP,
     RESULTS,
+    ROW,
     UPDATED_AT,
     WINDOW,
     WINDOWS_COUNTED,
@@ -66,14 +69,20 @@ class Met:
 
 
 class MeetingFold:
-    """`shape`: the transforms of joined rows, if there are some."""
+    """`shape`: the transforms of joined rows, if there are some. `time`: the event time of the topic of a user's own
+    that they go to."""
 
-    def __init__(self, flow: Flow, spec: FlowSpec, shape: Shape | None = None) -> None:
+    def __init__(self, flow: Flow, spec: FlowSpec, shape: Shape | None = None, time: str | None = None) -> None:
         assert flow.operator is not None and flow.meets is not None
         self._shape = shape
         self._flow, self._spec, self._step = flow, spec, flow.meets
         self._operator = copy.deepcopy(flow.operator)  # its own: it may remember rows of the state
         self._inputs = {each.id: each for each in flow.inputs}
+        self._times = event_times(flow)
+        joins = isinstance(flow.operator, IntervalJoin)
+        self._joins_into_topic = joins and flow.target is not None and flow.parent is None
+        self._behind_us = flow.operator.behind_us(time) if isinstance(flow.operator, IntervalJoin) else 0
+        """How far the time of the rows in that topic may be before that of the operator's rows; None: any time."""
 
     # -- one step --------------------------------------------------------------------------------------
 
@@ -99,7 +108,7 @@ class MeetingFold:
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise OperatorFailed(self._flow.name, str(self._step), why) from error
-        ahead = step.ahead or self._operator.ahead(times)
+        ahead = self._ahead(step, times)
         changes = self._shown(step.changes)
         if closes:
             ahead = InputTimes(before.frontier_us, before.unchanged_us)
@@ -122,6 +131,14 @@ class MeetingFold:
         self._bury(out, step.letters, now_us)
         return out
 
+    def _ahead(self, step: Step, times: Mapping[str, InputTimes]) -> InputTimes:
+        """How far those are who read what comes out, by the time that it has for them."""
+        found = step.ahead or self._operator.ahead(times)
+        if not self._joins_into_topic or not self._behind_us:
+            return found
+        less = (None if us is None else us - self._behind_us for us in (found.frontier_us, found.reach_us))
+        return InputTimes(*less)
+
     def _last_us(self, changes: pa.Table, state: State) -> int | None:
         """When the last row of the view is final."""
         if self._spec.view is None or not self._spec.view.final_by_row:
@@ -140,7 +157,7 @@ class MeetingFold:
         step = self._operator.step({}, state, times, changes=True)
         written = any(rows.num_rows for rows in (*step.writes.puts.values(), *step.writes.deletes.values()))
         told = any(rows is not None and rows.num_rows for rows in (step.changes, step.letters))
-        frontier_us = _later((step.ahead or self._operator.ahead(times)).frontier_us, before.frontier_us)
+        frontier_us = _later(self._ahead(step, times).frontier_us, before.frontier_us)
         closed_us, view = self._closed_us(times), self._spec.view
         closes = False
         if closed_us is not None and view is not None and view.final_by_row:
@@ -156,9 +173,11 @@ class MeetingFold:
         for name, records in met.items():
             read = self._inputs[name]
             if records.num_rows:
-                is_view = read.changes and read.role in self._step.first
-                records = changelog_of(records) if is_view else records
-                out.setdefault(read.role, []).append(_with_id(read, records))
+                if read.changes and read.role in self._step.first:
+                    records = _with_id(read, changelog_of(records))
+                else:
+                    records = self._as_changes(read, records) if read.changes else _with_id(read, records)
+                out.setdefault(read.role, []).append(records)
         made = {role: pa.concat_tables(some, promote_options="default") for role, some in out.items()}
         for role, records in made.items():
             for each in columns[role]:
@@ -170,6 +189,18 @@ class MeetingFold:
                 records = records.set_column(records.column_names.index(OP_COLUMN), OP_COLUMN, ops)
             made[role] = records.combine_chunks()
         return made
+
+    def _as_changes(self, read: Input, records: pa.Table) -> pa.Table:
+        """Changes in the order of the log, as operators read them. A row of a view is never late: its progress is its
+        time."""
+        records = records.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
+        ids = _numbered(records[ROW].combine_chunks(), records)
+        records = records.append_column(CHANGE, records[OP]).append_column(ID, ids)
+        time = self._times[read.role]
+        if read.rows:
+            own = records[time] if time in records.column_names else pa.nulls(records.num_rows, INSTANT)
+            records = records.set_column(records.column_names.index("_progress"), "_progress", own)
+        return records
 
     # -- what comes out --------------------------------------------------------------------------------
 
@@ -260,7 +291,9 @@ class MeetingFold:
         columns = [each.name for each in self._operator.output.columns or ()]
         if target is not None and self._flow.parent is None and changes.num_rows:
             op = [] if self._flow.sink is not None and self._flow.sink.plain else [CHANGE]
-            out.outgoing.append(Outgoing(target, changes.select([*op, *columns, "_progress"])))
+            progress = self._written_progress(out, changes)
+            rows = changes.select([*op, *columns]).append_column("_progress", progress)
+            out.outgoing.append(Outgoing(target, rows))
         elif target is not None and self._flow.parent is not None:
             moved = out.frontier_us is not None and out.frontier_us != before.frontier_us
             if changes.num_rows or moved:
@@ -269,17 +302,27 @@ class MeetingFold:
         if self._flow.late.dropped_to is not None and step.dropped is not None and step.dropped.num_rows:
             out.outgoing.append(Outgoing(self._flow.late.dropped_to, self._too_late(step.dropped)))
 
+    def _written_progress(self, out: Met, changes: pa.Table) -> pa.ChunkedArray | pa.Array:
+        """Of rows in a topic of a user's own. Those of a join are never late, and none that comes later has a time
+        before the flow's reach: so that is their progress."""
+        if not self._joins_into_topic:
+            return changes["_progress"]
+        known = None if self._behind_us is None or out.unchanged_us is None else from_us(out.unchanged_us)
+        return pa.repeat(pa.scalar(known, INSTANT), changes.num_rows)
+
     def _fed(self, changes: pa.Table, columns: list[str]) -> pa.Table:
         """As changes of records are for the flow behind: with the progress by which it judges them."""
         if not changes.num_rows:
             kinds = {each.name: arrow_type(each.type) for each in self._operator.output.columns or ()}
-            own = {OP: pa.string(), AT: INSTANT, CORRECTIONS: pa.int64(), UPDATED_AT: INSTANT, "_progress": INSTANT}
+            own = {OP: pa.string(), AT: INSTANT, CORRECTIONS: pa.int64(), UPDATED_AT: INSTANT, ROW: pa.string()}
+            own["_progress"] = INSTANT
             return pa.schema([(name, kind) for name, kind in {**kinds, **own}.items()]).empty_table()
         own = {
             OP: changes[CHANGE],
             AT: pa.nulls(changes.num_rows, INSTANT),
             CORRECTIONS: changes["_corrections"],
             UPDATED_AT: changes["_updated_at"],
+            ROW: changes[ROW_ID.name],
             "_progress": changes["_progress"],
         }
         return pa.table({**{name: changes[name] for name in columns}, **own})
@@ -324,16 +367,21 @@ def _later(one_us: int | None, other_us: int | None) -> int | None:
 
 
 def _with_id(read: Input, records: pa.Table) -> pa.Table:
-    """Records with ids that sort by position: topic, partition, offset; of several rows that a transform made of one
-    record, each but the first with a number."""
+    """Records with ids that sort by position: topic, partition, offset."""
     partition, offset = (records[name].combine_chunks() for name in ("_partition", "_offset"))
     padded = pc.utf8_lpad(offset.cast(pa.string()), 16, "0")
     of = read.id.partition(":")[2]  # the topic; of a topic that a side reads twice, with a number
     ids = pc.binary_join_element_wise(of, partition.cast(pa.string()), padded, "/")
+    return records.append_column(ID, _numbered(ids, records))
+
+
+def _numbered(ids: pa.Array, records: pa.Table) -> pa.Array:
+    """The ids; of several rows that a transform made of one record, each but the first with a number behind it."""
+    partition, offset = (records[name].combine_chunks() for name in ("_partition", "_offset"))
     places = np.stack((partition.to_numpy().astype(np.int64), offset.to_numpy()))
     (part, at), (next_part, next_at) = places[:, :-1], places[:, 1:]
     if ((next_part > part) | ((next_part == part) & (next_at > at))).all():  # as they are read: each comes once
-        return records.append_column(ID, ids)
+        return ids
     order = np.lexsort((np.arange(records.num_rows), places[1], places[0]))
     same = np.r_[False, (places[:, order][:, 1:] == places[:, order][:, :-1]).all(axis=0)]
     if same.any():
@@ -342,4 +390,4 @@ def _with_id(read: Input, records: pa.Table) -> pa.Table:
         number[order] = at - np.maximum.accumulate(np.where(same, 0, at))
         texts = pc.binary_join_element_wise(ids, pa.array(number).cast(pa.string()), "/")
         ids = pc.if_else(pa.array(number == 0), ids, texts)
-    return records.append_column(ID, ids)
+    return ids

@@ -17,6 +17,7 @@ from headrace.log.contract import META
 from headrace.operators.contract import Operator, Step
 from headrace.operators.records import HASH, INPUT, OP, TOPIC
 from headrace.views.contract import (
+    UPDATED_AT,
     WINDOW,
     WINDOWS_COUNTED,
     WINDOWS_MISSED,
@@ -73,9 +74,12 @@ class PassingOn:
         return out
 
     def _send(self, out: PassedOn, rows: pa.Table, partition: int) -> None:
-        """Each partition's records stay together, in a partition of the topic: there, too, progress never goes back."""
+        """Each partition's records stay together, in a partition of the topic: there, too, progress never goes back.
+        They keep their arrival, in a column of their own."""
         if rows.num_rows:
-            rows = _plain(rows).append_column("_partition", pa.array(np.full(rows.num_rows, partition), pa.int32()))
+            arrived = rows["_arrived_at"]
+            rows = _plain(rows).append_column(UPDATED_AT, arrived)
+            rows = rows.append_column("_partition", pa.array(np.full(rows.num_rows, partition), pa.int32()))
             out.outgoing.append(Outgoing(self._target, rows))
 
     def _send_dropped(self, out: PassedOn, rows: pa.Table) -> None:

@@ -32,7 +32,7 @@ from headrace.kernels.judge import JUDGED, Judge
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name
 from headrace.time import UNSET
-from headrace.views.contract import AT, CHANGE, CORRECTIONS, MARK, OP, UPDATED_AT, Place
+from headrace.views.contract import AT, CHANGE, CORRECTIONS, MARK, OP, ROW, UPDATED_AT, Place
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,6 +44,8 @@ PLANNED_WHOLE_ROWS = 5_000
 """Up to so many records are read without asking which of them are older."""
 BATCH_BYTES = 512 << 20
 SPANS = 2_000
+RECORDS_OF = "__records."
+"""What the names of topics begin with that steps which keep state pass records on to."""
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
 
 
@@ -66,7 +68,9 @@ class Range:
         return self.partition == part.partition and self.start <= part.start and part.stop <= self.stop
 
 
-CHANGE_DDL = ", ".join(map(" ".join, zip(CHANGE, ("string", "timestamp", "bigint", "timestamp"), strict=True)))
+CHANGE_DDL = ", ".join(
+    map(" ".join, zip(CHANGE, ("string", "timestamp", "bigint", "timestamp", "string"), strict=True))
+)
 
 
 def spark_schema(topic: Topic) -> StructType:
@@ -74,12 +78,19 @@ def spark_schema(topic: Topic) -> StructType:
     in the changes of a view."""
     change = f", {CHANGE_DDL}" if topic.settings.changes else ""
     schema = struct(f"{topic.describe().schema}{change}, {META_DDL}")
-    hidden = "op" if topic.settings.changes else None
+    hidden = "op" if topic.settings.changes else UPDATED_AT if carries_arrival(topic) else None
     return StructType([StructField(field.name, field.dataType, True) for field in schema if field.name != hidden])
+
+
+def carries_arrival(topic: Topic) -> bool:
+    """Whether its records say when those arrived that they were made of: what a step passes on keeps its arrival."""
+    return topic.name.startswith(RECORDS_OF)
 
 
 def columns_of(topic: Topic) -> pa.Schema:
     """The topic's columns, without the metadata, as flows read them."""
+    if carries_arrival(topic):
+        return pa.schema([field for field in topic.schema if field.name != UPDATED_AT])
     if not topic.settings.changes:
         return topic.schema
     plain = [field for field in topic.schema if field.name != "op"]
@@ -234,6 +245,8 @@ class Columns:
     """Whether its records are changes, with marks between them, which are nobody's."""
     placeless: bool = False
     """Whether changes come without the place of their own, which a row that goes has not from when it came."""
+    carried: bool = False
+    """Whether the arrival of records is that of those that they were made of (`carries_arrival`)."""
 
 
 def whole(columns: Columns) -> Columns:
@@ -383,6 +396,7 @@ class _Reading:
     placeless: bool = False
     plain_changes: bool = False
     """Whether the changes are in a topic of the user's, where `op` says what they are."""
+    carried: bool = False
 
     def __call__(self, topic: Topic, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         records = self._records(topic, ranges)
@@ -404,12 +418,21 @@ class _Reading:
                 yield _carrying(batch, each.carry_us) if carries else batch
 
     def _stored(self, topic: Topic, each: Range) -> Iterator[pa.RecordBatch]:
+        if self.carried and "_arrived_at" in self.wanted:
+            batches = topic.batches(each.partition, each.start, each.stop, [*self.wanted, UPDATED_AT])
+            return (_with_own_arrival(batch) for batch in batches)
         if not self.plain_changes:
             return topic.batches(each.partition, each.start, each.stop, self.wanted)
         stored = {OP: "op", UPDATED_AT: "_arrived_at"}
-        names = dict.fromkeys(stored.get(name, name) for name in self.wanted if name not in (AT, CORRECTIONS))
+        names = dict.fromkeys(stored.get(name, name) for name in self.wanted if name not in (AT, CORRECTIONS, ROW))
         batches = topic.batches(each.partition, each.start, each.stop, list(names))
         return (_with_change(batch, self.wanted, stored) for batch in batches)
+
+
+def _with_own_arrival(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at, own = batch.schema.get_field_index("_arrived_at"), batch.column(UPDATED_AT)
+    batch = batch.set_column(at, batch.schema.field(at), pc.coalesce(own, batch.column(at)))
+    return batch.select([name for name in batch.schema.names if name != UPDATED_AT])
 
 
 def _with_change(batch: pa.RecordBatch, wanted: Sequence[str], stored: Mapping[str, str]) -> pa.RecordBatch:
@@ -418,6 +441,7 @@ def _with_change(batch: pa.RecordBatch, wanted: Sequence[str], stored: Mapping[s
         OP: lambda: pc.fill_null(batch.column("op"), "+"),
         AT: lambda: pa.nulls(batch.num_rows, pa.timestamp("us", tz="UTC")),
         CORRECTIONS: lambda: pa.array(np.zeros(batch.num_rows, np.int64)),
+        ROW: lambda: pa.nulls(batch.num_rows, pa.string()),
     }
     return pa.RecordBatch.from_arrays(
         [made[name]() if name in made else batch.column(stored.get(name, name)) for name in wanted], names=list(wanted)
@@ -432,7 +456,15 @@ def _reading(columns: Columns) -> _Reading:
     steps = None if columns.then is None else columns.then.steps
     plain_changes = columns.topic.settings.changes
     return _Reading(
-        wanted, names, steps, columns.judge, columns.numbering, columns.changes, columns.placeless, plain_changes
+        wanted,
+        names,
+        steps,
+        columns.judge,
+        columns.numbering,
+        columns.changes,
+        columns.placeless,
+        plain_changes,
+        columns.carried,
     )
 
 

@@ -6,6 +6,10 @@ grace; one that arrives later, but within `within_us` of that, corrects it. So i
 is published at once, with the version known by then, and again when a version comes that counts. It is kept until the
 table has been read so far that no such version can come. A fact that is read later than that is never kept.
 
+Facts may be taken back: they then come with a column `op`. A '-' has the time and the arrival of its '+'. So the answer
+that was published follows from the versions of the state, whether the fact is still kept or not: no version that comes
+after it has left can answer it.
+
 Nothing is done for all facts that are kept: a change of the table reads those that it may answer, and those that leave
 are found by time."""
 
@@ -26,7 +30,7 @@ from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step,
 from headrace.operators.joins.changelog import CHANGE, LOADED
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.operators.joins.newest import Newest
-from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
 from headrace.operators.joins.versions import (
     DELETED,
     LATEST_US,
@@ -113,7 +117,7 @@ class Enrich:
     @property
     def inputs(self) -> tuple[Input, ...]:
         return (
-            Input(FACTS, columns_of(self.facts), tuple(mine for mine, _ in self.on)),
+            Input(FACTS, columns_of(self.facts), tuple(mine for mine, _ in self.on), changes=True),
             Input(TABLE, columns_of(self.table), tuple(theirs for _, theirs in self.on), changes=True, first=True),
         )
 
@@ -211,34 +215,41 @@ class Enrich:
         times = {**times, TABLE: _since_loaded(times[TABLE], loaded_us)}
         reach_us = times[TABLE].reach_us
         versions = self._versions.rows_of(batch[TABLE]) if TABLE in batch else self._versions.none
-        facts = self._facts_of(batch[FACTS]) if FACTS in batch else self._no_facts
+        gone, facts = map(self._facts_of, gone_and_come(batch[FACTS])) if FACTS in batch else (self._no_facts,) * 2
         asks = self._asks(facts)
         new = self._answer(facts, asks, versions, state, loaded_us)
-        old, corrected = self._correct(versions, state, was_us, loaded_us)
+        back = self._answer(gone, self._asks(gone), self._versions.none, state, was_us)
+        old, corrected = self._correct(versions, gone, state, was_us, loaded_us)
         stays = asks & ~new.gone(reach_us)
         waiting = new.filter(stays)
-        missing = self._missing(new.filter(~stays), corrected, state, reach_us) if self.missing != "null" else None
+        missing, found_missing = None, 0
+        if self.missing != "null":
+            missing = self._missing(new.filter(~stays), corrected, gone, state, reach_us)
+            found_missing = int((~back.found & ~self._kept_now(gone, state)).sum())
+        on_time = facts.num_rows - gone.num_rows + (found_missing if self.missing == "dead_letter" else 0)
         self._newest.changed(versions.select(self._versions.key_names))
         return Step(
             self._writes(
                 versions,
                 waiting,
                 corrected.filter(~corrected.gone(reach_us)),
+                gone,
                 reach_us,
                 self._versions.settled(state, versions, self._asked_from_us(times)),
                 None if loaded_us == was_us else loaded_us,
             ),
             pa.concat_tables(
                 [
+                    self._rows("-", back, was_us),
                     self._rows("-", old, was_us),
                     self._rows("+", corrected, loaded_us),
                     self._rows("+", new, loaded_us),
                 ]
             ),
-            (LedgerRow(None, None, on_time=facts.num_rows),) if facts.num_rows else (),
+            (LedgerRow(None, None, on_time=on_time),) if on_time else (),
             letters=missing if self.missing == "dead_letter" else None,
             ahead=self._ahead(times, state, waiting.facts),
-            missing=missing.num_rows if missing is not None and self.missing == "drop" else 0,
+            missing=missing.num_rows - found_missing if missing is not None and self.missing == "drop" else 0,
         )
 
     def _loaded_us(self, changes: pa.Table | None, state: State) -> tuple[int, int]:
@@ -304,14 +315,16 @@ class Enrich:
         names = [*USED, FOUND, *(name for _, name in self.columns)]
         return pa.table([*places.columns, pa.array(found), *values.columns], names=names)
 
-    def _correct(self, fresh: pa.Table, state: State, was_us: int, loaded_us: int) -> tuple[Answered, Answered]:
+    def _correct(
+        self, fresh: pa.Table, gone: pa.Table, state: State, was_us: int, loaded_us: int
+    ) -> tuple[Answered, Answered]:
         """Facts of the state that are answered by one of these versions from now on: as they were, and as they are. All
-        of them, when the table has been loaded."""
+        of them, when the table has been loaded; not those that are `gone`."""
         if was_us != loaded_us:
-            facts = state.scan(FACTS, EVERY.select([]))
+            facts = _without(state.scan(FACTS, EVERY.select([])), gone)
             made = facts.select(self._no_facts.column_names)
             return self._before(facts, state), self._answer(made, self._asks(made), fresh, state, loaded_us)
-        facts = self._touched(fresh, state, loaded_us)
+        facts = _without(self._touched(fresh, state, loaded_us), gone)
         number = answers(fresh, self._questions(facts, loaded_us))
         before = facts.select(USED).rename_columns(ORDER)
         later = np.flatnonzero(is_later(_take(fresh.select(ORDER), number), before))
@@ -367,15 +380,18 @@ class Enrich:
         both = zip(columns, self._schema, strict=True)
         return pa.table([cast_to(each, kind.type) for each, kind in both], schema=self._schema)
 
-    def _missing(self, settled: Answered, corrected: Answered, state: State, reach_us: int | None) -> pa.Table:
-        """Facts without a row that will have none: those that come and are `settled`, and those that leave."""
+    def _missing(
+        self, settled: Answered, corrected: Answered, gone: pa.Table, state: State, reach_us: int | None
+    ) -> pa.Table:
+        """Facts without a row that will have none: those that come and are `settled`, and those that leave; not those
+        that are `gone`."""
         leaving = corrected.filter(corrected.gone(reach_us))
         tables = [each.facts.filter(pa.array(~each.found)) for each in (settled, leaving)]
         if reach_us is not None:
             stored = state.due(FACTS, reach_us - 1)
             stored = stored.filter(pc.invert(stored[FOUND]))
-            other = pc.invert(pc.is_in(stored[ID], column(corrected.facts, ID)))
-            tables.append(stored.filter(other).select(self._no_facts.column_names))
+            stored = _without(_without(stored, corrected.facts), gone)
+            tables.append(stored.select(self._no_facts.column_names))
         facts = pa.concat_tables(tables)
         names = [*self._kept_as.values(), ID, *(each.name for each in POSITION if self.missing == "dead_letter")]
         return facts.select(names).rename_columns([*self._kept_as, *names[len(self._kept_as) :]])
@@ -385,11 +401,22 @@ class Enrich:
         come_us, reach_us = times[FACTS].arrived_us, times[TABLE].reach_us
         return None if come_us is None or reach_us is None else min(come_us, reach_us - self._kept_us)
 
+    def _kept_now(self, gone: pa.Table, state: State) -> Flags:
+        """Which of these facts are still kept. Those that are not, and found no row, were counted as missing."""
+        keys = self._places(gone)
+        kept = state.get(FACTS, keys)
+        return aligned(keys, kept, keys.column_names) >= 0
+
+    def _places(self, facts: pa.Table) -> pa.Table:
+        """Where these facts are kept."""
+        return facts.select(list(self._buffer.key_names))
+
     def _writes(
         self,
         fresh: pa.Table,
         waiting: Answered,
         corrected: Answered,
+        gone: pa.Table,
         reach_us: int | None,
         settled: tuple[pa.Table, pa.Table],
         loaded_us: int | None,
@@ -400,7 +427,8 @@ class Enrich:
             puts[LOAD.name] = EVERY.append_column("/at", time_column(np.array([loaded_us])))
         adds = {HELD.name: held_rows(self._arrived(waiting.facts), _progress(waiting.facts))}
         drops = {} if reach_us is None else {FACTS: reach_us - 1, HELD.name: reach_us - self._kept_us - 1}
-        return Writes(_some(puts), _some(adds), _some({self._versions.name: settled[0]}), drops)
+        deletes = {self._versions.name: settled[0], FACTS: self._places(gone)}
+        return Writes(_some(puts), _some(adds), _some(deletes), drops)
 
     def _kept(self, rows: Answered) -> pa.Table:
         used = rows.used.select([*USED, FOUND])
@@ -445,6 +473,13 @@ def _take(rows: pa.Table, number: I64) -> pa.Table:
 def _progress(facts: pa.Table) -> I64:
     progress: I64 = column(facts, "_progress").cast(pa.int64()).fill_null(UNSET).to_numpy()
     return progress
+
+
+def _without(facts: pa.Table, others: pa.Table) -> pa.Table:
+    """The facts but for those with the ids of the others."""
+    if not facts.num_rows or not others.num_rows:
+        return facts
+    return facts.filter(pc.invert(pc.is_in(column(facts, ID), column(others, ID))))
 
 
 def _some(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

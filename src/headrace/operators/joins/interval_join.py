@@ -12,6 +12,15 @@ The records of a side lie under their key, then their time: one scan finds what 
 drops what no record still to come can meet. A record is written once; one of an outer side a second time when its first
 match comes, or its row without one. Reach alone drops, the other side's, and exactly: nothing is kept longer.
 
+Records may be taken back: they then come with a column `op`. A '-' has the time and progress of its '+'. Its pairs go,
+and a partner that is left without a match becomes a row of its own again, when that is due. All that this takes is
+still kept. Let l be a left record that goes. What is still to come of a side, '-' as well as '+', has a progress or a
+time of at least the side's reach R. If R_left <= l's progress, then R_left <= l.t + grace + within, or l had been
+dropped; else R_left <= l.t. A partner r of l has r.t >= l.t - before. So R_left <= r.t + before + grace + within: r is
+still kept. The record l itself may not be kept any more: then R_right is past its interval and grace, so if it has no
+partner, its row without a match has been published. Other matches of r may not be kept either: so where records can be
+taken back, an outer side's record says how many matches it has.
+
 A row is final when the frontiers of *both* inputs are past its `/final_at` (`IntervalJoin.final_us`). That is the time
 of a pair + grace, and of a record without a match the end of its interval + grace.
 
@@ -35,14 +44,15 @@ from headrace.aggregates.groups import row_numbers
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
 from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import column, keys_of
+from headrace.operators.result_rows import aligned, column, keys_of
 from headrace.schema import type_ddl
 from headrace.time import UNSET
+from headrace.views.contract import DUE as TIMERS
 from headrace.views.contract import LedgerRow
 from headrace.views.keyed import Column, State, TableSpec, Writes
-from headrace.views.values import INSTANT, arrow_type, cast_to, time_column, us_column
+from headrace.views.values import arrow_type, cast_to, time_column, us_column
 from headrace.windows.sessions import joined
 
 __all__ = ["IntervalJoin"]
@@ -53,8 +63,9 @@ How = Literal["inner", "left", "right", "full"]
 HOWS = ("inner", "left", "right", "full")
 JOINED_AT, INPUT = "joined_at", "/input"
 AT, ARRIVED, LATE, MATCH, DUE = "/at", "/arrived_at", "/late", "/match", "/due"
-WAITING, MATCHED, UNMATCHED = 0, 1, 2
-"""`MATCH` of an outer side's record: it has no match yet, it has one, or its row without one has been published."""
+WAITING, UNMATCHED = 0, -1
+"""`MATCH` of an outer side's record: it has no match yet, or its row without one has been published. Larger than 0: it
+has a match; and where records can be taken back, how many."""
 LONGEST_US = 365_250 * 86_400_000_000
 """A thousand years: no sum of a time and these leaves the calendar."""
 
@@ -82,7 +93,7 @@ class Side:
     @cached_property
     def due(self) -> TableSpec:
         """One row: no record that waits for a match has the end of its interval + grace before that."""
-        return TableSpec(f"due/{self.name}", (), (Column(DUE, "timestamp"),), DUE, {DUE: "least"})
+        return TableSpec(f"{TIMERS}{self.name}", (), (Column(DUE, "timestamp"),), DUE, {DUE: "least"})
 
     @cached_property
     def row_schema(self) -> pa.Schema:
@@ -119,25 +130,38 @@ class Judged:
     corrected: int = 0
     untimed: int = 0
 
+    @property
+    def rows(self) -> pa.Table:
+        """Those that are, or were, in results."""
+        return pa.concat_tables([self.accepted, self.alone])
+
+    @property
+    def verdicts(self) -> tuple[int, int, int, int]:
+        return self.on_time, self.corrected, self.dropped.num_rows, self.untimed
+
 
 @dataclass
 class Rows:
-    """A side's rows in a step: so many `old` ones, which are kept already, then new ones. `key`: a number for each key,
-    the same on both sides; negative where there is a null."""
+    """A side's rows in a step: `old` ones, which are kept and stay, then `gone` ones, then new ones. `key`: a number
+    for each key, the same on both sides; negative where there is a null. `comes`, `goes`: how many of its pairs do."""
 
     side: Side
     table: pa.Table
     old: int
+    gone: int
     key: I64
 
     def __post_init__(self) -> None:
         self.at = us_column(self.table[AT])
-        self.new: Flags = np.arange(len(self.at)) >= self.old
-        self.matched = np.zeros(len(self.at), np.bool_)
+        number = np.arange(len(self.at))
+        self.new: Flags = number >= self.old + self.gone
+        self.going: Flags = (number >= self.old) & ~self.new
+        self.comes: I64 = np.zeros(len(self.at), np.int64)
+        self.goes: I64 = self.comes
 
     def lasting(self, gone_us: int | None) -> Flags:
         """Which may meet a record that is still to come: not those up to `gone_us`."""
-        keyed: Flags = self.key >= 0
+        keyed: Flags = (self.key >= 0) & ~self.going
         return keyed if gone_us is None else keyed & (self.at > gone_us)
 
 
@@ -154,6 +178,7 @@ class Written:
     """What a step writes, as it is collected."""
 
     puts: dict[str, pa.Table] = field(default_factory=dict)
+    deletes: dict[str, pa.Table] = field(default_factory=dict)
     adds: dict[str, pa.Table] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
 
@@ -170,7 +195,7 @@ class Wait:
 @dataclass(frozen=True)
 class IntervalJoin:
     """`on`: pairs of (left, right) columns that are equal. `before_us`, `after_us`: how long before and after the left
-    record the right one may be."""
+    record the right one may be. `retracts`: whether records of one of the inputs can be taken back."""
 
     left: pa.Schema
     right: pa.Schema
@@ -183,6 +208,7 @@ class IntervalJoin:
     grace_us: int
     within_us: int
     suffix: str = "_right"
+    retracts: bool = False
     _names: dict[str, tuple[str | None, str | None]] = field(init=False, repr=False, compare=False)
     """The columns of a row but for its time: of which left column, or else of which right one, it is made."""
 
@@ -217,7 +243,7 @@ class IntervalJoin:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return tuple(Input(side.name, columns_of(side.schema), side.by) for side in self.sides)
+        return tuple(Input(side.name, columns_of(side.schema), side.by, changes=self.retracts) for side in self.sides)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -260,6 +286,15 @@ class IntervalJoin:
         us = min(left_us - right.end_us * right.outer, right_us - left.end_us * left.outer) - less_us
         return us if us >= INSTANT_MIN_US else None
 
+    def behind_us(self, column: str | None) -> int | None:
+        """How far the times in a column of the rows may be before `joined_at`; None: that is not known."""
+        if column == JOINED_AT:
+            return 0
+        one, two = self._names.get(column or "", (None, None))
+        if one is not None:
+            return self.after_us if one == self.left_time else None
+        return self.before_us if two == self.right_time else None
+
     def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
         """A row is final when its `/final_at` is before that; None: none is."""
         left, right = (times[side.name].frontier_us for side in self.sides)
@@ -281,29 +316,34 @@ class IntervalJoin:
         *,
         changes: bool,  # noqa: ARG002 (what goes on is what the step is for)
     ) -> Step:
-        judged = [self._judged(side, batch.get(side.name)) for side in self.sides]
+        read = [gone_and_come(batch[side.name]) if side.name in batch else (None, None) for side in self.sides]
+        gone = [self._judged(side, records) for side, (records, _) in zip(self.sides, read, strict=True)]
+        new = [self._judged(side, records) for side, (_, records) in zip(self.sides, read, strict=True)]
         waits = [self._wait(side, times[other.name], state) for side, other in self._both]
-        old = [self._old(*self._both[n], judged[1 - n].accepted, waits[n], state) for n in (0, 1)]
-        left, right = self._numbered(old, judged)
-        pairs = self._pairs(left, right)
-        left.matched[pairs.left], right.matched[pairs.right] = True, True
-        gone, come, written = list[Told](), [pairs], Written()
+        old = [self._old(*self._both[n], gone[n], (gone[1 - n], new[1 - n]), waits[n], state) for n in (0, 1)]
+        left, right = self._numbered(
+            old, [self._as_kept(*each, state) for each in zip(self.sides, gone, strict=True)], new
+        )
+        back, pairs = self._pairs(left, right)
+        went, come, written = [back], [pairs], Written()
         for rows, wait, (side, other) in zip((left, right), waits, self._both, strict=True):
             gone_us = self._gone_us(side, times[other.name])
             lasting, changed, table = rows.lasting(gone_us), rows.new, rows.table
             if side.outer:
-                match, back, alone = _unmatched(rows, wait)
-                gone.append(_told(side, back))
+                match, taken_back, alone = _unmatched(rows, wait, count=self.retracts)
+                went.append(_told(side, taken_back))
                 come.append(_told(side, alone))
-                self._put_due(side, rows.at[rows.new & lasting & (match == WAITING)], wait, state, written)
                 changed = changed | (match != column(table, MATCH).to_numpy())
+                self._put_due(side, rows.at[changed & lasting & (match == WAITING)], wait, state, written)
                 table = table.set_column(table.column_names.index(MATCH), MATCH, pa.array(match.astype(np.int32)))
             if (changed & lasting).any():
                 written.puts[side.kept.name] = _some(table, changed & lasting)
+            if (rows.going & (rows.key >= 0)).any():
+                written.deletes[side.kept.name] = _some(table, rows.going & (rows.key >= 0)).select(side.kept.key_names)
             if gone_us is not None:
                 written.drops[side.kept.name] = gone_us
-        writes = Writes(written.puts, written.adds, {}, written.drops)
-        return Step(writes, self._changes(left, right, gone, come), _ledger(judged), self._dropped(judged))
+        writes = Writes(written.puts, written.adds, written.deletes, written.drops)
+        return Step(writes, self._changes(left, right, went, come), _ledger(gone, new), self._dropped(new))
 
     def _judged(self, side: Side, records: pa.Table | None) -> Judged:
         none = side.row_schema.empty_table()
@@ -337,14 +377,28 @@ class IntervalJoin:
         least = us_column(state.due(side.due.name, past_us, 1)[DUE]).tolist()
         return Wait(past_us - behind_us, least[0] - behind_us if least else None)
 
-    def _old(self, side: Side, other: Side, new: pa.Table, wait: Wait, state: State) -> pa.Table:
-        """The side's kept rows that new ones of the other may meet, and those that no longer wait for a match."""
-        met = self._met(side, other, new, state)
-        if wait.upto_us is None or wait.from_us is None:
-            return met
-        due = state.due(side.kept.name, wait.upto_us, after_us=wait.from_us - 1)
-        due = due.filter(pc.equal(due[MATCH], WAITING))
-        return pa.concat_tables([met, due.filter(pc.invert(pc.is_in(due[ID], column(met, ID))))])
+    def _old(
+        self, side: Side, other: Side, gone: Judged, met_by: Sequence[Judged], wait: Wait, state: State
+    ) -> pa.Table:
+        """The side's kept rows that stay: those that rows of the other side, which come or go, may meet, and those that
+        no longer wait for a match."""
+        met = self._met(side, other, pa.concat_tables([each.accepted for each in met_by]), state)
+        if wait.upto_us is not None and wait.from_us is not None:
+            due = state.due(side.kept.name, wait.upto_us, after_us=wait.from_us - 1)
+            due = due.filter(pc.equal(due[MATCH], WAITING))
+            met = pa.concat_tables([met, _without(due, met)])
+        return _without(met, gone.accepted)
+
+    def _as_kept(self, side: Side, gone: Judged, state: State) -> pa.Table:
+        """Rows that go, with their match. One that is not kept any more, and has no partner, was published without."""
+        rows = gone.rows
+        if not side.outer or not rows.num_rows:
+            return rows
+        keys = rows.select(side.kept.key_names)
+        kept = state.get(side.kept.name, keys)
+        at = aligned(keys, kept, keys.column_names)
+        known = np.append(column(kept, MATCH).to_numpy(), UNMATCHED)[at]  # -1 is the last
+        return rows.set_column(rows.column_names.index(MATCH), MATCH, pa.array(known.astype(np.int32)))
 
     def _met(self, side: Side, other: Side, new: pa.Table, state: State) -> pa.Table:
         last_us = state.last_us(side.kept.name) if new.num_rows else None
@@ -357,10 +411,10 @@ class IntervalJoin:
         prefixes = keys_of(new, other.by, np.unique(span, return_index=True)[1]).rename_columns(list(side.by))
         return state.scan(side.kept.name, prefixes, first.tolist(), last.tolist())
 
-    def _numbered(self, old: Sequence[pa.Table], judged: Sequence[Judged]) -> tuple[Rows, Rows]:
+    def _numbered(self, old: Sequence[pa.Table], gone: Sequence[pa.Table], new: Sequence[Judged]) -> tuple[Rows, Rows]:
         tables = [
-            pa.concat_tables([was, new.accepted, new.alone]).combine_chunks()
-            for was, new in zip(old, judged, strict=True)
+            pa.concat_tables([was, goes, comes.rows]).combine_chunks()
+            for was, goes, comes in zip(old, gone, new, strict=True)
         ]
         keys = [
             pa.concat_arrays([column(rows, name) for rows, name in zip(tables, names, strict=True)])
@@ -368,21 +422,32 @@ class IntervalJoin:
         ]
         counts = [rows.num_rows for rows in tables]
         number = np.split(row_numbers(keys, sum(counts)), counts[:1])
-        for n, new in enumerate(judged):
-            number[n][counts[n] - new.alone.num_rows :] = -1 - n  # nobody's on the other side
+        nulls = np.zeros(sum(counts), np.bool_)
+        for each in keys:
+            nulls |= np.asarray(each.is_null()) if each.null_count else False
+        for n, null in enumerate(np.split(nulls, counts[:1])):
+            number[n][null] = -1 - n  # nobody's on the other side
         left, right = (
-            Rows(side, rows, was.num_rows, key)
-            for side, rows, was, key in zip(self.sides, tables, old, number, strict=True)
+            Rows(side, rows, was.num_rows, goes.num_rows, key)
+            for side, rows, was, goes, key in zip(self.sides, tables, old, gone, number, strict=True)
         )
         return left, right
 
-    def _pairs(self, left: Rows, right: Rows) -> Told:
-        """New left rows with all right ones, then new right rows with the old left ones."""
-        at, key = left.at[left.old :], left.key[left.old :]
-        one, two = _within(key, at - self.before_us, at + self.after_us, right.key, right.at)
-        at, key = right.at[right.old :], right.key[right.old :]
-        four, three = _within(key, at - self.after_us, at + self.before_us, left.key[: left.old], left.at[: left.old])
-        return Told(np.concatenate((one + left.old, three)), np.concatenate((two, four + right.old)))
+    def _pairs(self, left: Rows, right: Rows) -> tuple[Told, Told]:
+        """The pairs that go, of rows that were there, and those that come, of rows that are there now."""
+        old_left = ~left.going & ~left.new
+        back = _both_of(self._meet(left, left.going, right, ~right.new), self._meet(left, old_left, right, right.going))
+        come = _both_of(self._meet(left, left.new, right, ~right.going), self._meet(left, old_left, right, right.new))
+        for rows, gone, new in ((left, back.left, come.left), (right, back.right, come.right)):
+            rows.goes, rows.comes = (np.bincount(each, minlength=len(rows.at)) for each in (gone, new))
+        return back, come
+
+    def _meet(self, left: Rows, some: Flags, right: Rows, others: Flags) -> Told:
+        """Pairs of some of the left rows with some of the right ones."""
+        one, two = np.flatnonzero(some), np.flatnonzero(others)
+        low, high = left.at[one] - self.before_us, left.at[one] + self.after_us
+        mine, theirs = _within(left.key[one], low, high, right.key[two], right.at[two])
+        return Told(one[mine], two[theirs])
 
     def _put_due(self, side: Side, new: I64, wait: Wait, state: State, written: Written) -> None:
         """Until when none is due: until the first record that waits no longer does. `new`: times of new ones."""
@@ -416,7 +481,7 @@ class IntervalJoin:
                 FINAL_AT: time_column(at + end + self.grace_us),
                 "_corrections": pa.array(late[0] + late[1]),
                 "_updated_at": time_column(arrived),
-                "_progress": pa.nulls(len(one), INSTANT),
+                "_progress": time_column(at),  # a row is never late, and reach does not pass it before it comes
             }
         )
 
@@ -501,15 +566,19 @@ def _within(key: I64, low: I64, high: I64, their_key: I64, their_at: I64) -> tup
     return np.repeat(np.arange(len(key)), count), theirs
 
 
-def _unmatched(rows: Rows, wait: Wait) -> tuple[I64, I64, I64]:
-    """What `MATCH` of the rows becomes; of which the row without a match goes, and of which it comes."""
+def _unmatched(rows: Rows, wait: Wait, *, count: bool) -> tuple[I64, I64, I64]:
+    """What `MATCH` of the rows becomes; of which the row without a match goes, and of which it comes. `count`: how many
+    matches a row has matters."""
     was = column(rows.table, MATCH).to_numpy().astype(np.int64)
     over = rows.key < 0
     if wait.upto_us is not None:
         over |= rows.at <= wait.upto_us
-    alone = (was == WAITING) & ~rows.matched & over
-    match = np.where(rows.matched, MATCHED, np.where(alone, UNMATCHED, was))
-    return match, np.flatnonzero(rows.matched & (was == UNMATCHED)), np.flatnonzero(alone)
+    matches = np.maximum(was, 0) + rows.comes - rows.goes
+    matches = matches if count else np.minimum(matches, 1)
+    alone = (matches == 0) & (was != UNMATCHED) & over & ~rows.going
+    match = np.where(matches > 0, matches, np.where(alone | (was == UNMATCHED), UNMATCHED, WAITING))
+    back = (was == UNMATCHED) & np.where(rows.going, rows.goes == 0, matches > 0)
+    return np.where(rows.going, was, match), np.flatnonzero(back), np.flatnonzero(alone)
 
 
 def _told(side: Side, numbers: I64) -> Told:
@@ -517,13 +586,21 @@ def _told(side: Side, numbers: I64) -> Told:
     return Told(numbers, nobody) if side.name == "left" else Told(nobody, numbers)
 
 
-def _ledger(judged: Sequence[Judged]) -> tuple[LedgerRow, ...]:
-    dropped = sum(each.dropped.num_rows for each in judged)
-    on_time, corrected, untimed = (
-        sum(getattr(each, verdict) for each in judged) for verdict in ("on_time", "corrected", "untimed")
-    )
-    counted = on_time + corrected + dropped + untimed
-    return (LedgerRow(None, None, on_time, corrected, dropped, untimed),) if counted else ()
+def _both_of(one: Told, other: Told) -> Told:
+    return Told(np.concatenate((one.left, other.left)), np.concatenate((one.right, other.right)))
+
+
+def _ledger(gone: Sequence[Judged], new: Sequence[Judged]) -> tuple[LedgerRow, ...]:
+    """Each record once, by its verdict; one that goes is counted no more."""
+    counts = [sum(sign * each.verdicts[n] for sign, some in ((-1, gone), (1, new)) for each in some) for n in range(4)]
+    return (LedgerRow(None, None, *counts),) if any(counts) else ()
+
+
+def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The rows but for those with the ids of the others."""
+    if not rows.num_rows or not others.num_rows:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(column(rows, ID), column(others, ID))))
 
 
 def _some(rows: pa.Table, flags: Flags) -> pa.Table:

@@ -57,8 +57,9 @@ class Meeting(Protocol):
     @property
     def absent_us(self) -> int: ...
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:
-        """`schemas`: the columns of each side's records; `times`: their event times."""
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None], *, retracts: bool) -> Any:
+        """`schemas`: the columns of each side's records; `times`: their event times. `retracts`: whether records that
+        are no table's can be taken back."""
 
     def time(self, times: Mapping[str, str | None]) -> str | None:
         """The column with the event time of what comes out; `times`: that of each side."""
@@ -81,7 +82,13 @@ class Tabling:
     called: ClassVar[str] = "table"
     first: ClassVar[tuple[str, ...]] = ("records",)
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+    def over(
+        self,
+        schemas: Mapping[str, pa.Schema],
+        times: Mapping[str, str | None],  # noqa: ARG002
+        *,
+        retracts: bool,  # noqa: ARG002
+    ) -> Any:
         from headrace.operators.joins.table import TableRows
 
         return TableRows(_without_op(schemas["records"]), self.key, self.valid_from, self.history, self.keep_us)
@@ -116,7 +123,13 @@ class Enriching:
     called: ClassVar[str] = "enrich"
     first: ClassVar[tuple[str, ...]] = ("table",)
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+    def over(
+        self,
+        schemas: Mapping[str, pa.Schema],
+        times: Mapping[str, str | None],  # noqa: ARG002
+        *,
+        retracts: bool,  # noqa: ARG002
+    ) -> Any:
         from headrace.operators.joins.enrich import Enrich
 
         return Enrich(
@@ -162,7 +175,13 @@ class ViewEnriching:
     called: ClassVar[str] = "enrich"
     first: ClassVar[tuple[str, ...]] = ("table",)
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+    def over(
+        self,
+        schemas: Mapping[str, pa.Schema],
+        times: Mapping[str, str | None],  # noqa: ARG002
+        *,
+        retracts: bool,  # noqa: ARG002
+    ) -> Any:
         from headrace.operators.joins.enrich_view import EnrichView
 
         view, receipt = _without_op(schemas["table"]), f"{self.table}_version"
@@ -195,7 +214,7 @@ class Joining:
     called: ClassVar[str] = "join"
     first: ClassVar[tuple[str, ...]] = ()
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None], *, retracts: bool) -> Any:
         from headrace.operators.joins.interval_join import IntervalJoin
 
         left, right = times["left"], times["right"]
@@ -212,6 +231,7 @@ class Joining:
             self.grace_us,
             self.late.within_us,
             self.suffix,
+            retracts,
         )
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
@@ -245,7 +265,13 @@ class TableJoining:
     called: ClassVar[str] = "join"
     first: ClassVar[tuple[str, ...]] = ("left", "right")
 
-    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None]) -> Any:  # noqa: ARG002
+    def over(
+        self,
+        schemas: Mapping[str, pa.Schema],
+        times: Mapping[str, str | None],  # noqa: ARG002
+        *,
+        retracts: bool,  # noqa: ARG002
+    ) -> Any:
         from headrace.operators.joins.joined_history import JoinedHistory
         from headrace.operators.joins.table_join import TableJoin
 

@@ -28,6 +28,7 @@ from headrace.position import Position
 from headrace.views import writers
 from headrace.views.changes import snapshot
 from headrace.views.contract import (
+    DUE,
     RESULTS,
     Commit,
     Emit,
@@ -38,7 +39,6 @@ from headrace.views.contract import (
     State,
     ViewStore,
     Waiting,
-    feed_topic,
     version_name,
     widened,
 )
@@ -163,8 +163,7 @@ class SqliteViews(ViewsFile, ViewStore):
             for name in names:  # now: a moment later somebody may write for a flow of that name
                 staged.sweep(self.path.parent, name, {*staged.names(db), *gone})
         staged.remove(self.path.parent, gone)
-        fed = [feed_topic(spec.name, emit) for spec in dropped for emit in spec.feeds]
-        return [*fed, *(spec.target for spec in dropped if spec.target and spec.target.startswith("__records."))]
+        return sorted(topic for spec in dropped for topic in spec.writes if topic.startswith("__"))
 
     def _drop(self, db: sqlite3.Connection, spec: FlowSpec) -> list[str]:
         """Forgets the flow; the names of its files in the outbox, to be removed when that is committed."""
@@ -360,6 +359,11 @@ class SqliteViews(ViewsFile, ViewStore):
             return writers.closes(spec, frontier_us, others, functools.partial(self._has_open, db))
 
     def _has_open(self, db: sqlite3.Connection, spec: FlowSpec, closed_us: int) -> bool:
+        timers = [each.name for each in spec.tables if each.name.startswith(DUE)]
+        if any(self._state(db, spec).due(name, closed_us - 1, 1).num_rows for name in timers):
+            return True
+        if spec.view is None or spec.view.ending is None:
+            return False
         (closed,) = db.execute("SELECT closed FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
         more_us, after_us = tables_of(spec).ending[1], us_of(closed)
         after_us = None if after_us is None else after_us - more_us
