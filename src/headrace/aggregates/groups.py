@@ -15,11 +15,13 @@ import pyarrow.types as types
 from headrace.jsonrows import encoder
 from headrace.rows import python_values
 
-__all__ = ["Groups", "codes", "json_texts", "one_zero", "ordered", "ranks", "row_numbers"]
+__all__ = ["Groups", "codes", "dense", "json_texts", "one_zero", "ordered", "ranks", "row_numbers"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _LARGEST = 2**63 - 1
+_SPREAD = 2**40
+"""Whole numbers that lie closer together than this are their own numbers: several columns of them fit into one."""
 
 
 class Groups:
@@ -94,8 +96,7 @@ def ordered(column: pa.Array) -> tuple[I64, Callable[[I64, Flags], pa.Array]]:
     if types.is_floating(arrow):
         return _of_doubles(column), lambda numbers, none: _as_doubles(numbers, none).cast(arrow)
     if types.is_integer(arrow) or types.is_timestamp(arrow):
-        numbers: I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-        return numbers, lambda numbers, none: _array(numbers, none).cast(arrow)
+        return _whole(column), lambda numbers, none: _array(numbers, none).cast(arrow)
     number, known = codes(column)
     place = np.argsort(pc.sort_indices(known).to_numpy()) if len(known) else np.zeros(1, np.int64)
     order = np.argsort(place)
@@ -116,7 +117,16 @@ def ranks(column: pa.Array) -> I64:
     rank = np.empty(len(few.dictionary) + 1, np.int64)
     rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
     rank[-1] = -1
-    made: I64 = rank[few.indices.fill_null(-1).to_numpy()]
+    made: I64 = rank[(few.indices.fill_null(-1) if few.null_count else few.indices).to_numpy()]
+    return made
+
+
+def _whole(column: pa.Array) -> I64:
+    """Whole numbers and times as numbers; 0 for null."""
+    if column.null_count:
+        column = column.fill_null(pa.scalar(0, pa.int64()).cast(column.type))
+    numbers = column.to_numpy(zero_copy_only=False)
+    made: I64 = numbers.view(np.int64) if types.is_timestamp(column.type) else numbers.astype(np.int64, copy=False)
     return made
 
 
@@ -138,13 +148,33 @@ def row_numbers(columns: Iterable[pa.Array], rows: int) -> I64:
     number = np.zeros(rows, np.int64)
     most = 1
     for column in columns:
-        rank = ranks(column) + 1
-        width = int(rank.max(initial=0)) + 1
+        rank, width = _spread(column)
         if most * width > _LARGEST:
-            found, number = np.unique(number, return_inverse=True)
-            most, number = len(found), number.reshape(-1)
-        number, most = number * width + rank, most * width
+            number = dense(number)
+            most = int(number.max(initial=0)) + 1
+        number, most = rank if most == 1 else number * width + rank, most * width
     return number
+
+
+def _spread(column: pa.Array) -> tuple[I64, int]:
+    """A number for each value, in the order of values, 0 for null; and one more than the largest number may be."""
+    if len(column) and not column.null_count and (types.is_integer(column.type) or types.is_timestamp(column.type)):
+        numbers = _whole(column)
+        low = int(numbers.min())
+        width = int(numbers.max()) - low + 1
+        if width <= _SPREAD:
+            return numbers - low, width
+    rank = ranks(column) + 1
+    return rank, int(rank.max(initial=0)) + 1
+
+
+def dense(number: I64) -> I64:
+    """Numbers in the same order, without gaps."""
+    step = number[1:] != number[:-1]
+    if bool((number[1:] >= number[:-1]).all()):
+        made: I64 = np.concatenate((np.zeros(min(len(number), 1), np.int64), np.cumsum(step)))
+        return made
+    return np.unique(number, return_inverse=True)[1].reshape(-1)
 
 
 def one_zero(column: pa.Array) -> pa.Array:

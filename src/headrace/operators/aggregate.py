@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,7 @@ class Aggregation:
         """Rows of results that meet are equal in these."""
         return self.view.key
 
-    @property
+    @cached_property
     def tables(self) -> tuple[TableSpec, ...]:
         return (self.rows.spec, *self.rows.value_specs)
 
@@ -120,7 +121,7 @@ class Aggregation:
     def _places(self) -> list[Column]:
         return self.view.places
 
-    @property
+    @cached_property
     def told(self) -> list[str]:
         """The columns of changes: those of the table, but for slots that only merging needs."""
         seen = {name for result in self.view.results for name in (*result.slots, result.unless)}

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.operators.aggregate import OP, Aggregation, Bounds
 from headrace.operators.contract import Step
-from headrace.operators.result_rows import aligned, differ, in_order
+from headrace.operators.result_rows import aligned, differ, in_order, together
 from headrace.views.contract import WINDOW, Emit
 from headrace.views.keyed import State
 from headrace.views.values import us_column
@@ -34,7 +34,7 @@ def emitted(
     if emit == "updates":
         return without_same(tell(changes))
     told = [without_same(tell(final_before(changes, before))), tell(closing(operator, step, state, now, before))]
-    return pa.concat_tables(told)
+    return together(told)
 
 
 def final_before(changes: pa.Table, before: Bounds) -> pa.Table:
@@ -55,7 +55,7 @@ def closing(operator: Aggregation, step: Step, state: State, now: Bounds, before
     changes = step.changes.drop_columns([OP])
     there = there.filter(pa.array(aligned(there, changes, names) < 0))
     come = changes.filter(pa.array(_comes(step.changes) & _between(changes, before.final_us, now.final_us)))
-    rows = pa.concat_tables([there, come])
+    rows = together([there, come])
     rows = in_order(rows, operator.view.key)
     return rows.add_column(0, OP, pa.repeat("+", rows.num_rows))
 

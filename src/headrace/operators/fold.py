@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
-from headrace.aggregates.groups import json_texts, row_numbers
+from headrace.aggregates.groups import dense, json_texts, row_numbers
 from headrace.operators.aggregate import OP, Bounds
 from headrace.operators.contract import Step
 from headrace.operators.emit import closing, emitted
 from headrace.operators.kinds import aggregation
-from headrace.operators.result_rows import aligned, column
+from headrace.operators.result_rows import aligned, column, differ, together
 from headrace.operators.shaped import Shape, ShapedAggregation
 from headrace.views.changes import as_fed, as_results, as_seen, marked, with_status
 from headrace.views.contract import Emit, FlowSpec, Outgoing, feed_topic
@@ -121,10 +121,10 @@ class Fold:
         if self._view.window_us is not None:
             closes = self._untouched(closing(self._operator, Step(changes=closes), state, now, before), raw)
         drops = self._untouched(self._dropped(state, now, before, raw), raw, closes)
-        goes = pa.concat_tables([raw.filter(pa.array(~comes)), closes, drops])
-        stays = self._operator.lasting(pa.concat_tables([raw.filter(pa.array(comes)), closes]), now, before)
+        goes = together([raw.filter(pa.array(~comes)), closes, drops])
+        stays = self._operator.lasting(together([raw.filter(pa.array(comes)), closes]), now, before)
         later = [us for us in (now.final_us, before.final_us) if us is not None]
-        made = pa.concat_tables([made, self._stored(closes, state)])
+        made = together([made, self._stored(closes, state)])
         was = with_status(self._view, self._visible(goes, "-", self._stored(goes, state)), before.final_us)
         becomes = with_status(self._view, self._visible(stays, "+", made), max(later, default=None))
         return difference(was, becomes, self._view.key)
@@ -160,25 +160,30 @@ def difference(was: pa.Table, becomes: pa.Table, key: tuple[str, ...]) -> pa.Tab
     if becomes.schema != was.schema:  # a sum became wider, or no sum is wide any more
         wide = [a if types.is_decimal(a.type) else b for a, b in zip(was.schema, becomes.schema, strict=True)]
         was, becomes = was.cast(pa.schema(wide)), becomes.cast(pa.schema(wide))
-    both = pa.concat_tables([was, becomes])
+    both = together([was, becomes])
     if not both.num_rows:
         return both
-    plain = [column(both, name) for name in both.column_names if name != OP]
-    plain = [json_texts(each) if types.is_nested(each.type) else each for each in plain]
-    number, sign = _dense(row_numbers(plain, both.num_rows)), np.arange(both.num_rows) >= was.num_rows
-    kept = _unpaired(number, sign)
-    keys = row_numbers([column(both, name) for name in key], both.num_rows)
-    gone = ~np.isin(keys, keys[sign])
-    order = np.lexsort((sign, keys, ~gone))
+    sign = np.arange(both.num_rows) >= was.num_rows
+    keys = dense(row_numbers([column(both, name) for name in key], both.num_rows))
+    count = int(keys.max()) + 1
+    left, right = (np.bincount(keys[side], minlength=count) for side in (~sign, sign))
+    kept = np.ones(both.num_rows, np.bool_)
+    pair = (left == 1) & (right == 1)  # one row of its key on either side: these are compared with each other
+    order = np.argsort(keys, kind="stable")
+    one, other = order[pair[keys[order]]].reshape(-1, 2).T
+    rows = both.drop_columns([OP])
+    kept[one] = kept[other] = differ(rows.take(pa.array(one)), rows.take(pa.array(other)))
+    if (many := np.flatnonzero((left + right - 2 * pair)[keys] > 1)).size:
+        kept[many] = _unpaired(rows.take(pa.array(many)), sign[many])
+    order = order[np.argsort((right > 0)[keys[order]], kind="stable")]
     return both.take(pa.array(order[kept[order]]))
 
 
-def _dense(number: I64) -> I64:
-    return np.unique(number, return_inverse=True)[1].reshape(-1)
-
-
-def _unpaired(number: I64, sign: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Rows of a number of which there are more on their own side than on the other."""
+def _unpaired(rows: pa.Table, sign: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Rows that are more often on their own side than on the other."""
+    plain = [column(rows, name) for name in rows.column_names]
+    plain = [json_texts(each) if types.is_nested(each.type) else each for each in plain]
+    number = dense(row_numbers(plain, rows.num_rows))
     rank = np.zeros(len(number), np.int64)
     for side in (False, True):
         mine = np.flatnonzero(sign == side)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow.types as types
 
 from headrace.aggregates import Aggregate, Slot
 from headrace.aggregates.algebra import ddl
-from headrace.aggregates.groups import Groups, json_texts, one_zero, ordered, row_numbers
+from headrace.aggregates.groups import Groups, dense, json_texts, one_zero, ordered, row_numbers
 from headrace.aggregates.kept import Quick
 from headrace.aggregates.rules import AddRule, Functions, Merger, added, extreme, mergers
 from headrace.aggregates.value_rules import Changed, Counts, Values, value_rules
@@ -35,6 +36,7 @@ __all__ = [
     "joined_writes",
     "keys_of",
     "stacked",
+    "together",
 ]
 
 I64 = npt.NDArray[np.int64]
@@ -69,10 +71,8 @@ def joined_writes(pieces: Pieces, specs: Sequence[TableSpec], state: State) -> W
             whole = [each if each.num_columns == len(spec.key) else state.scan(spec.name, each) for each in some]
             some = [each.select(spec.key_names) for each in whole]
         if some:
-            deletes[spec.name] = (
-                pa.concat_tables(some) if some[0].num_columns else some[0]
-            )  # Arrow: of no column no row
-    puts = {name: pa.concat_tables(some) for name, some in pieces.puts.items()}
+            deletes[spec.name] = together(some) if some[0].num_columns else some[0]  # Arrow: of no column no row
+    puts = {name: together(some) for name, some in pieces.puts.items()}
     return Writes(puts=puts, deletes=deletes, drops=dict(pieces.drops))
 
 
@@ -114,11 +114,11 @@ class ResultRows:
 
     # -- its tables ------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def key_names(self) -> list[str]:
         return [column.name for column in self.key]
 
-    @property
+    @cached_property
     def spec(self) -> TableSpec:
         return TableSpec(self.table, self.key, self.columns, self.time, self._rules())
 
@@ -131,7 +131,7 @@ class ResultRows:
         ends = {each.name: greatest for each in (*self._more, UPDATED)}
         return {**ends, **found, CORRECTIONS.name: "add"}
 
-    @property
+    @cached_property
     def value_specs(self) -> list[TableSpec]:
         time = self.time if self.time in self.key_names else None
         return [
@@ -151,7 +151,7 @@ class ResultRows:
 
     def grouped(self, partials: pa.Table) -> tuple[Groups, pa.Table]:
         """Which partial rows are of one key; and these keys, in order."""
-        groups = Groups(_dense(row_numbers([column(partials, name) for name in self.key_names], partials.num_rows)))
+        groups = Groups(dense(row_numbers([column(partials, name) for name in self.key_names], partials.num_rows)))
         return groups, keys_of(partials, self.key_names, groups.first)
 
     def added(self, partials: pa.Table) -> pa.Table:
@@ -199,7 +199,7 @@ class ResultRows:
                 rows = self._with_values(rule, rows, partials, old, number, mine, moved, state, pieces, lasting)
         return Merged(rows, old, number[: old.num_rows])
 
-    @property
+    @cached_property
     def _merged_names(self) -> list[str]:
         return [name for merger in self.mergers for name in merger.takes] + [CORRECTIONS.name, UPDATED.name]
 
@@ -310,6 +310,12 @@ def column(rows: pa.Table, name: str) -> pa.Array:
     return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
 
+def together(some: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns, one behind the other, each column in one piece."""
+    known = [each for each in some if each.num_rows]
+    return known[0] if len(known) == 1 else pa.concat_tables(known or some[:1]).combine_chunks()
+
+
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """The rows by these columns, nulls first."""
     if not names or rows.num_rows < 2:
@@ -350,7 +356,10 @@ def aligned(wanted: pa.Table, found: pa.Table, names: Sequence[str]) -> I64:
     """For each wanted row, which of those found has the same values in these columns; -1: none."""
     if not found.num_rows or not wanted.num_rows:
         return np.full(wanted.num_rows, -1, np.int64)
-    columns = [_both(column(wanted, name), column(found, name)) for name in names]
+    pairs = [(column(wanted, name), column(found, name)) for name in names]
+    if wanted.num_rows == found.num_rows and all(one.equals(other) for one, other in pairs):
+        return np.arange(wanted.num_rows)
+    columns = [_both(*pair) for pair in pairs]
     number = row_numbers(columns, wanted.num_rows + found.num_rows)
     mine, theirs = number[: wanted.num_rows], number[wanted.num_rows :]
     in_order = bool((theirs[1:] >= theirs[:-1]).all())  # as a state answers
@@ -373,6 +382,8 @@ def differ(a: pa.Table, b: pa.Table) -> Flags:
     out = np.zeros(a.num_rows, np.bool_)
     for name in a.column_names:
         one, two = column(a, name), column(b, name)
+        if one.equals(two):
+            continue
         if types.is_nested(one.type):
             one, two = json_texts(one), json_texts(two)
         if types.is_floating(one.type):
@@ -381,9 +392,6 @@ def differ(a: pa.Table, b: pa.Table) -> Flags:
         if other.null_count:  # one of the two, or both, are
             other = pc.if_else(pc.is_null(other), pc.not_equal(one.is_null(), two.is_null()), other)
         out |= np.asarray(other)
+        if out.all():
+            break
     return out
-
-
-def _dense(number: I64) -> I64:
-    """The same order, without gaps."""
-    return np.unique(number, return_inverse=True)[1].reshape(-1)

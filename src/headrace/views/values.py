@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from headrace.aggregates.groups import row_numbers
 from headrace.errors import InvalidArgument
-from headrace.jsonrows import encoder
-from headrace.rows import python_values, to_batch
+from headrace.rows import to_batch
 from headrace.schema import parse_ddl, type_ddl
 
 __all__ = [
@@ -62,7 +61,10 @@ def cast_to(column: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def us_column(times: pa.Array | pa.ChunkedArray) -> I64:
-    numbers: I64 = times.cast(pa.int64()).to_numpy()
+    if isinstance(times, pa.ChunkedArray) and times.num_chunks == 1:
+        times = times.chunk(0)
+    seen = isinstance(times, pa.Array) and pa.types.is_timestamp(times.type) and not times.null_count
+    numbers: I64 = (times.view(pa.int64()) if seen else times.cast(pa.int64())).to_numpy()  # a view is quicker
     return numbers
 
 
@@ -101,24 +103,9 @@ def _is_sorted(column: pa.ChunkedArray) -> bool:
 
 def key_order(rows: pa.Table, names: Sequence[str]) -> I64:
     """The numbers of the rows, in that order."""
-    order: I64 = np.lexsort([_ranks(rows[name]) for name in reversed(names)])
+    number = row_numbers([rows[name].combine_chunks() for name in names], rows.num_rows)
+    order: I64 = np.argsort(number, kind="stable")
     return order
-
-
-def _ranks(column: pa.ChunkedArray) -> I64:
-    """A number for each value, in the order of the values; -1 for null."""
-    whole = column.combine_chunks()
-    if pa.types.is_floating(whole.type):
-        whole = pc.add(whole, pa.scalar(0, whole.type))  # there is one zero
-    if pa.types.is_nested(whole.type):  # in some order
-        write = encoder(whole.type)
-        whole = pa.array([None if value is None else write(value) for value in python_values(whole)], pa.string())
-    few = whole.dictionary_encode()
-    rank = np.empty(len(few.dictionary) + 1, np.int64)
-    rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
-    rank[-1] = -1
-    ranks: I64 = rank[few.indices.fill_null(-1).to_numpy()]
-    return ranks
 
 
 def numbered(rows: pa.Table, names: Iterable[str]) -> I64:
