@@ -15,11 +15,12 @@ import pyarrow.types as types
 from headrace.jsonrows import encoder
 from headrace.rows import python_values
 
-__all__ = ["Groups", "codes", "dense", "json_texts", "one_zero", "ordered", "ranks", "row_numbers"]
+__all__ = ["Groups", "codes", "dense", "json_texts", "one_zero", "ordered", "ranks", "row_numbers", "whole_numbers"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _LARGEST = 2**63 - 1
+FEW = 128
 _SPREAD = 2**40
 """Whole numbers that lie closer together than this are their own numbers: several columns of them fit into one."""
 
@@ -41,7 +42,9 @@ class Groups:
     def starts(self) -> I64:
         """Where each group begins in that order."""
         number = self.number if self.order is None else self.number[self.order]
-        return np.flatnonzero(np.diff(number, prepend=-1))
+        begins = np.ones(len(number), np.bool_)
+        begins[1:] = number[1:] != number[:-1]
+        return np.flatnonzero(begins)
 
     @cached_property
     def first(self) -> I64:
@@ -54,7 +57,9 @@ class Groups:
 
     @cached_property
     def sizes(self) -> I64:
-        return np.diff(self.starts, append=len(self.number))
+        ends = np.append(self.starts[1:], len(self.number))
+        made: I64 = ends - self.starts
+        return made
 
     @property
     def alone(self) -> bool:
@@ -96,7 +101,7 @@ def ordered(column: pa.Array) -> tuple[I64, Callable[[I64, Flags], pa.Array]]:
     if types.is_floating(arrow):
         return _of_doubles(column), lambda numbers, none: _as_doubles(numbers, none).cast(arrow)
     if types.is_integer(arrow) or types.is_timestamp(arrow):
-        return _whole(column), lambda numbers, none: _array(numbers, none).cast(arrow)
+        return whole_numbers(column), lambda numbers, none: _as_whole(numbers, none, arrow)
     number, known = codes(column)
     place = np.argsort(pc.sort_indices(known).to_numpy()) if len(known) else np.zeros(1, np.int64)
     order = np.argsort(place)
@@ -113,6 +118,10 @@ def ranks(column: pa.Array) -> I64:
     """A number for each value, in the order of values; -1 for null."""
     if types.is_nested(column.type):
         column = json_texts(column)
+    if len(column) <= FEW and types.is_string(column.type):  # Python sorts few texts, in the same order, sooner
+        texts = column.to_pylist()
+        place = {text: number for number, text in enumerate(sorted({*texts} - {None}))}
+        return np.array([place.get(text, -1) for text in texts], np.int64)
     few = one_zero(column).dictionary_encode()
     rank = np.empty(len(few.dictionary) + 1, np.int64)
     rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
@@ -121,7 +130,7 @@ def ranks(column: pa.Array) -> I64:
     return made
 
 
-def _whole(column: pa.Array) -> I64:
+def whole_numbers(column: pa.Array) -> I64:
     """Whole numbers and times as numbers; 0 for null."""
     if column.null_count:
         column = column.fill_null(pa.scalar(0, pa.int64()).cast(column.type))
@@ -159,7 +168,7 @@ def row_numbers(columns: Iterable[pa.Array], rows: int) -> I64:
 def _spread(column: pa.Array) -> tuple[I64, int]:
     """A number for each value, in the order of values, 0 for null; and one more than the largest number may be."""
     if len(column) and not column.null_count and (types.is_integer(column.type) or types.is_timestamp(column.type)):
-        numbers = _whole(column)
+        numbers = whole_numbers(column)
         low = int(numbers.min())
         width = int(numbers.max()) - low + 1
         if width <= _SPREAD:
@@ -170,9 +179,9 @@ def _spread(column: pa.Array) -> tuple[I64, int]:
 
 def dense(number: I64) -> I64:
     """Numbers in the same order, without gaps."""
-    step = number[1:] != number[:-1]
     if bool((number[1:] >= number[:-1]).all()):
-        made: I64 = np.concatenate((np.zeros(min(len(number), 1), np.int64), np.cumsum(step)))
+        made = np.zeros(len(number), np.int64)
+        np.cumsum(number[1:] != number[:-1], out=made[1:])
         return made
     return np.unique(number, return_inverse=True)[1].reshape(-1)
 
@@ -201,6 +210,11 @@ def _of_doubles(column: pa.Array) -> I64:
 def _as_doubles(numbers: I64, none: Flags) -> pa.Array:
     bits = numbers ^ ((numbers >> 63) & _LARGEST)
     return _array(bits.view(np.float64), none)
+
+
+def _as_whole(numbers: I64, none: Flags, arrow: pa.DataType) -> pa.Array:
+    made = _array(numbers, none)
+    return made.view(arrow) if types.is_timestamp(arrow) else made if types.is_int64(arrow) else made.cast(arrow)
 
 
 def _array(values: npt.NDArray[np.generic], none: Flags) -> pa.Array:

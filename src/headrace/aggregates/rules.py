@@ -18,7 +18,7 @@ import pyarrow.types as types
 from headrace.aggregates.aggregate import Aggregate
 from headrace.aggregates.algebra import ORDER, ORDER_BY, Slot, ddl
 from headrace.aggregates.exact import add, rounded
-from headrace.aggregates.groups import Groups, json_texts, one_zero, ordered
+from headrace.aggregates.groups import Groups, json_texts, one_zero, ordered, whole_numbers
 from headrace.aggregates.kept import Held, Kept
 from headrace.errors import AggregateFailed, DoesNotFit, HeadraceError
 from headrace.rows import python_values, to_batch
@@ -279,7 +279,7 @@ def added(column: pa.Array, groups: Groups, arrow: pa.DataType) -> pa.Array:
     if types.is_decimal(column.type):
         return _added_decimals(column, groups, arrow, none)
     if types.is_integer(column.type):
-        numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
+        numbers = whole_numbers(column)
         if _far(numbers, groups):
             return _added_decimals(column.cast(pa.decimal128(19, 0)), groups, arrow, none)
         return _fitting(pa.array(groups.sums(numbers), mask=none), arrow)

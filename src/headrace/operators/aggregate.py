@@ -41,6 +41,7 @@ __all__ = ["INPUT", "OP", "Aggregation", "Bounds", "ended_keys"]
 I64 = npt.NDArray[np.int64]
 INPUT = "partials"
 OP = "op"
+OPS = pa.array(["-", "+"])
 START, END = (Column(name, "timestamp") for name in WINDOW)
 
 
@@ -188,11 +189,10 @@ class Aggregation:
         return given if gone_us is None else given.filter(pa.array(us_column(given[WINDOW[1]]) > gone_us))
 
     def _merged(self, given: pa.Table, state: State, now: Bounds, pieces: Pieces) -> Merged:
-        groups, keys = self.rows.grouped(given)
+        groups = self.rows.grouped(given)
+        places = keys_of(given, [column.name for column in self._places()], groups.first)
+        keys = places.select(self.rows.key_names)
         old = state.get(RESULTS, keys)
-        places = given.select([column.name for column in self._places()]).take(pa.array(groups.first))
-        if not self._places():
-            places = given.select([]).slice(0, 1)
         number = np.concatenate((self._numbers(keys, old), groups.number))
         return self.rows.merge(given, old, number, places, state, pieces, self._lasts(places, now))
 
@@ -211,16 +211,17 @@ class Aggregation:
     def _written(self, merged: Merged, now: Bounds, before: Bounds, pieces: Pieces, changes: bool) -> pa.Table | None:
         """Rows that came and went, to `pieces`; and, if asked for, as changes."""
         rows, names = merged.rows, self.rows.key_names
-        stays = np.ones(rows.num_rows, np.bool_)
+        stays, come = np.ones(rows.num_rows, np.bool_), rows
         if self.view.retracts:
             stays = np.asarray(pc.not_equal(column(rows, ROWS), 0).fill_null(True))
             gone = keys_of(rows, names, np.flatnonzero(~stays))
             self.rows.forget(gone, pieces)
             pieces.delete(RESULTS, gone)
+            come = rows.filter(pa.array(stays))
         if self._moves:
             moved = np.flatnonzero(aligned(merged.old, rows, names) < 0)
             pieces.delete(RESULTS, keys_of(merged.old, names, moved))
-        pieces.put(RESULTS, self.lasting(rows.filter(pa.array(stays)), now, before))
+        pieces.put(RESULTS, self.lasting(come, now, before))
         return self._changes(rows, np.flatnonzero(stays), merged.number, merged.old) if changes else None
 
     def lasting(self, rows: pa.Table, now: Bounds, before: Bounds) -> pa.Table:
@@ -249,7 +250,7 @@ class Aggregation:
         order = np.lexsort((sign, result, ~there[result]))
         both = stacked(old, rows, self.told)
         both = both.take(pa.array(np.concatenate((goes, comes + old.num_rows))[order]))
-        return both.add_column(0, OP, pa.array(["-", "+"]).take(pa.array(sign[order])))
+        return both.add_column(0, OP, OPS.take(pa.array(sign[order])))
 
     # -- what goes -------------------------------------------------------------------------------------
 

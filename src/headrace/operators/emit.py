@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 
 from headrace.operators.aggregate import OP, Aggregation, Bounds
 from headrace.operators.contract import Step
-from headrace.operators.result_rows import aligned, differ, in_order, together
+from headrace.operators.result_rows import aligned, column, differ, in_order, together
 from headrace.views.contract import WINDOW, Emit
 from headrace.views.keyed import State
 from headrace.views.values import us_column
 
-__all__ = ["closing", "emitted", "final_before", "without_same"]
+__all__ = ["closing", "comes_in", "emitted", "final_before", "without_same"]
 
+COMES = pa.scalar("+")
 Tell = Callable[[pa.Table], pa.Table]
 
 
@@ -54,14 +55,15 @@ def closing(operator: Aggregation, step: Step, state: State, now: Bounds, before
     there = state.due(table, operator.row_time(now.final_us), after_us=after_us).select(operator.told)
     changes = step.changes.drop_columns([OP])
     there = there.filter(pa.array(aligned(there, changes, names) < 0))
-    come = changes.filter(pa.array(_comes(step.changes) & _between(changes, before.final_us, now.final_us)))
+    come = changes.filter(pa.array(comes_in(step.changes) & _between(changes, before.final_us, now.final_us)))
     rows = together([there, come])
     rows = in_order(rows, operator.view.key)
     return rows.add_column(0, OP, pa.repeat("+", rows.num_rows))
 
 
-def _comes(changes: pa.Table) -> npt.NDArray[np.bool_]:
-    return np.asarray(pc.equal(changes[OP], "+").combine_chunks())
+def comes_in(changes: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which of the changes are rows that come."""
+    return np.asarray(pc.equal(column(changes, OP), COMES))
 
 
 def _between(rows: pa.Table, after_us: int | None, upto_us: int) -> npt.NDArray[np.bool_]:
@@ -73,11 +75,13 @@ def without_same(changes: pa.Table) -> pa.Table:
     """Without rows that went and came the same: what changed of them is not told."""
     if changes.num_rows < 2:
         return changes
-    comes = _comes(changes.rename_columns([OP, *changes.column_names[1:]]))
-    rows = changes.drop_columns(changes.column_names[:1])
-    pair = ~comes[:-1] & comes[1:]
-    first = np.flatnonzero(pair)
+    op, *names = changes.column_names
+    comes = np.asarray(pc.equal(column(changes, op), COMES))
+    first = np.flatnonzero(~comes[:-1] & comes[1:])
+    rows = changes.select(names)
     same = first[~differ(rows.take(pa.array(first)), rows.take(pa.array(first + 1)))]
+    if not len(same):
+        return changes
     kept = np.ones(changes.num_rows, np.bool_)
     kept[same] = kept[same + 1] = False
     return changes.filter(pa.array(kept))

@@ -11,19 +11,18 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.aggregates import Aggregate
 from headrace.aggregates.groups import dense, json_texts, row_numbers
 from headrace.operators.aggregate import OP, Bounds
 from headrace.operators.contract import Step
-from headrace.operators.emit import closing, emitted
+from headrace.operators.emit import closing, comes_in, emitted
 from headrace.operators.kinds import aggregation
-from headrace.operators.result_rows import aligned, column, differ, together
+from headrace.operators.result_rows import aligned, chosen, column, differ, together
 from headrace.operators.shaped import Shape, ShapedAggregation
 from headrace.views.changes import as_fed, as_results, as_seen, marked, with_status
-from headrace.views.contract import Emit, FlowSpec, Outgoing, feed_topic
+from headrace.views.contract import Emit, FlowSpec, Outgoing, ViewSpec, feed_topic
 from headrace.views.keyed import State, TableSpec, Writes
 
 __all__ = ["Fold", "Folded", "difference"]
@@ -117,17 +116,20 @@ class Fold:
         """'-' a row as it was, '+' as it is; rows that only become final, and rows that are dropped, too."""
         raw = step.changes
         assert raw is not None
-        comes, closes = np.asarray(pc.equal(column(raw, OP), "+")), raw.slice(0, 0)
+        closes = raw.slice(0, 0)
         if self._view.window_us is not None:
             closes = self._untouched(closing(self._operator, Step(changes=closes), state, now, before), raw)
         drops = self._untouched(self._dropped(state, now, before, raw), raw, closes)
-        goes = together([raw.filter(pa.array(~comes)), closes, drops])
-        stays = self._operator.lasting(together([raw.filter(pa.array(comes)), closes]), now, before)
+        rows = together([raw, closes.set_column(0, OP, pa.repeat("-", closes.num_rows)), closes, drops])
+        if self._operator.lasting(rows, now, before).num_rows < rows.num_rows:  # what is dropped at once is never seen
+            goes, stays = _sides(rows)
+            rows = together([goes, self._operator.lasting(stays, now, before)])
+        if self._shaped is not None:
+            goes, stays = _sides(rows)
+            made = together([made, self._shaped.stored(closes, state)])
+            rows = together([self._made(goes, self._shaped.stored(goes, state)), self._made(stays, made)])
         later = [us for us in (now.final_us, before.final_us) if us is not None]
-        made = together([made, self._stored(closes, state)])
-        was = with_status(self._view, self._visible(goes, "-", self._stored(goes, state)), before.final_us)
-        becomes = with_status(self._view, self._visible(stays, "+", made), max(later, default=None))
-        return difference(was, becomes, self._view.key)
+        return difference(self._view, rows, before.final_us, max(later, default=None))
 
     def _dropped(self, state: State, now: Bounds, before: Bounds, like: pa.Table) -> pa.Table:
         rows = self._operator.dropped(state, now, before)
@@ -143,40 +145,40 @@ class Fold:
                 rows = rows.filter(pa.array(aligned(rows, other, names) < 0)) if names else rows.slice(0, 0)
         return rows
 
-    def _stored(self, rows: pa.Table, state: State) -> pa.Table:
-        """The rows that the transform made of these before the step."""
-        return pa.table({}) if self._shaped is None else self._shaped.stored(rows, state)
-
-    def _visible(self, rows: pa.Table, op: str, made: pa.Table) -> pa.Table:
-        """Stored rows as readers see them. `made`: the rows that the transform made of them."""
-        rows = rows.set_column(0, OP, pa.repeat(op, rows.num_rows))
-        if self._shaped is not None:
-            rows, _ = self._shaped.joined(rows, np.arange(rows.num_rows), made)
-        return as_seen(self._view, rows)
+    def _made(self, rows: pa.Table, made: pa.Table) -> pa.Table:
+        """What the transform made of the rows, which readers see instead."""
+        assert self._shaped is not None
+        return self._shaped.joined(rows, np.arange(rows.num_rows), made)[0]
 
 
-def difference(was: pa.Table, becomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Rows that went and rows that came, without those that stay: first rows whose key is gone, then by key."""
-    if becomes.schema != was.schema:  # a sum became wider, or no sum is wide any more
-        wide = [a if types.is_decimal(a.type) else b for a, b in zip(was.schema, becomes.schema, strict=True)]
-        was, becomes = was.cast(pa.schema(wide)), becomes.cast(pa.schema(wide))
-    both = together([was, becomes])
+def _sides(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Those that go, and those that come."""
+    comes = comes_in(rows)
+    return rows.filter(pa.array(~comes)), rows.filter(pa.array(comes))
+
+
+def difference(view: ViewSpec, rows: pa.Table, before_us: int | None, final_us: int | None) -> pa.Table:
+    """What changes for readers when stored rows go and come, as their `op` says: without those that stay as they were
+    seen. First rows whose key is gone, then by key. Windows that end by `before_us` were final before, by `final_us`
+    are now."""
+    sign, never = comes_in(rows), -(2**63)
+    bounds = [never if us is None else us for us in (before_us, final_us)]
+    both = with_status(view, as_seen(view, rows), np.where(sign, bounds[1], bounds[0]))
     if not both.num_rows:
         return both
-    sign = np.arange(both.num_rows) >= was.num_rows
-    keys = dense(row_numbers([column(both, name) for name in key], both.num_rows))
+    keys = dense(row_numbers([column(both, name) for name in view.key], both.num_rows))
     count = int(keys.max()) + 1
     left, right = (np.bincount(keys[side], minlength=count) for side in (~sign, sign))
     kept = np.ones(both.num_rows, np.bool_)
     pair = (left == 1) & (right == 1)  # one row of its key on either side: these are compared with each other
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(2 * keys + sign, kind="stable")
     one, other = order[pair[keys[order]]].reshape(-1, 2).T
     rows = both.drop_columns([OP])
-    kept[one] = kept[other] = differ(rows.take(pa.array(one)), rows.take(pa.array(other)))
+    kept[one] = kept[other] = differ(chosen(rows, one), chosen(rows, other))
     if (many := np.flatnonzero((left + right - 2 * pair)[keys] > 1)).size:
         kept[many] = _unpaired(rows.take(pa.array(many)), sign[many])
     order = order[np.argsort((right > 0)[keys[order]], kind="stable")]
-    return both.take(pa.array(order[kept[order]]))
+    return chosen(both, order[kept[order]])
 
 
 def _unpaired(rows: pa.Table, sign: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -74,8 +74,8 @@ class GroupsThatGo(Aggregation):
         """Of rows in order: the number of each row's group; and the groups."""
         if not self.rows.key_names:
             return np.zeros(rows.num_rows, np.int64), rows.select([]).slice(0, 1)
-        found, keys = self.rows.grouped(rows)
-        return found.number, keys
+        found = self.rows.grouped(rows)
+        return found.number, keys_of(rows, self.rows.key_names, found.first)
 
     def _over_us(self, now: Bounds) -> int | None:
         assert self.view.keep_us is not None

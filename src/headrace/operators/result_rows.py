@@ -149,10 +149,9 @@ class ResultRows:
 
     # -- merging ---------------------------------------------------------------------------------------
 
-    def grouped(self, partials: pa.Table) -> tuple[Groups, pa.Table]:
-        """Which partial rows are of one key; and these keys, in order."""
-        groups = Groups(dense(row_numbers([column(partials, name) for name in self.key_names], partials.num_rows)))
-        return groups, keys_of(partials, self.key_names, groups.first)
+    def grouped(self, partials: pa.Table) -> Groups:
+        """Which partial rows are of one key, in the order of keys."""
+        return Groups(dense(row_numbers([column(partials, name) for name in self.key_names], partials.num_rows)))
 
     def added(self, partials: pa.Table) -> pa.Table:
         """Partial rows as rows that a store adds to its own."""
@@ -328,13 +327,14 @@ def keys_of(rows: pa.Table, names: Sequence[str], numbers: I64) -> pa.Table:
     """Columns of some rows. Without any column the number of rows is kept, which `take` does not."""
     if not names:
         return rows.select([]).slice(0, len(numbers))
-    return rows.select(names).take(pa.array(numbers))
+    return chosen(rows.select(names), numbers)
 
 
 def chosen(rows: pa.Table, numbers: I64) -> pa.Table:
-    """The rows of these numbers; all of them, in order, need no copy."""
-    if len(numbers) == rows.num_rows and bool((numbers == np.arange(rows.num_rows)).all()):
-        return rows
+    """The rows of these numbers; those that lie one behind the other need no copy."""
+    first = int(numbers[0]) if len(numbers) else 0
+    if bool((numbers == np.arange(first, first + len(numbers))).all()):
+        return rows if len(numbers) == rows.num_rows else rows.slice(first, len(numbers))
     return rows.take(pa.array(numbers))
 
 

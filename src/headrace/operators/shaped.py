@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as types
 
 from headrace.aggregates.groups import json_texts
 from headrace.errors import TransformRefused
 from headrace.operators.aggregate import OP, Aggregation, Bounds
 from headrace.operators.contract import Step
-from headrace.operators.emit import closing, final_before
+from headrace.operators.emit import closing, comes_in, final_before
 from headrace.operators.result_rows import Pieces, aligned, column, joined_writes, keys_of
 from headrace.rows import python_values
 from headrace.views.changes import as_results
@@ -62,7 +61,7 @@ class ShapedAggregation:
         raw = found.changes
         assert raw is not None
         names, pieces = self.inner.rows.key_names, Pieces()
-        comes = _comes(raw)
+        comes = comes_in(raw)
         made = self._shaped(raw.filter(pa.array(comes)), shape)
         pieces.delete(SHAPED, keys_of(raw, names, np.flatnonzero(~comes)))
         pieces.put(SHAPED, self._lasting(made, raw.filter(pa.array(comes)), now, before))
@@ -150,7 +149,7 @@ class ShapedAggregation:
     def _expanded(self, raw: pa.Table, before: pa.Table, after: pa.Table) -> pa.Table:
         """Changes of results as changes of the rows made of them. A result of which the same rows were made is not told
         of; of another all rows go, and all come."""
-        comes = _comes(raw)
+        comes = comes_in(raw)
         pieces = [
             self.joined(raw, np.flatnonzero(~comes), before),
             self.joined(raw, np.flatnonzero(comes), after),
@@ -170,10 +169,6 @@ class ShapedAggregation:
         columns |= {each.name: made[each.name] for each in self._made}
         columns |= {name: some[name].take(result) for name in TAIL}
         return pa.table({**columns, NUMBER: made[NUMBER]}), numbers[of[row]]
-
-
-def _comes(raw: pa.Table) -> npt.NDArray[np.bool_]:
-    return np.asarray(pc.equal(raw[OP], "+").combine_chunks())
 
 
 def _texts(place: pa.Table) -> list[tuple[str, Any]]:

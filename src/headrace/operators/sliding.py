@@ -70,9 +70,10 @@ class SlidingAggregation(Aggregation):
         if not rows.num_rows:  # all of them count in windows that may come later, or in none
             none = self.rows.schema.empty_table()
             return Merged(none, none, np.zeros(0, np.int64))
-        groups, keys = self.rows.grouped(rows)
+        groups = self.rows.grouped(rows)
+        places = keys_of(rows, [*self.rows.key_names, WINDOW[1]], groups.first)
+        keys = places.select(self.rows.key_names)
         old = state.get(RESULTS, keys)
-        places = rows.select([*self.rows.key_names, WINDOW[1]]).take(pa.array(groups.first))
         number = np.concatenate((self._numbers(keys, old), groups.number))
         return self.rows.merge(rows, old, number, places, state, pieces, self._lasts(places, now))
 

@@ -36,7 +36,7 @@ from headrace.views.contract import (
     whole_of,
 )
 from headrace.views.results import results_of, whole_sum
-from headrace.views.values import INSTANT, time_column, us_column
+from headrace.views.values import I64, INSTANT, time_column, us_column
 
 __all__ = [
     "CHANGE_OP",
@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 CHANGE_OP = "op"
+STATUS = pa.array(["open", "final"])
 CHUNK_ROWS = 100_000
 
 
@@ -90,13 +91,15 @@ def as_seen(view: ViewSpec, changes: pa.Table) -> pa.Table:
     return pa.table({CHANGE_OP: changes[CHANGE_OP], **columns, **tail, **final})
 
 
-def with_status(view: ViewSpec, seen: pa.Table, final_us: int | None) -> pa.Table:
-    """Rows as readers see them, when windows that end by `final_us` are final."""
-    status = pa.repeat("open", seen.num_rows)
+def with_status(view: ViewSpec, seen: pa.Table, final_us: int | I64 | None) -> pa.Table:
+    """Rows as readers see them, when windows that end by `final_us` are final; that may be a time for each row."""
+    final = np.zeros(seen.num_rows, np.int64)
     ends = FINAL_AT if view.final_by_row else WINDOW[1] if view.window_us is not None else None
     if ends is not None and final_us is not None:
-        final = pc.less_equal(seen[ends].cast(pa.int64()), final_us).fill_null(False)
-        status = pc.if_else(final, "final", "open")
+        known = seen[ends].combine_chunks()
+        final = (us_column(known.fill_null(from_us(0)) if known.null_count else known) <= final_us).astype(np.int64)
+        final *= np.asarray(known.is_valid())
+    status = STATUS.take(pa.array(final))
     return seen.append_column("_status", status).select([CHANGE_OP, *(column.name for column in view.columns)])
 
 

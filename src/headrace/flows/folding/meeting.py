@@ -25,10 +25,10 @@ from headrace.operators.joins.interval_join import IntervalJoin
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.joins.view_changes import changelog_of
 from headrace.operators.records import OP as CHANGE
-from headrace.operators.result_rows import aligned
+from headrace.operators.result_rows import aligned, together
 from headrace.operators.shaped import Shape
 from headrace.schema import OP_COLUMN
-from headrace.views.changes import as_fed, as_seen, marked, with_mark, with_status
+from headrace.views.changes import as_fed, marked, with_mark
 from headrace.views.contract import (
     AT,
     CORRECTIONS,
@@ -266,24 +266,14 @@ class MeetingFold:
             if changes.num_rows
             else none.add_column(0, CHANGE, pa.nulls(0, pa.string()))
         )
-        goes, comes = (raw.filter(pc.equal(raw[CHANGE], sign)) for sign in ("-", "+"))
         if view.final_by_row and closes_us is not None and (closed_us is None or closes_us > closed_us):
             closing = state.due(RESULTS, closes_us, after_us=closed_us).select(names)
             key = [each.name for each in view.groups]
             if raw.num_rows and closing.num_rows:
                 closing = closing.filter(pa.array(aligned(closing, raw, key) < 0))
-            goes, comes = (
-                pa.concat_tables(
-                    [
-                        some.cast(raw.schema),
-                        closing.add_column(0, CHANGE, pa.repeat(sign, closing.num_rows)).cast(raw.schema),
-                    ]
-                )
-                for some, sign in ((goes, "-"), (comes, "+"))
-            )
-        was = with_status(view, as_seen(view, goes), closed_us)
-        becomes = with_status(view, as_seen(view, comes), closes_us)
-        return difference(was, becomes, view.key)
+            both = (closing.add_column(0, CHANGE, pa.repeat(sign, closing.num_rows)) for sign in ("-", "+"))
+            raw = together([raw, *(some.cast(raw.schema) for some in both)])
+        return difference(view, raw, closed_us, closes_us)
 
     def _send(self, out: Met, step: Step, changes: pa.Table, before: FlowState) -> None:
         """To the flow that it helps, with a mark behind it; or to a topic."""

@@ -155,7 +155,7 @@ class ViewsFile:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """What is read is of one commit."""
-        self._usable()
+        self._refuse_fork()  # whose lock may be held for ever
         with self._gate.lock, self._typed():
             self._usable()
             self._db.execute("BEGIN")
@@ -169,7 +169,7 @@ class ViewsFile:
     def _reading_beside(self) -> Iterator[sqlite3.Connection]:
         """For reading while others of this process write: the store's own connection, whose cache is warm, if nobody
         uses it; else one of this thread's own. What two calls read may be of two commits."""
-        self._usable()
+        self._refuse_fork()
         if self._gate.lock.acquire(blocking=False):
             try:
                 if not self._db.in_transaction:  # of this thread: a commit that asks what it changes
@@ -178,6 +178,7 @@ class ViewsFile:
                     return
             finally:
                 self._gate.lock.release()
+        self._usable()
         with self._typed():
             db = getattr(self._beside, "db", None)
             if db is None:
@@ -285,9 +286,12 @@ class ViewsFile:
         except OSError as error:
             raise disk.translate(error, error.filename or self.path) from error
 
-    def _usable(self) -> None:
+    def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedProcess(what=f"the views {self.path}")
+
+    def _usable(self) -> None:
+        self._refuse_fork()
         if self._closed:
             raise Closed(what=f"the views {self.path}")
         if not self._in_place():

@@ -9,7 +9,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -85,6 +84,10 @@ _POSITION = (
     "topic_id = excluded.topic_id, offset_next = excluded.offset_next, progress = excluded.progress, "
     "arrived = excluded.arrived"
 )
+_LATER = ", ".join(
+    f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
+    for at, name in ((2, "frontier"), (3, "closed"), (4, "unchanged"))
+)
 
 
 @contextlib.contextmanager
@@ -129,8 +132,8 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         (line,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"line/{flow}",)).fetchone() or (born,)
         epoch, sequence, *times = found
         frontier_us, closed_us, unchanged_us = map(us_of, times)
-        state = FlowState(flow, epoch, sequence, places, ids, frontier_us, begins, born, line)
-        return replace(state, closed_us=closed_us, unchanged_us=unchanged_us)
+        known = (flow, epoch, sequence, places, ids, frontier_us, begins, born, line)
+        return FlowState(*known, closed_us=closed_us, unchanged_us=unchanged_us)
 
 
 def names(db: sqlite3.Connection) -> list[str]:
@@ -162,7 +165,15 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
     db.executemany(
         _POSITION,
         [
-            (flow, topic, commit.topic_ids[topic], partition, place.offset, *map(text, astuple(place)[1:]))
+            (
+                flow,
+                topic,
+                commit.topic_ids[topic],
+                partition,
+                place.offset,
+                text(place.progress_us),
+                text(place.arrived_us),
+            )
             for topic, places in commit.places.items()
             for partition, place in places.items()
         ],
@@ -179,12 +190,8 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
     db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
     fewer = [(flow, *_ledger_values(row)[:2]) for row in commit.ledger if row.on_time <= 0]
     db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
-    later = ", ".join(
-        f"{name} = CASE WHEN {name} IS NULL OR ?{at} > {name} THEN ?{at} ELSE {name} END"
-        for at, name in ((2, "frontier"), (3, "closed"), (4, "unchanged"))
-    )
     db.execute(
-        f"UPDATE _flows SET sequence = sequence + 1, {later}, committed_at = ?5 WHERE flow = ?1",
+        f"UPDATE _flows SET sequence = sequence + 1, {_LATER}, committed_at = ?5 WHERE flow = ?1",
         (flow, *map(text, (commit.frontier_us, commit.closed_us, commit.unchanged_us)), now()),
     )
 

@@ -17,11 +17,13 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.aggregates.groups import Groups
 from headrace.errors import ViewsDamaged
 from headrace.views.contract import RESULTS, SHAPED, WINDOW, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
@@ -54,7 +56,7 @@ RAW = "/us"
 ROWS_SORTED = 100
 """Fewer rows are written in the order they come."""
 ROWS_WRITTEN = 100
-ROWS_READ = (256, 16, 1)
+ROWS_READ = (1, 4, 16, 64, 256)
 """So many rows go in one statement; few different numbers, since each is a statement of its own."""
 
 Cells = list[list[Any]]
@@ -199,7 +201,7 @@ class KeyedTable:
         if name in self._whole:
             return encode_whole(given)
         if pa.types.is_timestamp(arrow) and name not in self._texts:
-            return list(given.cast(pa.int64()).to_pylist())
+            return list(us_column(given).tolist() if not given.null_count else given.cast(pa.int64()).to_pylist())
         return encode(given)
 
     def decoded(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
@@ -222,20 +224,24 @@ class KeyedTable:
         if not pa.types.is_timestamp(arrow) or name in self._texts:
             return decode(values, arrow)
         try:
-            return pa.array(values, pa.int64()).cast(arrow)
+            return pa.array(values, pa.int64()).view(arrow)
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise ViewsDamaged(path="views.db", why=f"there is no time in column {name!r}: {error}") from error
 
     def _ends(self, db: sqlite3.Connection, starts: pa.Array) -> pa.Array:
         """The ends of the windows that begin then."""
-        first, number = np.unique(us_column(starts), return_inverse=True)
+        begun = us_column(starts)
+        groups = Groups(begun)
+        first = begun[groups.first]
         statement = f"SELECT us, end_us FROM {self.windows} WHERE us IN "
         asked = _pieces([(us,) for us in first.tolist()], lambda count: f"{statement}({', '.join('?' * count)})")
         ends = dict(row for sql, values in asked for row in db.execute(sql, values))
         if len(ends) < len(first):
             raise ViewsDamaged(path="views.db", why=f"table {self.windows} lacks windows that have rows")
-        found = np.array([ends[us] for us in first.tolist()], np.int64)[number.reshape(-1)]
-        return pa.array(found).cast(self._arrow[WINDOW[1]])
+        found = np.repeat(np.array([ends[us] for us in first.tolist()], np.int64), groups.sizes)
+        if groups.order is not None:
+            found = found[np.argsort(groups.order)]
+        return pa.array(found).view(self._arrow[WINDOW[1]])
 
     def in_order(self, rows: pa.Table) -> pa.Table:
         """By key, after nulls were made of what stands for them."""
@@ -372,10 +378,10 @@ class KeyedTable:
     def _put_windows(self, db: sqlite3.Connection, rows: pa.Table) -> None:
         """The windows of the rows. The end of a window is a function of its start."""
         starts, ends = (us_column(rows[name]) for name in WINDOW)
-        first = np.flatnonzero(np.diff(starts, prepend=starts[0] - 1))
-        assert (np.repeat(ends[first], np.diff(first, append=len(starts))) == ends).all(), "windows have one end each"
-        one_of = pa.array(first)
-        texts = (encode(rows[name].take(one_of)) for name in WINDOW)
+        groups = Groups(starts)
+        first = groups.first
+        assert (groups.least(ends) == groups.greatest(ends)).all(), "windows have one end each"
+        texts = ([text_of_us(us) for us in times[first].tolist()] for times in (starts, ends))
         db.executemany(
             f"INSERT INTO {self.windows} VALUES (?, ?, ?, ?) ON CONFLICT (us) DO UPDATE SET "
             "window_end = excluded.window_end, end_us = excluded.end_us WHERE end_us <> excluded.end_us",
@@ -459,21 +465,18 @@ class SqliteState(State):
             prefixes = prefixes.take(pa.array(order))
             low, high = (None if bounds is None else [bounds[at] for at in order.tolist()] for bounds in (low, high))
         asked = list(zip(*one.key_cells(prefixes, names), strict=True)) if width else [()] * prefixes.num_rows
-        found = self._found(one, asked, low, high, limit, descending)
         in_order = low is None and high is None
-        if floor and low is not None:
-            below = [us - 1 if high is None else min(us - 1, high[at]) for at, us in enumerate(low)]
-            found += self._found(one, asked, None, below, 1, True)
-        elif not in_order:
-            in_order = len(set(asked)) == len(asked)
-        if in_order:
-            return one.in_order(self._decoded(one, found))
-        each_once = {row[: len(one.key)]: row for row in found}
-        return sort_by_key(self._decoded(one, list(each_once.values())), one.spec.key_names)
-
-    def _decoded(self, one: KeyedTable, found: Sequence[tuple[Any, ...]]) -> pa.Table:
         with self._reading() as db:
-            return one.decoded(db, found)
+            found = self._found(db, one, asked, low, high, limit, descending)
+            if floor and low is not None:
+                below = [us - 1 if high is None else min(us - 1, high[at]) for at, us in enumerate(low)]
+                found += self._found(db, one, asked, None, below, 1, True)
+            elif not in_order:
+                in_order = len(set(asked)) == len(asked)
+            if in_order:
+                return one.in_order(one.decoded(db, found))
+            each_once = {row[: len(one.key)]: row for row in found}
+            return sort_by_key(one.decoded(db, list(each_once.values())), one.spec.key_names)
 
     def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
         one = self._tables[table]
@@ -490,6 +493,7 @@ class SqliteState(State):
 
     def _found(
         self,
+        db: sqlite3.Connection,
         one: KeyedTable,
         asked: list[tuple[Any, ...]],
         low: Sequence[int] | None,
@@ -519,19 +523,18 @@ class SqliteState(State):
             conditions = " AND ".join([*same, f"({mine}) {'=' if limit == 1 else 'IN'} ({some})"])
         statement = one.select(width + len(bounds), conditions or "1")
         found: list[tuple[Any, ...]] = []
-        with self._reading() as db:
-            for sql, values in _pieces(list(dict.fromkeys(rows)), cache(statement)):
-                found += db.execute(sql, values).fetchall()
+        for sql, values in _pieces(list(dict.fromkeys(rows)), cache(statement)):
+            found += db.execute(sql, values).fetchall()
         return found
 
 
 def _pieces(rows: list[tuple[Any, ...]], statement: Callable[[int], str]) -> Iterator[tuple[str, list[Any]]]:
     """Statements that take all the rows, in their order, with the values each takes."""
-    at = 0
-    while at < len(rows):
-        count = next(size for size in ROWS_READ if size <= len(rows) - at)
-        yield statement(count), [cell for row in rows[at : at + count] for cell in row]
-        at += count
+    for at in range(0, len(rows), ROWS_READ[-1]):
+        some = rows[at : at + ROWS_READ[-1]]
+        count = next(size for size in ROWS_READ if len(some) <= size)
+        rest = [None] * (len(rows[0]) * (count - len(some)))  # which equals nothing
+        yield statement(count), [*chain.from_iterable(some), *rest]
 
 
 def _many(db: sqlite3.Connection, statement: Callable[[int], str], columns: Cells) -> None:

@@ -49,7 +49,7 @@ WHOLE = "WHOLE_BLOB"
 """The declared type of sums of whole numbers: with `BLOB` in its name SQLite stores an integer, or a text of more
 digits, as it is given."""
 JSON = "JSON_VALUE"
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 
 
 def declared(arrow: pa.DataType, *, column: str = "") -> str:
@@ -176,7 +176,12 @@ def _by_value(text: str) -> tuple[bool, Decimal | str]:
 
 
 def us_of(text: str | None) -> int | None:
-    return None if text is None else instant_us(f"{text}Z", argument="text")
+    if text is None:
+        return None
+    try:  # as `text_of_us` writes it
+        return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+    except (ValueError, TypeError):
+        return instant_us(f"{text}Z", argument="text")
 
 
 def text_of_us(us: int) -> str:
