@@ -123,8 +123,10 @@ def ranks(column: pa.Array) -> I64:
         place = {text: number for number, text in enumerate(sorted({*texts} - {None}))}
         return np.array([place.get(text, -1) for text in texts], np.int64)
     few = one_zero(column).dictionary_encode()
-    rank = np.empty(len(few.dictionary) + 1, np.int64)
-    rank[pc.sort_indices(few.dictionary).to_numpy()] = np.arange(len(few.dictionary))
+    known = few.dictionary
+    rank = np.arange(len(known) + 1)
+    if not pc.all(pc.less(known[:-1], known[1:]), min_count=0).as_py():
+        rank[pc.sort_indices(known).to_numpy()] = np.arange(len(known))
     rank[-1] = -1
     made: I64 = rank[(few.indices.fill_null(-1) if few.null_count else few.indices).to_numpy()]
     return made

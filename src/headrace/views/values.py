@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.aggregates.groups import row_numbers
+from headrace.aggregates.groups import Groups, row_numbers
 from headrace.errors import InvalidArgument
 from headrace.rows import to_batch
 from headrace.schema import parse_ddl, type_ddl
@@ -22,7 +23,6 @@ __all__ = [
     "as_column",
     "cast_to",
     "check_column",
-    "key_order",
     "numbered",
     "sort_by_key",
     "time_column",
@@ -89,7 +89,8 @@ def sort_by_key(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     have few different windows and groups."""
     if not names or rows.num_rows < 2 or (len(names) == 1 and _is_sorted(rows[names[0]])):
         return rows
-    return rows.take(pa.array(key_order(rows, names)))
+    order = Groups(row_numbers([rows[name].combine_chunks() for name in names], rows.num_rows)).order
+    return rows if order is None else rows.take(pa.array(order))
 
 
 def _is_sorted(column: pa.ChunkedArray) -> bool:
@@ -99,13 +100,6 @@ def _is_sorted(column: pa.ChunkedArray) -> bool:
         return False
     whole = column.combine_chunks()
     return bool(pc.all(pc.less_equal(whole[:-1], whole[1:])).as_py())
-
-
-def key_order(rows: pa.Table, names: Sequence[str]) -> I64:
-    """The numbers of the rows, in that order."""
-    number = row_numbers([rows[name].combine_chunks() for name in names], rows.num_rows)
-    order: I64 = np.argsort(number, kind="stable")
-    return order
 
 
 def numbered(rows: pa.Table, names: Iterable[str]) -> I64:

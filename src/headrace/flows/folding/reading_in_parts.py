@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.flows.spark import session
 from headrace.operators.result_rows import key_numbers
 from headrace.views.contract import State, TableSpec
-from headrace.views.values import key_order
+from headrace.views.values import sort_by_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ class ReadInParts(State):
 def _parts(prefixes: pa.Table, key: Sequence[str], count: int) -> list[pa.Table]:
     """About equal, one behind the other in the order of the keys; equal prefixes stay together."""
     names = [name for name in key if name in prefixes.column_names]
-    prefixes = prefixes.take(pa.array(key_order(prefixes, names)))
+    prefixes = sort_by_key(prefixes, names)
     (number,) = key_numbers(prefixes.select(names))
     begins = np.flatnonzero(np.diff(number, prepend=-1))
     cuts = [*begins[np.arange(count) * len(begins) // count].tolist(), prefixes.num_rows]

@@ -36,8 +36,8 @@ from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
 FORMAT = "5"
-CHECKPOINT_BYTES = 64 << 20
-CACHE_KIB = 128 << 10
+CHECKPOINT_BYTES = 256 << 20
+CACHE_KIB = 256 << 10
 BESIDE_CACHE_KIB = 32 << 10
 FREE_SHARE, FREE_PAGES_MIN = 8, 1_024
 """An eighth of the file may be free, and 4 MB in any case: room for the rows of the next commits."""

@@ -17,13 +17,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.aggregates.groups import Groups
+from headrace.aggregates.groups import Groups, row_numbers
 from headrace.errors import ViewsDamaged
 from headrace.views.contract import RESULTS, SHAPED, WINDOW, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
@@ -40,7 +39,7 @@ from headrace.views.sqlite.values import (
     text_of_us,
     us_of,
 )
-from headrace.views.values import arrow_type, key_order, sort_by_key, us_column
+from headrace.views.values import arrow_type, sort_by_key, us_column
 
 __all__ = ["NULLS", "TYPES", "KeyedTable", "SqliteState", "apply", "nulls_in", "tables_of"]
 
@@ -56,7 +55,7 @@ RAW = "/us"
 ROWS_SORTED = 100
 """Fewer rows are written in the order they come."""
 ROWS_WRITTEN = 100
-ROWS_READ = (1, 4, 16, 64, 256)
+ROWS_READ = (1, 4, 16, 64, 256, 1024)
 """So many rows go in one statement; few different numbers, since each is a statement of its own."""
 
 Cells = list[list[Any]]
@@ -234,7 +233,7 @@ class KeyedTable:
         groups = Groups(begun)
         first = begun[groups.first]
         statement = f"SELECT us, end_us FROM {self.windows} WHERE us IN "
-        asked = _pieces([(us,) for us in first.tolist()], lambda count: f"{statement}({', '.join('?' * count)})")
+        asked = _pieces([first.tolist()], len(first), lambda count: f"{statement}({', '.join('?' * count)})")
         ends = dict(row for sql, values in asked for row in db.execute(sql, values))
         if len(ends) < len(first):
             raise ViewsDamaged(path="views.db", why=f"table {self.windows} lacks windows that have rows")
@@ -315,9 +314,11 @@ class KeyedTable:
     def _merged(self, rule: AddRule, column: Column, old: str, new: str) -> str:
         """Null is neutral. NaN is a text: above all numbers where they are compared, and nothing that can be added."""
         total = f"{old} + {new}"
-        if rule != "add":
-            total = f"{'min' if rule == 'least' else 'max'}({old}, {new})"
-        elif column.name in self._whole:
+        if rule != "add":  # quicker than min() and max()
+            return (
+                f"CASE WHEN {old} {'<=' if rule == 'least' else '>='} {new} THEN {old} ELSE coalesce({new}, {old}) END"
+            )
+        if column.name in self._whole:
             wide = f"hr_add_whole({old}, {new}, {_literal(column.name)})"
             total = f"CASE typeof({old} + {new}) WHEN 'integer' THEN {old} + {new} ELSE {wide} END"
             return f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {total} END"
@@ -460,20 +461,22 @@ class SqliteState(State):
         one, width = self._tables[table], prefixes.num_columns
         names = one.spec.key_names[:width]
         assert set(prefixes.column_names) == set(names), "prefixes are the first columns of the key"
-        if width and prefixes.num_rows > 1:  # neighbours in the file are read together, and come in order
-            order = key_order(prefixes, names)
-            prefixes = prefixes.take(pa.array(order))
-            low, high = (None if bounds is None else [bounds[at] for at in order.tolist()] for bounds in (low, high))
-        asked = list(zip(*one.key_cells(prefixes, names), strict=True)) if width else [()] * prefixes.num_rows
-        in_order = low is None and high is None
+        number = row_numbers([prefixes[name].combine_chunks() for name in names], prefixes.num_rows)
+        groups = Groups(number)  # neighbours in the file are read together, and come in order
+        if low is None and high is None:
+            if not groups.alone or groups.order is not None:
+                prefixes = prefixes.take(pa.array(groups.first)) if width else prefixes.slice(0, 1)
+        elif groups.order is not None:
+            prefixes = prefixes.take(pa.array(groups.order))
+            at_once = groups.order.tolist()
+            low, high = (None if bounds is None else [bounds[at] for at in at_once] for bounds in (low, high))
+        asked, count = one.key_cells(prefixes, names), prefixes.num_rows
         with self._reading() as db:
-            found = self._found(db, one, asked, low, high, limit, descending)
+            found = self._found(db, one, asked, count, low, high, limit, descending)
             if floor and low is not None:
                 below = [us - 1 if high is None else min(us - 1, high[at]) for at, us in enumerate(low)]
-                found += self._found(db, one, asked, None, below, 1, True)
-            elif not in_order:
-                in_order = len(set(asked)) == len(asked)
-            if in_order:
+                found += self._found(db, one, asked, count, None, below, 1, True)
+            elif (low is None and high is None) or groups.alone:
                 return one.in_order(one.decoded(db, found))
             each_once = {row[: len(one.key)]: row for row in found}
             return sort_by_key(one.decoded(db, list(each_once.values())), one.spec.key_names)
@@ -495,19 +498,19 @@ class SqliteState(State):
         self,
         db: sqlite3.Connection,
         one: KeyedTable,
-        asked: list[tuple[Any, ...]],
+        asked: Cells,
+        count: int,
         low: Sequence[int] | None,
         high: Sequence[int] | None,
         limit: int | None,
         descending: bool,
     ) -> list[tuple[Any, ...]]:
         """The rows that each prefix asks for, in the order of these and of the file."""
-        if not asked:
+        if not count:
             return []
-        width, key = len(asked[0]), one.spec.key_names
+        width, key = len(asked), one.spec.key_names
         bounds = [(sign, given) for sign, given in ((">=", low), ("<=", high)) if given is not None]
-        cells = [one.bound_cells(key[width], given) for _, given in bounds]
-        rows = [(*row, *more) for row, *more in zip(asked, *cells, strict=True)] if bounds else asked
+        cells = [*asked, *(one.bound_cells(key[width], given) for _, given in bounds)]
         terms = [f"{quoted(name)} = j.c{number}" for number, name in enumerate(key[:width])]
         terms += [f"{quoted(key[width])} {sign} j.c{width + number}" for number, (sign, _) in enumerate(bounds)]
         terms += [f"{quoted(key[width])} <> x''"] if bounds else []  # a null is no time
@@ -523,27 +526,38 @@ class SqliteState(State):
             conditions = " AND ".join([*same, f"({mine}) {'=' if limit == 1 else 'IN'} ({some})"])
         statement = one.select(width + len(bounds), conditions or "1")
         found: list[tuple[Any, ...]] = []
-        for sql, values in _pieces(list(dict.fromkeys(rows)), cache(statement)):
+        for sql, values in _pieces(cells, count, cache(statement)):
             found += db.execute(sql, values).fetchall()
         return found
 
 
-def _pieces(rows: list[tuple[Any, ...]], statement: Callable[[int], str]) -> Iterator[tuple[str, list[Any]]]:
+def _pieces(
+    columns: Sequence[Sequence[Any]], rows: int, statement: Callable[[int], str]
+) -> Iterator[tuple[str, list[Any]]]:
     """Statements that take all the rows, in their order, with the values each takes."""
-    for at in range(0, len(rows), ROWS_READ[-1]):
-        some = rows[at : at + ROWS_READ[-1]]
-        count = next(size for size in ROWS_READ if len(some) <= size)
-        rest = [None] * (len(rows[0]) * (count - len(some)))  # which equals nothing
-        yield statement(count), [*chain.from_iterable(some), *rest]
+    if not columns:
+        yield statement(1), []
+        return
+    flat, step = _flat(columns, rows), len(columns) * ROWS_READ[-1]
+    for at in range(0, len(flat), step):
+        some = flat[at : at + step]
+        count = next(size for size in ROWS_READ if len(some) <= size * len(columns))
+        yield statement(count), some + [None] * (count * len(columns) - len(some))  # which equals nothing
+
+
+def _flat(columns: Sequence[Sequence[Any]], rows: int) -> list[Any]:
+    """The cells, row by row."""
+    flat: list[Any] = [None] * (len(columns) * rows)
+    for number, column in enumerate(columns):
+        flat[number :: len(columns)] = column
+    return flat
 
 
 def _many(db: sqlite3.Connection, statement: Callable[[int], str], columns: Cells) -> None:
     """Runs `statement(count)`, which takes `count` rows, over all rows of the columns."""
     width, rows = len(columns), len(columns[0])
     together = min(ROWS_WRITTEN, db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)
-    flat: list[Any] = [None] * (width * rows)
-    for number, column in enumerate(columns):
-        flat[number::width] = column
+    flat = _flat(columns, rows)
     rest = rows // together * together * width
     step = width * together
     if rest:
