@@ -44,11 +44,21 @@ HASH = np.dtype("<i8")
 
 def union(a: bytes, b: bytes) -> bytes:
     """The smallest hashes of both."""
-    hashes = np.concatenate((np.frombuffer(a, HASH), np.frombuffer(b, HASH)))
-    hashes.sort(kind="stable")  # two runs that are in order
-    fresh = np.ones(len(hashes), np.bool_)
-    np.not_equal(hashes[1:], hashes[:-1], out=fresh[1:])
-    return hashes[fresh][:HASHES_MAX].tobytes()
+    if len(a) < len(b):
+        a, b = b, a
+    many, few = np.frombuffer(a, HASH), np.frombuffer(b, HASH)
+    if len(many) == HASHES_MAX:
+        few = few[: np.searchsorted(few, many[-1])]  # the others are too large
+    if not len(few):
+        return a
+    at = np.searchsorted(many, few)
+    fresh = many[np.minimum(at, len(many) - 1)] != few
+    few, at = few[fresh], at[fresh] + np.arange(np.count_nonzero(fresh))
+    both = np.empty(len(many) + len(few), HASH)
+    is_old = np.ones(len(both), np.bool_)
+    is_old[at] = False
+    both[at], both[is_old] = few, many
+    return both[:HASHES_MAX].tobytes()
 
 
 def distinct(hashes: bytes) -> int:

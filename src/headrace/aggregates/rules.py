@@ -210,7 +210,7 @@ class Own(Merger):
             for slot in self._finished:
                 made = [self._functions.finished(one) for one in kept]
                 pieces[slot.name].append(self._functions.typed(made, arrow_of(slot.type), "finish"))
-        return {name: pa.concat_arrays(some) for name, some in pieces.items()}
+        return {name: some[0] if len(some) == 1 else pa.concat_arrays(some) for name, some in pieces.items()}
 
 
 # -- which object a slot's rule names ----------------------------------------------------------------------

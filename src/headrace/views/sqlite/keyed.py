@@ -314,11 +314,9 @@ class KeyedTable:
     def _merged(self, rule: AddRule, column: Column, old: str, new: str) -> str:
         """Null is neutral. NaN is a text: above all numbers where they are compared, and nothing that can be added."""
         total = f"{old} + {new}"
-        if rule != "add":  # quicker than min() and max()
-            return (
-                f"CASE WHEN {old} {'<=' if rule == 'least' else '>='} {new} THEN {old} ELSE coalesce({new}, {old}) END"
-            )
-        if column.name in self._whole:
+        if rule != "add":
+            total = f"{'min' if rule == 'least' else 'max'}({old}, {new})"
+        elif column.name in self._whole:
             wide = f"hr_add_whole({old}, {new}, {_literal(column.name)})"
             total = f"CASE typeof({old} + {new}) WHEN 'integer' THEN {old} + {new} ELSE {wide} END"
             return f"CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {total} END"
