@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,13 @@ def union(a: bytes, b: bytes) -> bytes:
         few = few[: np.searchsorted(few, many[-1])]  # the others are too large
     if not len(few):
         return a
-    at = np.searchsorted(many, few)
+    if len(many) < 64 * len(few):
+        hashes = np.concatenate((many, few))
+        hashes.sort(kind="stable")  # two runs that are in order
+        first = np.ones(len(hashes), np.bool_)
+        np.not_equal(hashes[1:], hashes[:-1], out=first[1:])
+        return hashes[first][:HASHES_MAX].tobytes()
+    at = np.searchsorted(many, few)  # few into many: quicker than to sort them
     fresh = many[np.minimum(at, len(many) - 1)] != few
     few, at = few[fresh], at[fresh] + np.arange(np.count_nonzero(fresh))
     both = np.empty(len(many) + len(few), HASH)
@@ -119,8 +126,14 @@ class Quantile:
             return None
         kept = _counts(counts)
         upto = np.cumsum(kept[:, 1])
-        rank = max(1, math.ceil(Fraction(repr(self.q)) * int(upto[-1])))
+        rank = max(1, math.ceil(_exact(self.q) * int(upto[-1])))
         return _value(int(kept[np.searchsorted(upto, rank), 0]))
+
+
+@cache
+def _exact(q: float) -> Fraction:
+    """The share as it was written."""
+    return Fraction(repr(q))
 
 
 def _value(bucket: int) -> float:
