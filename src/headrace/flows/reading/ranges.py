@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 PLANNED_WHOLE_ROWS = 5_000
 """Up to so many records are read without asking which of them are older."""
 BATCH_BYTES = 512 << 20
-SPANS = 2_000
+SPANS_FIRST, SPANS = 16, 2_000
+"""So many stored batches of a partition are looked at first, and at most, to plan what is read next."""
 RECORDS_OF = "__records."
 """What the names of topics begin with that steps which keep state pass records on to."""
 META_DDL = "_partition int, _offset bigint, _arrived_at timestamp, _progress timestamp"
@@ -180,10 +181,15 @@ def _oldest(
 
 def _ordered(topic: Topic, partition: int, start: int) -> Iterator[tuple[int, tuple[str, int], Span]]:
     """The partition's spans with the largest event time so far: offsets are read in order, whatever their times."""
-    so_far = UNSET
-    for span in topic.spans(partition, start, SPANS):
-        so_far = max(so_far, UNSET if span.event_max_us is None else span.event_max_us)
-        yield so_far, (topic.name, partition), span
+    so_far, known, page = UNSET, 0, SPANS_FIRST
+    while known < SPANS:
+        found = topic.spans(partition, start, page)
+        for span in found:
+            so_far = max(so_far, UNSET if span.event_max_us is None else span.event_max_us)
+            yield so_far, (topic.name, partition), span
+        if len(found) < page:
+            return
+        start, known, page = found[-1].stop, known + page, min(8 * page, SPANS - known - page)
 
 
 def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> list[Range]:
@@ -202,8 +208,9 @@ def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> li
 def place_at(topic: Topic, partition: int, offset: int, end: Offsets, *, by_arrival: bool = False) -> Place:
     """The place behind a range: at the end the log says how far it has come, before it the next record does. By
     arrival it has come to where the next record arrived: none that follows can have arrived before."""
-    if offset < end.next:
-        for batch in topic.batches(partition, offset, end.next, ["_arrived_at" if by_arrival else "_progress"]):
+    name = "_arrived_at" if by_arrival else "_progress"
+    for stop in (offset + 1, end.next) if offset < end.next else ():  # a log reads many small batches at once
+        for batch in topic.batches(partition, offset, stop, [name]):
             if batch.num_rows:
                 value = batch.column(0)[0].cast(pa.int64()).as_py()
                 return Place(offset, value)
