@@ -48,9 +48,9 @@ def but(paths: list[str]) -> list[str]:
 PARTS = {  # the longest first, and few: each imports everything anew
     "in a Spark session, the other half": SESSION_TOO,
     "programs that start a Spark of their own": PROGRAMS,
+    "the rest": but([*PROGRAMS, "tests/flows", "tests/testing", *FAULTS, *LOG, *VIEWS]),
     "faults": [*FAULTS, *but(ALONE)],
     "views and their server": VIEWS,
-    "the rest": but([*PROGRAMS, "tests/flows", "tests/testing", *FAULTS, *LOG, *VIEWS]),
     "the log": LOG,
 }
 
