@@ -66,7 +66,7 @@ def files_in_memory() -> Iterator[None]:
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         yield
         return
-    os.environ["TMPDIR"] = folder = tempfile.mkdtemp(prefix="headrace-tests-", dir=MEMORY)
+    os.environ["TMPDIR"] = folder = tempfile.mkdtemp(prefix="hr-", dir=MEMORY)  # short, as paths of sockets must be
     try:
         yield
     finally:
