@@ -60,6 +60,8 @@ KNOWN: dict[str, str] = {
     "begin.taken": "a flow is taken from whoever had it, in a transaction that is not committed",
     "flow.planned": "the next range of offsets is chosen; nothing is read",
     "flow.computed": "the batch is computed by Spark; nothing is committed",
+    "kafka.sent": "the records of a Kafka transaction are on the broker; the transaction is open",
+    "kafka.committed": "a Kafka transaction is committed; nobody was told",
     "relay.appended": "rows of the outbox are appended to their topic; the outbox does not know",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""

@@ -32,7 +32,7 @@ UPKEEP = ("swap.", "retention.", "reclaim.", "erase.")
 POINTS = sorted(
     p
     for p in failpoints.KNOWN
-    if not p.startswith((*UPKEEP, "mend.", "queue.", "view.", "flow.", "relay.", "switch.", "begin."))
+    if not p.startswith((*UPKEEP, "mend.", "queue.", "view.", "flow.", "relay.", "kafka.", "switch.", "begin."))
 )
 ROUNDS = 12
 WORK = 120

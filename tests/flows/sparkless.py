@@ -115,9 +115,10 @@ class Sparkless:
         time: str = "at",
         clock_us: Clock | None = None,
         idle_us: int = 10**15,
+        log: Any = None,
         **more: Any,
     ) -> None:
-        self.log = EmbeddedLog(home, clock_us=clock_us)
+        self.log: Any = EmbeddedLog(home, clock_us=clock_us) if log is None else log
         self._clock = {} if clock_us is None else {"clock_us": clock_us}
         self.topic = self.log.create_topic(
             "events",

@@ -9,6 +9,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -124,6 +125,24 @@ def test_a_plain_client_writes_what_we_read_and_what_is_no_row_becomes_one_dead_
     letters[0].drop()
     assert [each.origin.offset for each in log.dead_letters()] == [3]
     assert log.dead_letters_count() == 1
+
+
+def test_json_made_by_column_is_json_made_by_row() -> None:
+    import orjson
+    import pyarrow as pa
+
+    from headrace.log.kafka.values import _json_by_column
+    from headrace.rows import to_rows
+    from headrace.schema import parse_ddl
+
+    schema = parse_ddl("a string, n int, t timestamp, b boolean")
+    texts = ["x", "", None, "größe /", "\u2028"]
+    times = [datetime(1850, 1, 1, 5, 6, 7, 123000, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), None]
+    rows = [{"a": a, "n": n, "t": t, "b": n > 0} for a in texts for n in (-5, 7) for t in times]
+    batch = pa.RecordBatch.from_pylist([*rows, {}], schema=schema)
+    assert _json_by_column(batch) == [orjson.dumps(row, option=orjson.OPT_UTC_Z) for row in to_rows(batch)]
+    for text in ('a"b', "a\\b", "a\nb", "\x00", "\x1f"):  # these are encoded row by row
+        assert _json_by_column(pa.RecordBatch.from_pylist([{"a": "x"}, {"a": text}])) is None
 
 
 # -- topics of others ----------------------------------------------------------------------------------

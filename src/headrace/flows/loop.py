@@ -38,7 +38,9 @@ from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed
 from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
+from headrace.log.capabilities import Remembers
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
+from headrace.log.declared import DeclaredTopic
 from headrace.operators.aggregate import Bounds
 from headrace.operators.contract import InputTimes
 from headrace.operators.fold import Fold
@@ -179,6 +181,7 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
+            self._remember(topic, state.places.get(topic.name, {}))
             self._refuse_diverged(topic, state.places.get(topic.name, {}))
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._marked_us = self._last_marks() if self.flow.meets is not None else {}
@@ -190,6 +193,13 @@ class FlowLoop:
         self.report(now=True)
         self._relay.run()
         self.note_relayed()
+
+    def _remember(self, topic: Topic, places: Mapping[int, Place]) -> None:
+        """The flow's transactions keep how far its topics' time had come: where the log does not, it is told."""
+        opened = topic.opened() if isinstance(topic, DeclaredTopic) else topic
+        logged = not (self.flow.own_progress or self.flow.marked or self.flow.by_arrival)
+        if logged and isinstance(opened, Remembers):
+            opened.remember(places)
 
     def _folding(self) -> Fold | None:
         """What folds batches into the view."""

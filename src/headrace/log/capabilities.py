@@ -40,8 +40,10 @@ __all__ = [
     "Foreign",
     "Message",
     "Order",
+    "Place",
     "Queue",
     "Queues",
+    "Remembers",
     "Usage",
     "Versions",
     "capability",
@@ -149,6 +151,26 @@ class Foreign(Protocol):
     """A log that has topics of others, which become known with a schema."""
 
     def adopt_topic(self, name: str, schema: object, **settings: Any) -> Topic: ...
+
+
+class Place(Protocol):
+    """Where a flow is in a partition: how far event time and arrival had come below the offset."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def progress_us(self) -> int | None: ...
+
+    @property
+    def arrived_us(self) -> int | None: ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A topic whose progress is made by its readers: it is told what a flow has stored of it."""
+
+    def remember(self, places: Mapping[int, Place]) -> None: ...
 
 
 @runtime_checkable

@@ -334,8 +334,7 @@ class BaseTopic:
         ends = self._ends(entry, [partition])[partition]
         if not ends[0] <= offset < ends[1]:
             return None
-        found = self._read(partition, offset, offset + 1, ends, ["_arrived_at"])
-        return next((batch.column(0).cast(pa.int64())[0].as_py() for batch in found), None)
+        return self._reader().time_us(partition, offset, ends)
 
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:  # noqa: ARG002
         first, end = self._ends(self.entry(), [partition])[partition]

@@ -203,24 +203,42 @@ class Client:
         from confluent_kafka import KafkaException
 
         done = Deliveries(self, producer, topic)
-        until = time.monotonic() + REQUEST_SECONDS
-        for partition, value, key, headers in records:
-            while True:
-                try:
-                    if headers is None:
-                        producer.produce(topic, value, key, partition, done.note)
-                    else:
-                        producer.produce(topic, value, key, partition, done.note, headers=headers)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-                except KafkaException as error:
-                    if not _is_unknown_partition(error) or time.monotonic() > until:
-                        done.refuse(error)
-                        return done
-                    producer.list_topics(topic, timeout=REQUEST_SECONDS)  # it was added just now
+        note, send = done.note, producer.produce
+        for record in records:
+            partition, value, key, headers = record
+            try:
+                if headers is None:
+                    send(topic, value, key, partition, note)
+                else:
+                    send(topic, value, key, partition, note, headers=headers)
+            except (BufferError, KafkaException) as error:
+                if not self._sent_later(done, producer, topic, record, error):
+                    return done
             done.sent += 1
         return done
+
+    def _sent_later(
+        self, done: Deliveries, producer: Producer, topic: str, record: Outgoing, error: BufferError | KafkaException
+    ) -> bool:
+        """Waits for room in the producer's queue, or for a partition that was added just now. False if it is refused
+        for good: then `done` has the error."""
+        from confluent_kafka import KafkaException
+
+        partition, value, key, headers = record
+        until = time.monotonic() + REQUEST_SECONDS
+        while True:
+            if isinstance(error, BufferError):
+                producer.poll(0.05)
+            elif _is_unknown_partition(error) and time.monotonic() < until:
+                producer.list_topics(topic, timeout=REQUEST_SECONDS)
+            else:
+                done.refuse(error)
+                return False
+            try:
+                producer.produce(topic, value, key, partition, done.note, headers=headers or [])
+                return True
+            except (BufferError, KafkaException) as again:
+                error = again
 
     def notify(self) -> None:
         with self.changed:
@@ -235,18 +253,21 @@ class Deliveries:
         self.sent = self.arrived = 0
         self.error: HeadraceError | None = None
         self._lock = threading.Lock()
-        self._ranges: dict[int, tuple[int, int]] = {}
+        self._ends: dict[int, list[int]] = {}
 
     def note(self, error: KafkaError | None, message: Message) -> None:
+        """Called by whichever thread polls the producer."""
         with self._lock:
             self.arrived += 1
             if error is not None:
                 self.error = self.error or self._client.failed("an append", error)
                 return
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None and offset is not None
-            low, high = self._ranges.get(partition, (offset, offset))
-            self._ranges[partition] = min(low, offset), max(high, offset)
+            offset = message.offset()
+            ends = self._ends.setdefault(message.partition(), [offset, offset])
+            if offset > ends[1]:
+                ends[1] = offset
+            elif offset < ends[0]:
+                ends[0] = offset
 
     def refuse(self, error: KafkaException) -> None:
         from confluent_kafka import KafkaError
@@ -264,7 +285,7 @@ class Deliveries:
             self._producer.poll(0.5)
         if self.error is not None:
             raise self.error
-        return {partition: range(low, high + 1) for partition, (low, high) in sorted(self._ranges.items())}
+        return {partition: range(low, high + 1) for partition, (low, high) in sorted(self._ends.items())}
 
 
 def _is_unknown_partition(error: KafkaException) -> bool:

@@ -31,6 +31,7 @@ PROGRESS_HEADER = "headrace-progress"
 """The header with the progress of a record that a flow derived from others: microseconds since 1970."""
 CHUNK_ROWS = 20_000
 CACHE_BYTES = 64 << 20
+MARKS_SENT = 500
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,13 +45,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The records of offsets [start, stop), decoded: rows, and of each its offset, arrival and progress. `after`: the
-    mark behind them."""
+    """The records of offsets [start, stop), decoded: rows, and of each its offset, Kafka's timestamp, arrival and
+    progress. `after`: the mark behind them."""
 
     start: int
     after: Mark
     rows: pa.RecordBatch
     offsets: Any
+    times_us: Any
     arrived_us: Any
     progress_us: Any
     schema_version: int
@@ -96,10 +98,11 @@ class Reader:
             if at == len(marks) or marks[at].offset != mark.offset:
                 marks.insert(at, mark)
 
-    def newest_marks(self, partition: int, count: int = 200) -> list[Mark]:
-        """The last marks, for another process."""
+    def some_marks(self, partition: int) -> list[Mark]:
+        """Marks for another process, at even distances: few enough to travel with every job."""
         with self._lock:
-            return self._known(partition).marks[-count:]
+            marks = self._known(partition).marks
+            return [*marks[:: -(-len(marks) // MARKS_SENT) or 1], *marks[-1:]]
 
     def mark_below(self, partition: int, offset: int) -> Mark:
         """The nearest mark at or below an offset."""
@@ -149,6 +152,19 @@ class Reader:
             if reading is not None:
                 reading.close()
 
+    def time_us(self, partition: int, offset: int, ends: tuple[int, int]) -> int | None:
+        """Kafka's timestamp of one record; None if there is none at the offset. Reads no other."""
+        chunk = self._cached(partition, offset)
+        if chunk is not None:
+            at = int(np.searchsorted(chunk.offsets, offset))
+            found = at < len(chunk.offsets) and chunk.offsets[at] == offset
+            return int(chunk.times_us[at]) if found else None
+        reading = _Range(self._client, self._physical, partition, offset, ends[1], self._entry().name)
+        try:
+            return next((each.timestamp()[1] * 1000 for each in reading.take(1) if each.offset() == offset), None)
+        finally:
+            reading.close()
+
     def _cached(self, partition: int, offset: int) -> Chunk | None:
         version = self._entry().schema_version
         with self._lock:
@@ -180,7 +196,7 @@ class Reader:
         given_us = np.array([UNSET if each is None else each for each in given], np.int64)
         progress, after_us = progress_of(mark.progress_us, events, arrived, given_us, is_given)
         after = Mark(stop, after_us, int(arrived[-1]) if len(arrived) else mark.arrived_us)
-        chunk = Chunk(start, after, rows, offsets, arrived, progress, entry.schema_version)
+        chunk = Chunk(start, after, rows, offsets, times_us, arrived, progress, entry.schema_version)
         self._keep(partition, chunk)
         return chunk
 

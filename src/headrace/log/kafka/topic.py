@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.durations import Duration
 from headrace.errors import BatchDiffers, TopicReplaced
+from headrace.log.capabilities import Place
 from headrace.log.contract import Overload, Progress
 from headrace.log.kafka.base_topic import BaseTopic, Handle
 from headrace.log.kafka.groups import KafkaGroup, groups_of
@@ -19,6 +20,7 @@ from headrace.log.kafka.sender import KafkaSender
 from headrace.log.kafka.settings import Kafka
 from headrace.log.loading import load
 from headrace.log.producer import AsyncProducer
+from headrace.time import UNSET
 
 __all__ = ["KafkaRef", "KafkaTopic"]
 
@@ -28,8 +30,14 @@ class KafkaTopic(BaseTopic):
 
     def ref(self) -> KafkaRef:
         entry, reader = self.entry(), self._reader()
-        marks = {number: reader.newest_marks(number) for number in range(entry.settings.partitions)}
+        marks = {number: reader.some_marks(number) for number in range(entry.settings.partitions)}
         return KafkaRef(self._handle.settings, self.name, self.topic_id, marks)
+
+    def remember(self, places: Mapping[int, Place]) -> None:
+        """Progress is made from these places on: what is before them need not be read again, nor be there any more."""
+        for number, place in places.items():
+            progress_us = UNSET if place.progress_us is None else place.progress_us
+            self._reader().add_mark(number, Mark(place.offset, progress_us, place.arrived_us or 0))
 
     def append_batch(
         self, rows: pa.Table, writer: str | None = None, number: int | None = None, *, progress: Progress = None

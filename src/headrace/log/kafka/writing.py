@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace import jsonrows, rows
 from headrace.durations import from_us
 from headrace.errors import Fenced, HeadraceError
+from headrace.failpoints import reach
 from headrace.log.contract import Progress, Rows
 from headrace.log.incoming import assign_partitions, given_progress, refuse_too_large, repeatable, split_ahead
 from headrace.log.kafka.catalog import Entry
@@ -110,10 +111,12 @@ class Transactional:
             self._producer.begin_transaction()
             deliveries = [self._client.produce(self._producer, topic, records) for topic, records in sending]
             found = [each.wait() for each in deliveries]
+            reach("kafka.sent")
             for positions, group in commits:
                 send = self._producer.send_offsets_to_transaction
                 self._retried(lambda send=send, at=positions, of=group: send(list(at), of, REQUEST_SECONDS))
             self._retried(lambda: self._producer.commit_transaction(REQUEST_SECONDS))
+            reach("kafka.committed")
         except (KafkaException, HeadraceError) as error:
             self._abort()
             if isinstance(error, KafkaException):
