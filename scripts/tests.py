@@ -34,7 +34,7 @@ PROGRAMS = [
 ]
 FLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "flows").glob("test_*.py"))
 SESSION = [path for path in FLOWS if path < "tests/flows/test_p" and path not in PROGRAMS]
-SESSION_TOO = [*(path for path in FLOWS if path not in (*SESSION, *PROGRAMS)), "tests/testing"]
+SESSION_TOO = [*(path for path in FLOWS if path not in (*SESSION, *PROGRAMS)), "tests/kafka", "tests/testing"]
 FAULTS, LOG, VIEWS = ["tests/faults"], ["tests/log"], ["tests/serve", "tests/views"]
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30
@@ -48,7 +48,7 @@ def but(paths: list[str]) -> list[str]:
 PARTS = {  # the longest first, and few: each imports everything anew
     "in a Spark session, the other half": SESSION_TOO,
     "programs that start a Spark of their own": PROGRAMS,
-    "the rest": but([*PROGRAMS, "tests/flows", "tests/testing", *FAULTS, *LOG, *VIEWS]),
+    "the rest": but([*PROGRAMS, "tests/flows", "tests/kafka", "tests/testing", *FAULTS, *LOG, *VIEWS]),
     "faults": [*FAULTS, *but(ALONE)],
     "views and their server": VIEWS,
     "the log": LOG,
