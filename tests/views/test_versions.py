@@ -15,7 +15,7 @@ from headrace.errors import WatchLost
 from headrace.testing.view_contract import commit, counted, counting
 from headrace.views.contract import FlowSpec, FlowState, Place, Result, SlotColumn
 from headrace.views.open import open_views
-from headrace.views.sqlite import watchers
+from headrace.views.sql import watchers
 from tests.faults.children import Children, ack
 from tests.views.committing import SPEC, VIEW, Committing
 from tests.views.folded import SqliteViews

@@ -25,7 +25,7 @@ import headrace as hr
 from headrace.durations import instant_us
 from headrace.testing.folding import PartialCommit
 from headrace.views.contract import Column, FlowSpec, Result, SlotColumn, ViewSpec
-from headrace.views.sqlite import watchers, watching
+from headrace.views.sql import watchers, watching
 from tests.stopping import stop_between_commits
 from tests.views.committing import MINUTE_US, SPEC, START, TIME, VIEW, Committing, digest, digest_of, random_batch
 

@@ -31,7 +31,8 @@ from headrace.errors import (
 )
 from headrace.storage import disk
 from headrace.storage.turnstile import Turnstile
-from headrace.views.sqlite import exact, filling, flow_rows, kept, watchers
+from headrace.views.sqlite import exact, filling, kept
+from headrace.views.sqlite.schema import SCHEMA
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
@@ -140,7 +141,7 @@ class ViewsFile:
         db.execute("BEGIN IMMEDIATE")
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
         if not names:
-            for statement in (*flow_rows.SCHEMA, *watchers.SCHEMA):
+            for statement in SCHEMA:
                 db.execute(statement)
             db.execute("INSERT INTO _meta VALUES ('format', ?)", (FORMAT,))
         elif "_meta" not in names:
@@ -148,9 +149,9 @@ class ViewsFile:
         refuse_other_format(db, self.path)
         db.execute("COMMIT")
 
-    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+    def transaction(self, flow: str | None = None) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """A write transaction, in turn, for what else belongs into this file: see `watching`."""
-        return self._writing()
+        return self._writing(flow)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -197,7 +198,7 @@ class ViewsFile:
                 yield
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self, flow: str | None = None) -> Iterator[sqlite3.Connection]:  # noqa: ARG002 (all take turns)
         with self._typed(), self._turn():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from headrace.views.contract import Fill
-from headrace.views.sqlite.values import text_of_us, us_of
+from headrace.views.sql.database import text_of_us, us_of
 from headrace.windows import Aligned, parse
 
 __all__ = ["ROWS_MAX", "made_rows", "refusal", "register"]

@@ -27,6 +27,7 @@ from headrace.errors import ViewsDamaged
 from headrace.views.contract import RESULTS, SHAPED, WINDOW, FlowSpec
 from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
 from headrace.views.reading import quoted
+from headrace.views.sql.database import text_of_us, us_of
 from headrace.views.sqlite.kept import REPLACED, counting
 from headrace.views.sqlite.values import (
     BY_VALUE,
@@ -36,8 +37,6 @@ from headrace.views.sqlite.values import (
     decode_whole,
     encode,
     encode_whole,
-    text_of_us,
-    us_of,
 )
 from headrace.views.values import arrow_type, sort_by_key, us_column
 

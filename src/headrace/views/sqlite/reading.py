@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.durations import Duration, from_us, instant_us
+from headrace.durations import Duration, instant_us
 from headrace.errors import (
     CannotRebuild,
     HeadraceError,
@@ -32,25 +32,23 @@ from headrace.errors import (
 from headrace.jsonrows import encode_value
 from headrace.position import Position
 from headrace.schema import type_ddl
-from headrace.views.contract import RESULTS, WIDE, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec, version_name
+from headrace.views.contract import RESULTS, WIDE, FlowSpec, ViewSpec, version_name
 from headrace.views.naming import NUMBER
-from headrace.views.origins import Reader, position_of
 from headrace.views.reading import (
-    LEDGER_COLUMNS,
     Bounds,
     Diff,
-    FlowGlance,
     Moment,
     Page,
-    SqlViews,
-    ViewStatus,
-    Watch,
     quoted,
     schema_of,
 )
-from headrace.views.sqlite import filling, versions
+from headrace.views.sql.database import text_of_us, us_of
+from headrace.views.sql.flow_rows import state_of
+from headrace.views.sql.reading import SqlReading
+from headrace.views.sql.versions import found_beside
+from headrace.views.sqlite import filling
+from headrace.views.sqlite.compared import Compared
 from headrace.views.sqlite.file import FILE, connected, refuse_other_format, translate
-from headrace.views.sqlite.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
 from headrace.views.sqlite.kept import kept_in
 from headrace.views.sqlite.keyed import nulls_in
 from headrace.views.sqlite.tables import tables_of
@@ -60,13 +58,10 @@ from headrace.views.sqlite.values import (
     batch_of,
     bound,
     declared_type,
-    decode,
     encode,
     nested,
-    text_of_us,
-    us_of,
 )
-from headrace.views.sqlite.watching import SqliteWatch
+from headrace.views.sqlite.watching import WatchedFile
 from headrace.views.values import arrow_type
 
 CHUNK_ROWS = 10_000
@@ -85,12 +80,6 @@ _ALLOWED = {
 }
 
 
-_SERVED = "instr(flow, '/') = 0"
-"""Versions beside a view are nobody's business but who makes them: see `versions`."""
-
-
-COUNTED_FIRST = 100_000
-"""Counting begins with so many rows, and takes four times as many as long as there is time."""
 BREATHE_OFTEN_STEPS = 100
 """A step may be a function call that takes a second."""
 PATTERN_BYTES_MAX = 1_000
@@ -100,8 +89,10 @@ REFUSED = frozenset({"printf", "format", "load_extension", "fts3_tokenizer"})
 memory the program is."""
 
 
-class SqliteReading(SqlViews):
+class SqliteReading(SqlReading[sqlite3.Connection]):
     """`SqliteReading(home)`: what can be read of the file there; there may be none."""
+
+    NO_WINDOW = ""
 
     def __init__(self, home: Path) -> None:
         self.path = home / FILE
@@ -118,7 +109,13 @@ class SqliteReading(SqlViews):
         return found.st_dev, found.st_ino
 
     @contextlib.contextmanager
-    def _reading(self, view: str = "", *, typed: bool = False) -> Iterator[sqlite3.Connection]:
+    def _reading(self, view: str = "") -> Iterator[sqlite3.Connection]:
+        with self._connected(view) as db:
+            db.execute("BEGIN")
+            yield db
+
+    @contextlib.contextmanager
+    def _connected(self, view: str = "", *, typed: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection of its own for each read: cheap, and safe in any thread."""
         if not self.path.exists():
             raise UnknownView(view=view, known=[])
@@ -135,13 +132,24 @@ class SqliteReading(SqlViews):
         finally:
             db.close()
 
-    def _made(self) -> bool:
-        """Whether there is a store: its file may be there and empty, while the first app makes it."""
-        try:
-            with self._reading():
-                return True
-        except UnknownView:
-            return False
+    def _counted(self, spec: FlowSpec) -> str:
+        return tables_of(spec).counted
+
+    def _count(self, db: sqlite3.Connection, spec: FlowSpec) -> int:
+        known = kept_in(db, spec.name).get(RESULTS)
+        return super()._count(db, spec) if known is None else known[0]
+
+    def counts(self, flow: str) -> dict[str, tuple[int, int]]:
+        with self._reading(flow) as db:
+            return kept_in(db, flow)
+
+    def _first(self, db: sqlite3.Connection, spec: FlowSpec, column: str, after_us: int | None) -> int | None:
+        by, rows = quoted(column), tables_of(spec).rows.select_from()
+        after = "" if after_us is None else text_of_us(after_us)
+        return us_of(db.execute(f"SELECT min({by}) FROM {rows} WHERE {by} > ?", (after,)).fetchone()[0])
+
+    def _watched(self) -> WatchedFile:
+        return WatchedFile(self.path.parent)
 
     # -- SQL ---------------------------------------------------------------------------------------
 
@@ -179,7 +187,7 @@ class SqliteReading(SqlViews):
     def _kinds(self, sql: str, names: list[str]) -> list[str]:
         """What the columns of a query are declared as, '' for what is computed: SQLite tells it of a view alone, and a
         view has no parameters."""
-        with self._reading() as db, contextlib.suppress(sqlite3.Error):
+        with self._connected() as db, contextlib.suppress(sqlite3.Error):
             db.execute(f"CREATE TEMP VIEW asked AS {_PARAMETERS.sub(_as_null, sql)}")
             found = [kind for _, _, kind, *_ in db.execute("PRAGMA temp.table_info(asked)")]
             if len(found) == len(names):
@@ -228,7 +236,7 @@ class SqliteReading(SqlViews):
             if isinstance(params, Mapping)
             else tuple(bound(value) for value in params)
         )
-        db = opened.enter_context(self._reading(typed=True))
+        db = opened.enter_context(self._connected(typed=True))
         db.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # SQLite makes these when they are first used
         db.set_authorizer(allowed)
         opened.enter_context(self._explaining(sql, bounds))
@@ -275,120 +283,6 @@ class SqliteReading(SqlViews):
             return f"only reading is possible ({said})"
         return said
 
-    # -- waiting -----------------------------------------------------------------------------------
-
-    def readers(self, version: str | None = None) -> dict[str, Reader]:
-        if not self._made():
-            return {}
-        with self._reading() as db:
-            db.execute("BEGIN")
-            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} OR flow = ? ORDER BY flow", (version,))
-            with whole(db):
-                specs = [parse_spec(text) for (text,) in found.fetchall()]
-                return {spec.name: reader_of(db, spec) for spec in specs}
-
-    # -- what there is -----------------------------------------------------------------------------
-
-    def specs(self) -> list[FlowSpec]:
-        if not self._made():
-            return []
-        with self._reading() as db:
-            found = db.execute(f"SELECT spec FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
-            with whole(db):
-                return [parse_spec(text) for (text,) in found]
-
-    def states(self) -> list[FlowState]:
-        if not self._made():
-            return []
-        with self._reading() as db:
-            db.execute("BEGIN")
-            found = db.execute(f"SELECT flow FROM _flows WHERE {_SERVED} ORDER BY flow").fetchall()
-            return [state_of(db, flow) for (flow,) in found]
-
-    def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
-        out: dict[str, set[tuple[int, int]]] = {}
-        with self._reading() as db:
-            found = db.execute("SELECT topic, partition, offset FROM _buried WHERE flow = ?", (flow,))
-            for topic, partition, offset in found:
-                out.setdefault(topic, set()).add((partition, offset))
-        return out
-
-    def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
-        with self._reading(view) as db:
-            return self._flow(db, view, topics=topics)
-
-    def _flow(self, db: sqlite3.Connection, view: str, *, topics: bool = False) -> FlowSpec:
-        found = spec_of(db, view)
-        if found is None or (not topics and (found.view is None or not found.view.public)):
-            raise UnknownView(view=view, known=[spec.name for spec in self.specs()] if topics else self.names())
-        return found
-
-    def state(self, view: str, *, topics: bool = False) -> FlowState:
-        self.flow(view, topics=topics)
-        with self._reading() as db:
-            db.execute("BEGIN")
-            return state_of(db, view)
-
-    def status(self, view: str, *, topics: bool = False) -> ViewStatus:
-        with self._reading(view) as db:
-            db.execute("BEGIN")
-            spec = self._flow(db, view, topics=topics)
-            state = state_of(db, view)
-            known = kept_in(db, view).get(RESULTS)
-            counted = "SELECT 0" if spec.view is None else f"SELECT count(*) FROM {tables_of(spec).counted}"
-            (count, *_) = known or db.execute(counted).fetchone()
-            found = db.execute("SELECT app, pid, host, started_at, committed_at FROM _flows WHERE flow = ?", (view,))
-            app, pid, host, started, committed = found.fetchone()
-        position = position_of(self.branches(view))
-        frontier = None if state.frontier_us is None else from_us(state.frontier_us)
-        began, last = (None if text is None else from_us(us_of(text) or 0) for text in (started, committed))
-        return ViewStatus(view, app, count, state.sequence, frontier, position, pid, host, began, last, self.kept(view))
-
-    def counts(self, flow: str) -> dict[str, tuple[int, int]]:
-        with self._reading(flow) as db:
-            return kept_in(db, flow)
-
-    def glances(self) -> list[FlowGlance]:
-        if not self._made():
-            return []
-        with self._reading() as db:
-            db.execute("BEGIN")
-            columns = "flow, spec, closed, pid, host, started_at, committed_at"
-            rows = f"SELECT {columns} FROM _flows WHERE {_SERVED} ORDER BY flow"
-            return [self._glance(db, *row) for row in db.execute(rows).fetchall()]
-
-    def _glance(
-        self, db: sqlite3.Connection, flow: str, spec: str, closed: str | None, pid: int, host: str, *times: str | None
-    ) -> FlowGlance:
-        with whole(db):
-            known = parse_spec(spec)
-        ends_us, view = None, known.view
-        if view is not None and view.ending is not None:
-            by, more_us = tables_of(known).ending
-            after_us = us_of(closed)
-            after = "" if after_us is None else text_of_us(after_us - more_us)
-            first = f"SELECT min({by}) FROM {tables_of(known).rows.select_from()} WHERE {by} > ?"
-            found = us_of(db.execute(first, (after,)).fetchone()[0])
-            ends_us = None if found is None else found + more_us
-        (buried,) = db.execute("SELECT count(*) FROM _buried WHERE flow = ?", (flow,)).fetchone()
-        moments = [None if text is None else from_us(us_of(text) or 0) for text in times]
-        return FlowGlance(known, state_of(db, flow), ends_us, buried, pid, host, *moments)
-
-    def count(self, view: str, *, seconds: float) -> int:
-        counted, until = tables_of(self.flow(view)).counted, time.monotonic() + seconds / 2
-        most, count = COUNTED_FIRST, 0
-        with self._reading() as db:
-            while True:
-                (count,) = db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {counted} LIMIT ?)", (most,)).fetchone()
-                if count < most or time.monotonic() > until:
-                    return int(count)
-                most *= 4
-
-    def totals(self, flow: str) -> LedgerRow:
-        sums = "SELECT total(on_time), total(corrected), total(dropped), total(untimed) FROM _ledger WHERE flow = ?"
-        with self._reading() as db:
-            return LedgerRow(None, None, *map(int, db.execute(sums, (flow,)).fetchone()))
-
     # -- rows --------------------------------------------------------------------------------------
 
     def page(
@@ -415,7 +309,6 @@ class SqliteReading(SqlViews):
         of_groups = [f"s.{quoted(name)} = ?" for name in cells]
         in_key = [tables.rows.key_cell(name, cell) for name, cell in cells.items()]
         with self._reading(view) as db:
-            db.execute("BEGIN")
             if self._flow(db, view) != flow:  # switched to another version since
                 again = {"where": where, "start_us": start_us, "stop_us": stop_us, "after": after, "stored": stored}
                 return self.page(view, bounds=bounds, **again)  # type: ignore[arg-type]
@@ -453,17 +346,15 @@ class SqliteReading(SqlViews):
     def batches(self, view: str, where: Mapping[str, Any] | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         with contextlib.ExitStack() as opened:
             db = opened.enter_context(self._reading(view))
-            db.execute("BEGIN")  # the columns and the rows are of one version
             spec, cursor = self._all(db, view, where)
             schema = schema_of(spec.columns)
             return schema, (batch_of(chunk, schema) for chunk in _handed_out(opened, cursor))
 
     def moment(self, view: str) -> Moment:
         with self._reading(view) as db:
-            db.execute("BEGIN")
             spec, cursor = self._all(db, view, stored=True)
             rows = pa.Table.from_batches([batch_of(cursor.fetchall(), schema_of(spec.columns))])
-            return Moment(spec, state_of(db, view), rows, _ledger(db, view))
+            return Moment(spec, state_of(db, view), rows, self._ledger(db, view))
 
     def _all(
         self, db: sqlite3.Connection, view: str, where: Mapping[str, Any] | None = None, *, stored: bool = False
@@ -490,60 +381,17 @@ class SqliteReading(SqlViews):
 
     def diff(self, view: str, limit: int | None = None) -> Diff:
         with self._reading(view) as db:
-            db.execute("BEGIN")
             served = self._flow(db, view)
-            found = versions.found_beside(db, view)
+            found = found_beside(db, view)
             if not found:
                 raise CannotRebuild(flow=view, why="has no other version to compare with: app.rebuild(…) makes one")
             old, new = served, self._flow(db, found[0])
             if found[0] == version_name(view, "previous"):
                 old, new = new, old
-            compared = versions.Compared(old, new)
+            compared = Compared(old, new)
             rows = batch_of(list(compared.rows(db, limit)), schema_of(compared.columns))
             counts = compared.counts(db)
             return Diff(pa.Table.from_batches([rows]), counts, compared.added, compared.removed)
-
-    def watch(
-        self,
-        view: str,
-        *,
-        snapshot: bool = True,
-        emit: Emit = "updates",
-        timeout: Duration | None = None,
-        lease: Duration = "15 seconds",
-        keep_bytes: int = 0,
-        wait: bool = False,
-    ) -> Watch:
-        if not wait:
-            self.flow(view)
-        return SqliteWatch(
-            self.path.parent,
-            view,
-            lambda: view in self.names(),
-            snapshot=snapshot,
-            emit=emit,
-            timeout=timeout,
-            lease=lease,
-            keep_bytes=keep_bytes,
-            wait=wait,
-        )
-
-    def ledger(self, view: str) -> pa.Table:
-        self.flow(view, topics=True)
-        with self._reading() as db:
-            return _ledger(db, view)
-
-
-def _ledger(db: sqlite3.Connection, view: str) -> pa.Table:
-    rows = db.execute(
-        "SELECT nullif(window_start, ''), nullif(window_end, ''), on_time, corrected, dropped, untimed FROM _ledger "
-        "WHERE flow = ? ORDER BY window_start, window_end",
-        (view,),
-    ).fetchall()
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
-    kinds = [arrow_type("timestamp")] * 2 + [pa.int64()] * 4
-    arrays = [decode(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
-    return pa.Table.from_arrays(arrays, names=LEDGER_COLUMNS)
 
 
 def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:

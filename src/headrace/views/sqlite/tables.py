@@ -19,7 +19,6 @@ from headrace.views.contract import (
     HISTORY,
     RESULTS,
     SHAPED,
-    WINDOW,
     Fill,
     FlowSpec,
     ViewSpec,
@@ -152,14 +151,6 @@ class ViewTables:
         values = {quoted(name): sql for name, sql in results.items()}
         groups = {quoted(group.name): self.rows.seen(group.name, nulls) for group in self.spec.groups}
         return made_rows(self.spec.name, fill, self.rows.select_from(), groups, values, self._closed, only)
-
-    @property
-    def ending(self) -> tuple[str, int]:
-        """By which column rows are found that end at some time, and how long after it they end."""
-        assert self.rows.spec.time is not None
-        if self.spec.window_us is None:
-            return quoted(self.rows.spec.time), 0
-        return self.rows.spec.time, self.spec.window_us[0] if self.rows.spec.time == WINDOW[0] else 0
 
 
 def _is_converted(ddl: str) -> bool:

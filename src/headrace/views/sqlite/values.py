@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.aggregates import WIDE
-from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, ViewsDamaged
 from headrace.jsonrows import decoder, encoder
 from headrace.rows import python_values
@@ -39,8 +38,6 @@ __all__ = [
     "nested",
     "order_decimals",
     "register_converters",
-    "text_of_us",
-    "us_of",
 ]
 
 NAN = "NaN"
@@ -49,7 +46,6 @@ WHOLE = "WHOLE_BLOB"
 """The declared type of sums of whole numbers: with `BLOB` in its name SQLite stores an integer, or a text of more
 digits, as it is given."""
 JSON = "JSON_VALUE"
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 
 
 def declared(arrow: pa.DataType, *, column: str = "") -> str:
@@ -173,23 +169,6 @@ def _by_value(text: str) -> tuple[bool, Decimal | str]:
     except InvalidOperation:
         return True, text
     return (True, text) if value.is_nan() else (False, value)
-
-
-def us_of(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:  # as `text_of_us` writes it
-        return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-    except (ValueError, TypeError):
-        return instant_us(f"{text}Z", argument="text")
-
-
-def text_of_us(us: int) -> str:
-    """What is before the first year or after the last is taken for its begin or end: only bounds can be."""
-    try:
-        return (_EPOCH + timedelta(microseconds=us)).isoformat(sep=" ")
-    except OverflowError:
-        return (datetime.min if us < 0 else datetime.max).isoformat(sep=" ")
 
 
 def decode(values: list[Any], arrow: pa.DataType) -> pa.Array:

@@ -1,12 +1,11 @@
-"""A flow's own rows in the file of the views: what it is, how far it has read, what became of its records, what it has
-to send. Owns those tables, whose names begin with `_`; a view's own tables are `tables`'."""
+"""A flow's own rows in a database: what it is, how far it has read, what became of its records, what it has to send.
+Owns what is in those tables, whose names begin with `_`; each store makes them, with types of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
@@ -19,61 +18,14 @@ from headrace.horizon import dropped_us
 from headrace.position import Position
 from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
-from headrace.views.sqlite import staged
-from headrace.views.sqlite.kept import KEPT
-from headrace.views.sqlite.keyed import NULLS, TYPES
-from headrace.views.sqlite.values import text_of_us, us_of
+from headrace.views.sql.database import Database, text_of_us, us_of
 
-BEGINS = (
-    "CREATE TABLE _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
-    "offset_first INTEGER NOT NULL, progress UTC_TIMESTAMP, PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID"
-)
-"""Where flows began: apart from where they are, which is written with every commit."""
-BURIED = (
-    "CREATE TABLE _buried (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
-    "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
-)
-"""Records that flows gave up."""
 MANY = 1_000
 """Rows on their way out that are worth compressing."""
 
-LEDGER = (
-    "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP NOT NULL, "
-    "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
-    "PRIMARY KEY (flow, window_start, window_end)) WITHOUT ROWID"
-)
-"""'' as start and end: what belongs to no window."""
-
-SCHEMA = (
-    "CREATE TABLE _meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE _flows (flow TEXT PRIMARY KEY, app TEXT NOT NULL, spec TEXT NOT NULL, epoch INTEGER NOT NULL, "
-    "sequence INTEGER NOT NULL, frontier UTC_TIMESTAMP, closed UTC_TIMESTAMP, unchanged UTC_TIMESTAMP, "
-    "relayed INTEGER NOT NULL, pid INTEGER, host TEXT, started_at UTC_TIMESTAMP, committed_at UTC_TIMESTAMP) "
-    "WITHOUT ROWID",
-    "CREATE TABLE _positions (flow TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, "
-    "partition INTEGER NOT NULL, offset_next INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, "
-    "PRIMARY KEY (flow, topic, partition)) WITHOUT ROWID",
-    LEDGER,
-    BEGINS,
-    BURIED,
-    NULLS,
-    KEPT,
-    TYPES,
-    # Rows on their way out, as an Arrow stream; base counts the rows that went to the target before.
-    "CREATE TABLE _outbox (flow TEXT NOT NULL, sequence INTEGER NOT NULL, number INTEGER NOT NULL, "
-    "target TEXT NOT NULL, base INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (flow, sequence, number)) "
-    "WITHOUT ROWID",
-    "CREATE TABLE _carried (flow TEXT NOT NULL, target TEXT NOT NULL, records INTEGER NOT NULL, "
-    "PRIMARY KEY (flow, target)) WITHOUT ROWID",
-    # Positions: what a flow had read when it had written no more than that; see `origins`.
-    "CREATE TABLE _steps (flow TEXT NOT NULL, sequence INTEGER NOT NULL, read TEXT NOT NULL, written TEXT NOT NULL, "
-    "PRIMARY KEY (flow, sequence)) WITHOUT ROWID",
-)
-
 _LEDGER = (
     "INSERT INTO _ledger VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (flow, window_start, window_end) DO UPDATE SET "
-    "on_time = on_time + excluded.on_time, corrected = corrected + excluded.corrected, "
-    "dropped = dropped + excluded.dropped, untimed = untimed + excluded.untimed"
+    + ", ".join(f"{name} = _ledger.{name} + excluded.{name}" for name in ("on_time", "corrected", "dropped", "untimed"))
 )
 _EMPTY = (
     "DELETE FROM _ledger WHERE flow = ? AND window_start = ? AND window_end = ? AND on_time = 0 AND corrected = 0 "
@@ -91,18 +43,17 @@ _LATER = ", ".join(
 
 
 @contextlib.contextmanager
-def whole(db: sqlite3.Connection) -> Iterator[None]:
-    """For rows that SQLite finds in order, and that say nonsense."""
+def whole() -> Iterator[None]:
+    """For rows that the database finds in order, and that say nonsense."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
-        (_, _, path) = db.execute("PRAGMA database_list").fetchone()
-        raise ViewsDamaged(path=path, why=f"what a flow is cannot be read: {error}") from error
+        raise ViewsDamaged(path="views", why=f"what a flow is cannot be read: {error}") from error
 
 
-def spec_of(db: sqlite3.Connection, flow: str) -> FlowSpec | None:
+def spec_of(db: Database, flow: str) -> FlowSpec | None:
     found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    with whole(db):
+    with whole():
         return None if found is None else parse_spec(found[0])
 
 
@@ -112,12 +63,12 @@ def parse_spec(text: str) -> FlowSpec:
     return FlowSpec.from_json(json.loads(text))
 
 
-def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
+def state_of(db: Database, flow: str) -> FlowState:
     facts = "epoch, sequence, frontier, closed, unchanged"
     found = db.execute(f"SELECT {facts} FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
         raise UnknownView(view=flow, known=names(db))
-    with whole(db):
+    with whole():
         places: dict[str, dict[int, Place]] = {}
         ids: dict[str, str] = {}
         rows = "SELECT topic, topic_id, partition, offset_next, progress, arrived FROM _positions WHERE flow = ?"
@@ -136,15 +87,20 @@ def state_of(db: sqlite3.Connection, flow: str) -> FlowState:
         return FlowState(*known, closed_us=closed_us, unchanged_us=unchanged_us)
 
 
-def names(db: sqlite3.Connection) -> list[str]:
+def names(db: Database) -> list[str]:
     return [name for (name,) in db.execute("SELECT flow FROM _flows") if not is_version(name)]
 
 
-def next_epoch(db: sqlite3.Connection) -> int:
+def next_epoch(db: Database) -> int:
     """Epochs only grow, for all flows together: one that was dropped and made again is never mistaken for itself."""
     (found,) = db.execute("SELECT value FROM _meta WHERE name = 'epoch'").fetchone() or ("0",)
-    db.execute("INSERT OR REPLACE INTO _meta VALUES ('epoch', ?)", (str(int(found) + 1),))
+    set_fact(db, "epoch", str(int(found) + 1))
     return int(found) + 1
+
+
+def set_fact(db: Database, name: str, value: str) -> None:
+    put = "INSERT INTO _meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    db.execute(put, (name, value))
 
 
 def text(us: int | None) -> str | None:
@@ -155,13 +111,14 @@ def now() -> str:
     return text_of_us(time.time_ns() // 1000)
 
 
-def _ledger_values(row: LedgerRow) -> tuple[Any, ...]:
-    start, end = ("" if us is None else text_of_us(us) for us in (row.window_start_us, row.window_end_us))
+def _ledger_values(row: LedgerRow, no_window: str) -> tuple[Any, ...]:
+    start, end = (no_window if us is None else text_of_us(us) for us in (row.window_start_us, row.window_end_us))
     return start, end, row.on_time, row.corrected, row.dropped, row.untimed
 
 
-def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
-    """How far the flow has come. Neither frontier nor what is closed goes back."""
+def note(db: Database, flow: str, commit: Commit, *, no_window: str) -> None:
+    """How far the flow has come. Neither frontier nor what is closed goes back. `no_window`: stands in the ledger for
+    the time of a window where there is none."""
     db.executemany(
         _POSITION,
         [
@@ -179,16 +136,18 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
         ],
     )
     db.executemany(
-        "INSERT OR IGNORE INTO _begins VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO _begins VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [
             (flow, topic, partition, place.offset, text(place.progress_us))
             for topic, places in commit.begins.items()
             for partition, place in places.items()
         ],
     )
-    db.executemany("INSERT OR IGNORE INTO _buried VALUES (?, ?, ?, ?)", [(flow, *each) for each in commit.buried])
-    db.executemany(_LEDGER, [(flow, *_ledger_values(row)) for row in commit.ledger])
-    fewer = [(flow, *_ledger_values(row)[:2]) for row in commit.ledger if row.on_time <= 0]
+    bury = "INSERT INTO _buried VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    db.executemany(bury, [(flow, *each) for each in commit.buried])
+    counted = [(flow, *_ledger_values(row, no_window)) for row in commit.ledger]
+    db.executemany(_LEDGER, counted)
+    fewer = [values[:3] for values, row in zip(counted, commit.ledger, strict=True) if row.on_time <= 0]
     db.executemany(_EMPTY, fewer)  # of windows all of whose rows have gone
     db.execute(
         f"UPDATE _flows SET sequence = sequence + 1, {_LATER}, committed_at = ?5 WHERE flow = ?1",
@@ -196,18 +155,18 @@ def note(db: sqlite3.Connection, flow: str, commit: Commit) -> None:
     )
 
 
-def settle(db: sqlite3.Connection, spec: FlowSpec, relayed: int, written: Position) -> None:
+def settle(db: Database, spec: FlowSpec, relayed: int, written: Position) -> None:
     """What has arrived leaves the outbox. If that is all of it, the flow has come a step further: what it has read is
     where it goes, below `written`. Before a commit changes what it has read."""
     flow = spec.name
-    db.execute("UPDATE _flows SET relayed = max(relayed, ?) WHERE flow = ?", (relayed, flow))
+    db.execute("UPDATE _flows SET relayed = ?1 WHERE flow = ?2 AND relayed < ?1", (relayed, flow))
     db.execute("DELETE FROM _outbox WHERE flow = ? AND sequence <= ?", (flow, relayed))
     waits = db.execute("SELECT EXISTS (SELECT 1 FROM _outbox WHERE flow = ?)", (flow,)).fetchone()[0]
     if spec.writes and not waits and not is_version(flow):
         _step(db, spec, read_of(db, flow), written)
 
 
-def _step(db: sqlite3.Connection, spec: FlowSpec, read: Position, written: Position) -> None:
+def _step(db: Database, spec: FlowSpec, read: Position, written: Position) -> None:
     flow = spec.name
     last = "SELECT sequence, written FROM _steps WHERE flow = ? ORDER BY sequence DESC LIMIT 1"
     known, before = db.execute(last, (flow,)).fetchone() or (None, "")
@@ -216,19 +175,20 @@ def _step(db: sqlite3.Connection, spec: FlowSpec, read: Position, written: Posit
         db.execute("UPDATE _steps SET read = ? WHERE flow = ? AND sequence = ?", (str(read), flow, known))
         return
     (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    db.execute("INSERT OR REPLACE INTO _steps VALUES (?, ?, ?, ?)", (flow, sequence, str(read), after))
+    put = "INSERT INTO _steps VALUES (?, ?, ?, ?) ON CONFLICT (flow, sequence) DO UPDATE SET "
+    db.execute(f"{put}read = excluded.read, written = excluded.written", (flow, sequence, str(read), after))
     if db.execute("SELECT count(*) FROM _steps WHERE flow = ?", (flow,)).fetchone()[0] > STEPS_MAX:
         _thin(db, spec)
 
 
-def _thin(db: sqlite3.Connection, spec: FlowSpec) -> None:
+def _thin(db: Database, spec: FlowSpec) -> None:
     steps = "SELECT sequence, written FROM _steps WHERE flow = ? ORDER BY sequence"
     found = db.execute(steps, (spec.name,)).fetchall()
     gone = thinned([sequence for sequence, _ in found], _held(db, spec, found))
     db.executemany("DELETE FROM _steps WHERE flow = ? AND sequence = ?", [(spec.name, each) for each in gone])
 
 
-def _held(db: sqlite3.Connection, spec: FlowSpec, steps: Sequence[tuple[int, str]]) -> set[int]:
+def _held(db: Database, spec: FlowSpec, steps: Sequence[tuple[int, str]]) -> set[int]:
     """The steps at which those are who read what the flow writes."""
     held: set[int] = set()
     for topic in spec.writes:
@@ -242,7 +202,7 @@ def _held(db: sqlite3.Connection, spec: FlowSpec, steps: Sequence[tuple[int, str
     return held
 
 
-def read_of(db: sqlite3.Connection, flow: str) -> Position:
+def read_of(db: Database, flow: str) -> Position:
     """How far the flow has read the topics it reads."""
     nexts: dict[tuple[str, str], dict[int, int]] = {}
     rows = "SELECT topic, topic_id, partition, offset_next FROM _positions WHERE flow = ?"
@@ -251,7 +211,7 @@ def read_of(db: sqlite3.Connection, flow: str) -> Position:
     return functools.reduce(Position.__or__, (Position.of(*topic, at) for topic, at in nexts.items()), Position())
 
 
-def reader_of(db: sqlite3.Connection, spec: FlowSpec) -> Reader:
+def reader_of(db: Database, spec: FlowSpec) -> Reader:
     """The flow, for following positions. While nothing waits in its outbox, it is a step further than its last one."""
     flow = spec.name
     ids = dict(db.execute("SELECT topic, topic_id FROM _positions WHERE flow = ?", (flow,)))
@@ -265,18 +225,19 @@ def reader_of(db: sqlite3.Connection, spec: FlowSpec) -> Reader:
 
 
 def put_out(
-    db: sqlite3.Connection, flow: str, sequence: int, outgoing: Sequence[Outgoing], files: Sequence[str | None] = ()
+    db: Database, flow: str, sequence: int, outgoing: Sequence[Outgoing], bodies: Sequence[bytes | None] = ()
 ) -> None:
-    """`files`: of the first of them, the names of files that have the rows already."""
+    """`bodies`: of the first of them, what the outbox has in place of the rows; None: the rows themselves."""
     there = "SELECT coalesce(max(number) + 1, 0) FROM _outbox WHERE flow = ? AND sequence = ?"
     (first,) = db.execute(there, (flow, sequence)).fetchone()
-    for (number, each), file in zip_longest(enumerate(outgoing, start=first), files):
+    for (number, each), given in zip_longest(enumerate(outgoing, start=first), bodies):
         found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
         (base,) = found.fetchone() or (0,)
-        body = _stream(each.rows) if file is None else staged.named(file)
+        body = _stream(each.rows) if given is None else given
         db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body))
         carried = (flow, each.target, base + each.rows.num_rows)
-        db.execute("INSERT OR REPLACE INTO _carried VALUES (?, ?, ?)", carried)
+        put = "INSERT INTO _carried VALUES (?, ?, ?) ON CONFLICT (flow, target) DO UPDATE SET "
+        db.execute(f"{put}records = excluded.records", carried)
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -288,7 +249,7 @@ def _stream(rows: pa.Table) -> bytes:
     return body
 
 
-def not_kept(db: sqlite3.Connection, spec: FlowSpec) -> int | None:
+def not_kept(db: Database, spec: FlowSpec) -> int | None:
     """Rows of windows that end by then have gone: they are older than the flow's view keeps them, and final, and no
     record changes them."""
     if spec.view is None or spec.view.window_us is None:

@@ -1,97 +1,29 @@
-"""Versions of a view beside the one that is served: what they are called, how one takes the other's place, and what is
-different between two. Owns these statements, not the transactions they are part of; knows no flow and no log.
-
-`views/next` is made from the log while `views` is served, and takes its name; what was served is `views/previous` then,
-until the next one is made. Each is whole, with tables, positions, ledger and outbox of its own, so a switch is a matter
-of names, in one transaction: a reader sees the one or the other. There is never more than one version beside."""
+"""What is different between two versions of a view in SQLite: SQL over both. Owns these statements, not the
+transactions they are part of."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from headrace.views.contract import RESULTS, VERSIONS, Column, FlowSpec
+from headrace.views.contract import RESULTS, Column, FlowSpec
 from headrace.views.naming import NUMBER
 from headrace.views.reading import Counts, quoted
-from headrace.views.sqlite import keyed, watchers
+from headrace.views.sqlite import keyed
 from headrace.views.sqlite.tables import ViewTables, tables_of
 from headrace.views.sqlite.values import declared
 from headrace.views.values import arrow_type
 
-__all__ = ["FLOW_TABLES", "Compared", "exchange", "found_beside", "program"]
+__all__ = ["Compared"]
 
-FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried", "_nulls", "_kept")
-"""What the store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
-not: they say what those who read its changes have, of whatever version it was."""
 THERE = "/there"
 UNROUNDED = 1e-9
 """Sums of doubles depend on their order this much, of the larger of the two."""
 
 
-def found_beside(db: sqlite3.Connection, view: str) -> list[str]:
-    names = [f"{view}/{which}" for which in VERSIONS]
-    return [name for name in names if db.execute("SELECT 1 FROM _flows WHERE flow = ?", (name,)).fetchone()]
-
-
-def program(db: sqlite3.Connection, version: str) -> str | None:
-    """What a version was made by, as who made it wrote it."""
-    (found,) = db.execute("SELECT value FROM _meta WHERE name = ?", (f"program/{version}",)).fetchone() or (None,)
-    return found
-
-
-# -- taking a place ------------------------------------------------------------------------------------
-
-
-def exchange(db: sqlite3.Connection, served: FlowSpec, comes: FlowSpec, goes: str) -> bool:
-    """`comes` takes the name of `served`, which is called `goes` from then on. The sequence of the switch is after all
-    commits of both. Returns whether those who watch go on from there: they cannot if the columns are others."""
-    view = served.name
-    (last,) = db.execute("SELECT max(sequence) FROM _flows WHERE flow IN (?, ?)", (view, comes.name)).fetchone()
-    sequence = int(last) + 1
-    assert served.view is not None and comes.view is not None, "flows into topics have no versions"
-    alike = served.view.columns == comes.view.columns
-    columns = watchers.watched_columns(comes.view) if alike else []
-    compared = Compared(served, comes, exactly=True)
-    watchers.switched(db, view, sequence, columns, lambda: compared.rows(db))
-    _rename(db, served, goes)
-    _rename(db, comes, view)
-    db.execute("UPDATE _flows SET sequence = ? WHERE flow = ?", (sequence, view))
-    db.execute("DELETE FROM _meta WHERE name = ?", (f"line/{view}",))
-    return alike
-
-
-def _rename(db: sqlite3.Connection, spec: FlowSpec, name: str) -> None:
-    assert spec.view is not None
-    named = replace(spec, name=name, view=replace(spec.view, name=name))
-    for statement in tables_of(spec).hide():
-        db.execute(statement)
-    for table in _tables(db, spec.name):
-        db.execute(f"ALTER TABLE {quoted(table)} RENAME TO {quoted(name + table[len(spec.name) :])}")
-    for table in FLOW_TABLES:
-        db.execute(f"UPDATE {table} SET flow = ? WHERE flow = ?", (name, spec.name))
-    for fact in ("born", "program"):
-        db.execute("UPDATE _meta SET name = ? WHERE name = ?", (f"{fact}/{name}", f"{fact}/{spec.name}"))
-    db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(named.as_json()), name))
-    for statement in tables_of(named).show(_nulls(db, name)):
-        db.execute(statement)
-
-
 def _nulls(db: sqlite3.Connection, name: str) -> frozenset[str]:
     return keyed.nulls_in(db, name).get(RESULTS, frozenset())
-
-
-def _tables(db: sqlite3.Connection, name: str) -> list[str]:
-    """All tables of a view begin with its name and '/'; so do those of its versions."""
-    prefix = f"{name}/"
-    sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, ?) = ?"
-    found = [table for (table,) in db.execute(sql, (len(prefix), prefix))]
-    return [table for table in found if not table.startswith(tuple(f"{prefix}{version}/" for version in VERSIONS))]
-
-
-# -- what is different ---------------------------------------------------------------------------------
 
 
 class Compared:

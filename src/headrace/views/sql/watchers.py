@@ -1,4 +1,4 @@
-"""Who watches a view, and what changed since they looked: rows in a transaction of the store. Owns the tables
+"""Who watches a view, and what changed since they looked: rows in a transaction of a store. Owns what is in the tables
 `_watchers` (who, how far they have read, until when they are believed alive) and `_changes` (what each commit changed),
 not the transactions. `watching` is the other side.
 
@@ -9,33 +9,20 @@ if every change after what it has read is there: one that is left behind loses t
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from headrace.views.contract import Column, ViewSpec
-from headrace.views.sqlite.values import decode, text_of_us
-from headrace.views.values import arrow_type
+from headrace.views.sql.database import Database, text_of_us
 
 __all__ = ["are_alive", "are_there", "forget", "join", "keep", "leave", "renew", "switched", "watched_columns"]
 
-SCHEMA = (
-    "CREATE TABLE _watchers (flow TEXT NOT NULL, watcher TEXT NOT NULL, read INTEGER NOT NULL, "
-    "ends_at UTC_TIMESTAMP NOT NULL, PRIMARY KEY (flow, watcher)) WITHOUT ROWID",
-    # bytes_upto: those of this commit's changes and of all before that are still here
-    "CREATE TABLE _changes (flow TEXT NOT NULL, sequence INTEGER NOT NULL, bytes_upto INTEGER NOT NULL, "
-    "rows BLOB NOT NULL, PRIMARY KEY (flow, sequence)) WITHOUT ROWID",
-)
 BACKLOG_BYTES_MAX = 256 << 20
 """What is kept for the slowest watcher. It is left behind, not the disk filled, nor the flow held up."""
 
 CHUNK_ROWS = 10_000
-
-Row = tuple[Any, ...]
 
 
 def watched_columns(view: ViewSpec) -> list[Column]:
@@ -46,7 +33,7 @@ def watched_columns(view: ViewSpec) -> list[Column]:
 # -- watchers ----------------------------------------------------------------------------------------
 
 
-def join(db: sqlite3.Connection, flow: str, watcher: str, lease_us: int, *, oldest: bool = False) -> int:
+def join(db: Database, flow: str, watcher: str, lease_us: int, *, oldest: bool = False) -> int:
     """From the next commit on, changes are kept for the watcher; with `oldest`, those that are kept for others too.
     Returns the sequence it begins after."""
     (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (flow,)).fetchone()
@@ -57,26 +44,28 @@ def join(db: sqlite3.Connection, flow: str, watcher: str, lease_us: int, *, olde
     return int(sequence)
 
 
-def renew(db: sqlite3.Connection, flow: str, watcher: str, read: int, lease_us: int) -> bool:
+def renew(db: Database, flow: str, watcher: str, read: int, lease_us: int) -> bool:
     """The watcher lives, and has read up to `read`. False: it was left behind."""
-    sql = "UPDATE _watchers SET read = max(read, ?), ends_at = ? WHERE flow = ? AND watcher = ?"
-    alive = db.execute(sql, (read, _in(lease_us), flow, watcher)).rowcount == 1
+    sql = "UPDATE _watchers SET read = CASE WHEN read < ?1 THEN ?1 ELSE read END, ends_at = ?2 "
+    alive: bool = (
+        db.execute(f"{sql}WHERE flow = ?3 AND watcher = ?4", (read, _in(lease_us), flow, watcher)).rowcount == 1
+    )
     _prune(db, flow)
     return alive
 
 
-def leave(db: sqlite3.Connection, flow: str, watcher: str) -> None:
+def leave(db: Database, flow: str, watcher: str) -> None:
     db.execute("DELETE FROM _watchers WHERE flow = ? AND watcher = ?", (flow, watcher))
     _prune(db, flow)
 
 
-def forget(db: sqlite3.Connection, flow: str) -> None:
+def forget(db: Database, flow: str) -> None:
     """The flow is dropped: so are its watchers."""
     db.execute("DELETE FROM _watchers WHERE flow = ?", (flow,))
     _prune(db, flow)
 
 
-def _prune(db: sqlite3.Connection, flow: str) -> None:
+def _prune(db: Database, flow: str) -> None:
     """Drops the changes that no watcher has to read yet."""
     (read,) = db.execute("SELECT min(read) FROM _watchers WHERE flow = ?", (flow,)).fetchone()
     if read is None:
@@ -85,12 +74,12 @@ def _prune(db: sqlite3.Connection, flow: str) -> None:
         db.execute("DELETE FROM _changes WHERE flow = ? AND sequence <= ?", (flow, read))
 
 
-def are_there(db: sqlite3.Connection, flow: str) -> bool:
+def are_there(db: Database, flow: str) -> bool:
     """Whether anybody watches, alive or not."""
     return db.execute("SELECT 1 FROM _watchers WHERE flow = ? LIMIT 1", (flow,)).fetchone() is not None
 
 
-def are_alive(db: sqlite3.Connection, flow: str) -> bool:
+def are_alive(db: Database, flow: str) -> bool:
     """Whether somebody alive watches. Those who are not, or are too far behind, are put out."""
     found = db.execute("SELECT watcher, read, ends_at FROM _watchers WHERE flow = ?", (flow,)).fetchall()
     if not found:
@@ -103,7 +92,7 @@ def are_alive(db: sqlite3.Connection, flow: str) -> bool:
     return len(over) < len(found)
 
 
-def _waiting(db: sqlite3.Connection, flow: str, read: int) -> int:
+def _waiting(db: Database, flow: str, read: int) -> int:
     """Bytes that are kept for one who has read up to there."""
     ends = "SELECT bytes_upto FROM _changes WHERE flow = ? AND sequence > ? ORDER BY sequence"
     first = db.execute(f"{ends} LIMIT 1", (flow, read)).fetchone()
@@ -119,7 +108,7 @@ def _in(us: int) -> str:
 # -- changes -----------------------------------------------------------------------------------------
 
 
-def keep(db: sqlite3.Connection, flow: str, sequence: int, changed: pa.Table) -> None:
+def keep(db: Database, flow: str, sequence: int, changed: pa.Table) -> None:
     """Keeps what a commit changed, under the sequence after it."""
     if not changed.num_rows:
         return
@@ -136,7 +125,7 @@ def keep(db: sqlite3.Connection, flow: str, sequence: int, changed: pa.Table) ->
 
 
 def switched(
-    db: sqlite3.Connection, flow: str, sequence: int, columns: list[Column], changed: Callable[[], Iterator[Row]]
+    db: Database, flow: str, sequence: int, columns: list[Column], changed: Callable[[], Iterable[pa.RecordBatch]]
 ) -> None:
     """Another version takes the view's place: what changes by that, with `op`, as one commit's. Too much of it, or
     columns that are others (`columns` is empty): who watches is put out, and begins again with the rows as they are."""
@@ -145,20 +134,11 @@ def switched(
         return
     if not are_alive(db, flow):
         return
-    pieces, rows = [], changed()
-    while some := list(islice(rows, CHUNK_ROWS)):
-        pieces.append(_table(some, columns))
-        if sum(piece.nbytes for piece in pieces) > BACKLOG_BYTES_MAX:
+    pieces: list[pa.RecordBatch] = []
+    for piece in changed():
+        pieces.append(piece)
+        if sum(each.nbytes for each in pieces) > BACKLOG_BYTES_MAX:
             forget(db, flow)
             return
     if pieces:
-        keep(db, flow, sequence, pa.concat_tables(pieces))
-
-
-def _table(changed: list[Row], columns: list[Column]) -> pa.Table:
-    return pa.table(
-        {
-            column.name: decode(list(values), arrow_type(column.type))
-            for column, values in zip(columns, zip(*changed, strict=True), strict=True)
-        }
-    )
+        keep(db, flow, sequence, pa.Table.from_batches(pieces))
