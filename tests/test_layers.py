@@ -81,6 +81,7 @@ IMPLEMENTATIONS = {
     "headrace.log.embedded": ("headrace.log.open", "headrace.testing"),
     "headrace.log.kafka": ("headrace.log.open", "headrace.testing"),
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
+    "headrace.views.postgres": ("headrace.views.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 

@@ -79,7 +79,7 @@ class App:
         *,
         home: str | Path | None = None,
         log: Log | Kafka | str | None = None,
-        views: None = None,
+        views: str | None = None,
         spark: SparkSession | str | Mapping[str, Any] | None = None,
         batch_rows: int | None = None,
         driver_rows: int = 10_000,
@@ -88,7 +88,7 @@ class App:
         self.name = check_name(name, argument="name")
         self.batch_rows = None if batch_rows is None else _checked_rows(batch_rows)
         self.driver_rows = _checked_rows(driver_rows, argument="driver_rows", least=0)
-        _check_in_home(views=views)
+        self._given_views = None if views is None else _checked_views(views)
         if log is not None and not isinstance(log, Log):
             log = log_address(log)
         self._given_home, self._spark, self._clock_us = home, spark, clock_us
@@ -147,7 +147,8 @@ class App:
     @property
     def _place(self) -> Home:
         elsewhere = self._elsewhere()
-        return Home.at(self.home, log=None if elsewhere is None else elsewhere.address)
+        log = None if elsewhere is None else elsewhere.address
+        return Home.at(self.home, log=log, views=self._views_address())
 
     def _elsewhere(self) -> Log | Kafka | None:
         """The log, if it is not in the home: as the command line, the program or the environment says."""
@@ -156,6 +157,16 @@ class App:
             return self._given_log
         said = said or os.environ.get("HEADRACE_LOG")
         return log_address(said) if said else None
+
+    def _views_address(self) -> str | None:
+        """Where the views are, if that is not the home."""
+        said = overrides.get("views") or self._given_views or os.environ.get("HEADRACE_VIEWS")
+        return _checked_views(said) if said else None
+
+    @property
+    def views_at(self) -> str | Path:
+        """Where the views are: the home, or an address, which may hold a password."""
+        return self._views_address() or self.home
 
     @property
     def log(self) -> Log:
@@ -482,7 +493,7 @@ class App:
         *,
         home: str | Path,
         log: None = None,
-        views: None = None,
+        views: str | None = None,
         spark: Any = None,
         clock_us: Callable[[], int] | None = None,
     ) -> App:
@@ -528,10 +539,10 @@ class App:
 
     @property
     def views(self) -> SqlViews:
-        """The views of the home, for reading: as `hr.open_views(app.home)`."""
+        """The views of the app, for reading: as `hr.open_views(app.home)`, or of the address that `views=` says."""
         from headrace.views.open import open_views
 
-        return open_views(self.home)
+        return open_views(self.views_at)
 
     def close(self) -> None:
         """Stops the flows and closes log, store and session. Removes a temporary home."""
@@ -562,15 +573,11 @@ def _checked_rows(rows: Any, *, argument: str = "batch_rows", least: int = 1) ->
     return rows
 
 
-def _check_in_home(**given: object) -> None:
-    """Refuses views=: they are in the home, and nowhere else yet."""
-    for argument, variable in (("views", "HEADRACE_VIEWS"),):
-        value = given[argument]
-        said = (os.environ.get(variable) or None) if value is None else value
-        if said is not None:
-            what = "it" if value is not None else variable
-            why = f"views are in the home, a directory, and nowhere else yet. Leave {what} out, and say home=…"
-            raise InvalidArgument(argument, without_secrets(said), why)
+def _checked_views(address: object) -> str:
+    if isinstance(address, str) and address.startswith(("postgresql://", "postgres://")):
+        return address
+    why = "views are in the home, or in Postgres: views='postgresql://user@host/database'"
+    raise InvalidArgument("views", without_secrets(address), why)
 
 
 _of_cells: dict[tuple[str, str], App] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InvalidArgument
@@ -20,12 +20,12 @@ class Home:
 
     directory: Path
     log: str
-    views: str
+    views: str = field(repr=False)  # may hold a password
 
     @classmethod
-    def at(cls, path: Path, *, log: str | None = None) -> Home:
+    def at(cls, path: Path, *, log: str | None = None, views: str | None = None) -> Home:
         path = path.absolute()
-        return cls(path, str(path) if log is None else log, str(path))
+        return cls(path, str(path) if log is None else log, str(path) if views is None else views)
 
 
 def directory(home: str | Path, *, argument: str = "home") -> Path:

@@ -52,7 +52,7 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARED = "aggregates chains dedup extending howto joins rebuild tables time tutorial windows"
+SHARED = "aggregates chains dedup extending howto joins postgres rebuild tables time tutorial windows"
 SHARING = {ROOT / "docs" / f"{name}.md" for name in SHARED.split()}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -71,6 +71,8 @@ def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, m
     program = "\n".join(blocks(page, "python run"))
     if page in SHARING:
         monkeypatch.chdir(tmp_path)
+        if page.stem == "postgres":  # skipped where there is none
+            monkeypatch.setenv("HEADRACE_VIEWS", request.getfixturevalue("postgres").schema(tmp_path))
         monkeypatch.setitem(apps.overrides, "spark", request.getfixturevalue("headrace_spark"))
         exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
         return

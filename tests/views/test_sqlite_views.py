@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,11 @@ class TestSqliteViews(ViewStoreContract):
 
     def open_views(self, home: Path) -> Views:
         return open_views(home)
+
+    def test_lists_are_json_for_sqlite(self, store: Any, views: Any) -> None:
+        self._lists(store, views)
+        sql = "select e.value ->> 'count' as n from v, json_each(v.top) e"
+        assert views.query(sql)["n"].to_pylist() == [2, 1]
 
 
 @pytest.mark.soak

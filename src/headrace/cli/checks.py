@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.options import format_option, home, home_option, opened, views_at
 from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 
@@ -103,7 +103,7 @@ def doctor(format_: str | None) -> None:
     Example:
       headrace doctor
     """
-    findings = [*_machine(), *_home(home())]
+    findings = [*_machine(), *_home(home()), *_views(views_at())]
     print_rows([finding._asdict() for finding in findings], Finding._fields, format_)
     if any(finding.state == "fail" for finding in findings):
         raise click.exceptions.Exit(FOUND)
@@ -233,6 +233,22 @@ def _log() -> Iterator[Finding]:
             yield Finding("log", "fail", str(error), "restore it from a backup")
     except HeadraceError as error:
         yield Finding("log", "fail", str(error), "headrace verify says more, if it can be opened")
+
+
+def _views(address: str | Path) -> Iterator[Finding]:
+    """Views that are not in the home."""
+    if isinstance(address, Path):
+        return
+    from headrace.views.open import open_views
+
+    try:
+        views = open_views(address)
+        count = (
+            counted(len(views.names()), "view") if views.identity() is not None else "none yet; the first run makes it"
+        )
+        yield Finding("views", "ok", f"{views.address}, {count}")
+    except HeadraceError as error:
+        yield Finding("views", "fail", str(error), "look at --views or HEADRACE_VIEWS, and at the database's own log")
 
 
 def _upkeep(usage: LogUsage) -> Finding:

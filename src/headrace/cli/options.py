@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HOME = "headrace.home"
 LOG = "headrace.log"
+VIEWS = "headrace.views"
 FORMATS = ("table", "json", "csv", "arrow")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +37,11 @@ def _set_home(ctx: click.Context, _parameter: click.Parameter, value: str | None
 def _set_log(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value:
         ctx.meta[LOG] = value
+
+
+def _set_views(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.meta[VIEWS] = value
 
 
 _home = click.option(
@@ -52,11 +58,18 @@ _log = click.option(
     callback=_set_log,
     help="The log, if it is not in the home: kafka://HOST:PORT; default: $HEADRACE_LOG.",
 )
+_views = click.option(
+    "--views",
+    metavar="URL",
+    expose_value=False,
+    callback=_set_views,
+    help="Where views are: postgresql://…; default: $HEADRACE_VIEWS, else the home.",
+)
 
 
 def home_option(command: F) -> F:
-    """`--home` and `--log`."""
-    return _home(_log(command))
+    """Where a command works: `--home`, `--log` and `--views`."""
+    return _home(_log(_views(command)))
 
 
 format_option = click.option(
@@ -90,6 +103,11 @@ def log_url() -> str | None:
     return chosen or os.environ.get("HEADRACE_LOG") or None
 
 
+def views_at() -> str | Path:
+    """Where the views are of the command that runs now."""
+    return click.get_current_context().meta.get(VIEWS) or os.environ.get("HEADRACE_VIEWS") or home()
+
+
 def opened(*, create: bool = False) -> Log:
     """The log, in home or where `--log` says. Only commands that write what was not there before create one in home."""
     from headrace.log.open import log_address, open_address
@@ -100,11 +118,11 @@ def opened(*, create: bool = False) -> Log:
 
 
 def opened_views() -> SqlViews:
-    """The views in home, for reading; there may be none."""
+    """The views of the home, for reading; there may be none."""
     from headrace.views.open import open_views
 
     _collect_again()
-    return open_views(home())
+    return open_views(views_at())
 
 
 def _collect_again() -> None:

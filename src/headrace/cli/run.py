@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headrace.cli.catching_up import Pace, Ticker, catching_up, in_spark, shown_columns
-from headrace.cli.options import HOME, LOG, format_option, home_option
+from headrace.cli.options import HOME, LOG, VIEWS, format_option, home_option
 from headrace.cli.output import FOUND, busy, counted, note, print_rows, standard_error
 from headrace.cli.stopping import Stopping, Terminated, stoppable
 from headrace.errors import HeadraceError, InvalidArgument, ServeMissing
@@ -113,7 +113,7 @@ def _server(app: App, wanted: bool | None) -> Server | None:
     from headrace.serve import open_server
 
     try:
-        return open_server(app.home, token=token(), flows=app.status)
+        return open_server(app.home, token=token(), flows=app.status, views=app.views_at)
     except ServeMissing as error:
         if wanted:
             app.close()
@@ -279,6 +279,8 @@ def loaded(program: str, spark: str | None) -> App:
         apps.overrides["home"] = home
     if log := click.get_current_context().meta.get(LOG):
         apps.overrides["log"] = log
+    if views := click.get_current_context().meta.get(VIEWS):
+        apps.overrides["views"] = views
     if spark:
         apps.overrides["spark"] = spark
     sys.path.insert(0, str(path.parent.absolute()))

@@ -16,6 +16,7 @@ from headrace.cli.options import (
     opened_if_any,
     opened_views,
     view_argument,
+    views_at,
     yes_option,
 )
 from headrace.cli.output import chosen, counted, note, print_one, print_rows
@@ -225,7 +226,7 @@ def drop(view: str, yes: bool, force: bool) -> None:
     what = f"view {view} and its {rows}" if target is None else f"flow {view} into topic {target}"
     confirm(f"drop {what}", yes)
     helpers = [spec.name for spec in found.specs() if spec.parent == view]
-    with open_store(home()) as store:
+    with open_store(views_at()) as store:
         nobodys = store.drop(view)
     if (log := opened_if_any()) is not None:
         with log:

@@ -29,12 +29,14 @@ SNAPSHOTS = 2
 
 
 class Home:
-    """`flows`: how the flows do that run in this process; None if none do."""
+    """`flows`: how the flows of this process do; None if none run. `views`: where the views are; None: in there."""
 
-    def __init__(self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None) -> None:
+    def __init__(
+        self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None, views: str | Path | None = None
+    ) -> None:
         self.path, self.flows = path, flows
-        self.views = open_views(path)
-        self.queries = open_queries(path)
+        self.views = open_views(path if views is None else views)
+        self.queries = open_queries(path if views is None else views)
         self.closing = threading.Event()
         self._log: Log | None = None
         self._lock = threading.Lock()

@@ -191,6 +191,9 @@ class Watch(Protocol):
 class Views(Protocol):
     """The views of a home, to be read: whole views, single rows, changes, ledgers. Holds nothing open."""
 
+    POLL_SECONDS: float = POLL_SECONDS
+    """How often a reader that waits looks again."""
+
     @property
     def address(self) -> str:
         """Where the store is, for messages."""
@@ -302,11 +305,12 @@ class Views(Protocol):
         if not isinstance(position, Position):
             why = "must be a hr.Position, as append(…).position is; of one that is text, hr.Position.parse(text)"
             raise InvalidArgument("wait_for", position, why)
-        _until(lambda: self.are_at(position), lambda: self.awaited(position), timeout)
+        _until(lambda: self.are_at(position), lambda: self.awaited(position), timeout, self.POLL_SECONDS)
 
     def wait_for_any(self, *, timeout: Duration = "5 seconds") -> None:
         """Until there is a view."""
-        _until(lambda: bool(self.specs()), lambda: f"views in {self.address}: does their app run?", timeout)
+        missing = f"views in {self.address}: does their app run?"
+        _until(lambda: bool(self.specs()), lambda: missing, timeout, self.POLL_SECONDS)
 
     def are_at(self, position: Position) -> bool:
         """Whether every flow that reads the position's topics, itself or by way of others, has what is in them up to
@@ -432,10 +436,10 @@ def _alive(pid: int, started: float) -> bool:
     return facts[0] not in "ZX" and born < started + 60
 
 
-def _until(done: Callable[[], bool], what: Callable[[], str], timeout: Duration) -> None:
+def _until(done: Callable[[], bool], what: Callable[[], str], timeout: Duration, poll_seconds: float) -> None:
     seconds = duration_us(timeout, argument="timeout", positive=False) / 1e6
     limit = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= limit:
             raise WaitTimeout(what(), seconds)
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)

@@ -3,7 +3,7 @@ know. Times go in and come out as text in UTC, without a zone, and sort as they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 class Database(Protocol):
     """A connection, inside a transaction."""
 
-    def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ..., /) -> Any:
+    def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Any:
         """Runs the statement. The result has `fetchone`, `fetchall` and `rowcount`, and is an iterable of rows."""
 
     def executemany(self, sql: str, values: Iterable[Sequence[Any]], /) -> Any:

@@ -43,17 +43,23 @@ _LATER = ", ".join(
 
 
 @contextlib.contextmanager
-def whole() -> Iterator[None]:
+def whole(db: Database) -> Iterator[None]:
     """For rows that the database finds in order, and that say nonsense."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
-        raise ViewsDamaged(path="views", why=f"what a flow is cannot be read: {error}") from error
+        raise ViewsDamaged(path=_place(db), why=f"what a flow is cannot be read: {error}") from error
+
+
+def _place(db: Database) -> str:
+    """Where the database is: a connection of Postgres says it itself."""
+    said = getattr(db, "place", None)
+    return str(said or db.execute("PRAGMA database_list").fetchone()[2])
 
 
 def spec_of(db: Database, flow: str) -> FlowSpec | None:
     found = db.execute("SELECT spec FROM _flows WHERE flow = ?", (flow,)).fetchone()
-    with whole():
+    with whole(db):
         return None if found is None else parse_spec(found[0])
 
 
@@ -68,7 +74,7 @@ def state_of(db: Database, flow: str) -> FlowState:
     found = db.execute(f"SELECT {facts} FROM _flows WHERE flow = ?", (flow,)).fetchone()
     if found is None:
         raise UnknownView(view=flow, known=names(db))
-    with whole():
+    with whole(db):
         places: dict[str, dict[int, Place]] = {}
         ids: dict[str, str] = {}
         rows = "SELECT topic, topic_id, partition, offset_next, progress, arrived FROM _positions WHERE flow = ?"

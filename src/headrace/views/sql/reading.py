@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from typing import Generic
+from datetime import date, datetime
+from typing import Any, Generic
 
 import pyarrow as pa
 
-from headrace.durations import Duration, from_us
-from headrace.errors import UnknownView
+from headrace.durations import Duration, from_us, instant_us
+from headrace.errors import InvalidArgument, UnknownView
+from headrace.schema import type_ddl
 from headrace.views.contract import Emit, FlowSpec, FlowState, LedgerRow, is_version
 from headrace.views.origins import Reader, position_of
 from headrace.views.reading import LEDGER_COLUMNS, FlowGlance, SqlViews, ViewStatus, Watch
@@ -23,7 +25,7 @@ from headrace.views.sql.store import ending_of
 from headrace.views.sql.watching import SqlWatch, WatchedStore
 from headrace.views.values import INSTANT
 
-__all__ = ["SqlReading"]
+__all__ = ["SqlReading", "value_column"]
 
 COUNTED_FIRST = 100_000
 """Counting begins with so many rows, and takes four times as many as long as there is time."""
@@ -48,7 +50,7 @@ class SqlReading(SqlViews, Generic[Db]):
         """The least time in the column of the results, of those that are later."""
 
     @abstractmethod
-    def _watched(self) -> WatchedStore[Db]: ...
+    def _watched(self, view: str) -> WatchedStore[Db]: ...
 
     def _made(self) -> bool:
         """Whether there is a store."""
@@ -81,7 +83,7 @@ class SqlReading(SqlViews, Generic[Db]):
 
     def _specs(self, db: Db) -> list[FlowSpec]:
         found = db.execute("SELECT spec FROM _flows").fetchall()
-        with whole():
+        with whole(db):
             return sorted((parse_spec(text) for (text,) in found), key=lambda spec: spec.name)
 
     def states(self) -> list[FlowState]:
@@ -182,7 +184,7 @@ class SqlReading(SqlViews, Generic[Db]):
         if not wait:
             self.flow(view)
         return SqlWatch(
-            self._watched(),
+            self._watched(view),
             view,
             lambda: view in self.names(),
             snapshot=snapshot,
@@ -206,3 +208,19 @@ class SqlReading(SqlViews, Generic[Db]):
         times = [[None if text == self.NO_WINDOW else us_of(text) for text in texts] for texts in columns[:2]]
         arrays = [pa.array(us, pa.int64()).cast(INSTANT) for us in times]
         return pa.Table.from_arrays([*arrays, *(pa.array(each, pa.int64()) for each in columns[2:])], LEDGER_COLUMNS)
+
+
+def value_column(name: str, value: Any, arrow: pa.DataType) -> pa.Array:
+    """A value that a column of that type is asked for, as such a column; InvalidArgument if it is of another type."""
+    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
+        raise InvalidArgument(
+            name, value, f"the column is {type_ddl(arrow)}: its times have {'a' if arrow.tz else 'no'} time zone"
+        )
+    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
+        return pa.array([instant_us(value, argument=name)], pa.int64()).cast(arrow)
+    try:
+        if pa.types.is_temporal(arrow) and not isinstance(value, date | None):  # Arrow would count from 1970
+            raise TypeError(f"{type(value).__name__} is no time")
+        return pa.array([value], arrow)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None

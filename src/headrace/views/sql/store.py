@@ -124,6 +124,9 @@ class SqlStore(ViewStore, Generic[Db]):
         """Applies what a step writes. Returns the slots, of those that are sums of whole numbers, with a value that
         does not fit 64 bits."""
 
+    def _is_news(self, flow: str) -> None:
+        """Somebody watches the flow, of which a commit is being made."""
+
     # Large tables in the outbox may be files beside the database.
 
     def _staged(self, db: Db, flow: str, relayed: int | None = None) -> list[str]:  # noqa: ARG002
@@ -469,6 +472,7 @@ class SqlStore(ViewStore, Generic[Db]):
             settle(db, spec, commit.relayed, commit.written)
             if commit.changes is not None and watchers.are_alive(db, flow.name):
                 watchers.keep(db, flow.name, commit.sequence + 1, commit.changes())
+                self._is_news(flow.name)
             self._widen(db, spec, self._write(db, spec, commit.writes))
             reach("view.merged")
             note(db, flow.name, commit, no_window=self.NO_WINDOW)

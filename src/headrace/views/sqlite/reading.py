@@ -12,14 +12,14 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.durations import Duration, instant_us
+from headrace.durations import Duration
 from headrace.errors import (
     CannotRebuild,
     HeadraceError,
@@ -31,7 +31,6 @@ from headrace.errors import (
 )
 from headrace.jsonrows import encode_value
 from headrace.position import Position
-from headrace.schema import type_ddl
 from headrace.views.contract import RESULTS, WIDE, FlowSpec, ViewSpec, version_name
 from headrace.views.naming import NUMBER
 from headrace.views.reading import (
@@ -44,7 +43,7 @@ from headrace.views.reading import (
 )
 from headrace.views.sql.database import text_of_us, us_of
 from headrace.views.sql.flow_rows import state_of
-from headrace.views.sql.reading import SqlReading
+from headrace.views.sql.reading import SqlReading, value_column
 from headrace.views.sql.versions import found_beside
 from headrace.views.sqlite import filling
 from headrace.views.sqlite.compared import Compared
@@ -148,7 +147,7 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         after = "" if after_us is None else text_of_us(after_us)
         return us_of(db.execute(f"SELECT min({by}) FROM {rows} WHERE {by} > ?", (after,)).fetchone()[0])
 
-    def _watched(self) -> WatchedFile:
+    def _watched(self, view: str) -> WatchedFile:  # noqa: ARG002 (any commit is news)
         return WatchedFile(self.path.parent)
 
     # -- SQL ---------------------------------------------------------------------------------------
@@ -396,18 +395,7 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
 
 def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
     """A value as a column of that type has it."""
-    if isinstance(value, datetime) and pa.types.is_timestamp(arrow) and (value.tzinfo is None) != (arrow.tz is None):
-        raise InvalidArgument(
-            name, value, f"the column is {type_ddl(arrow)}: its times have {'a' if arrow.tz else 'no'} time zone"
-        )
-    if isinstance(value, str) and pa.types.is_timestamp(arrow) and arrow.tz:
-        return text_of_us(instant_us(value, argument=name))
-    try:
-        if pa.types.is_temporal(arrow) and not isinstance(value, date | None):  # Arrow would count from 1970
-            raise TypeError(f"{type(value).__name__} is no time")
-        return encode(pa.array([value], arrow))[0]
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise InvalidArgument(name, value, f"the column is {type_ddl(arrow)}: {error}") from None
+    return encode(value_column(name, value, arrow))[0]
 
 
 def _behind(keys: Sequence[str], place: Sequence[Any], *, descending: bool) -> tuple[str, list[Any]]:

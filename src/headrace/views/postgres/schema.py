@@ -1,0 +1,72 @@
+"""The tables of flows and watchers in Postgres; `views.sql` says what is in them. Owns their format, and makes them."""
+
+from __future__ import annotations
+
+from headrace.errors import UnknownView, UnsupportedFormat
+from headrace.views.postgres.address import Address
+from headrace.views.postgres.connections import Connection, quoted
+
+__all__ = ["FORMAT", "exists", "make", "refuse_other_format"]
+
+FORMAT = "1"
+_NAME = 'text COLLATE "C" NOT NULL'
+TABLES = (
+    f"_meta (name {_NAME} PRIMARY KEY, value text NOT NULL)",
+    f"_flows (flow {_NAME} PRIMARY KEY, app text NOT NULL, spec text NOT NULL, epoch bigint NOT NULL, "
+    "sequence bigint NOT NULL, frontier timestamptz, closed timestamptz, unchanged timestamptz, "
+    "relayed bigint NOT NULL, pid bigint, host text, started_at timestamptz, committed_at timestamptz) "
+    "WITH (fillfactor = 50)",
+    f"_positions (flow {_NAME}, topic {_NAME}, topic_id text NOT NULL, partition integer NOT NULL, "
+    "offset_next bigint NOT NULL, progress timestamptz, arrived timestamptz, PRIMARY KEY (flow, topic, partition)) "
+    "WITH (fillfactor = 50)",
+    # '-infinity' as start and end: what belongs to no window.
+    f"_ledger (flow {_NAME}, window_start timestamptz NOT NULL, window_end timestamptz NOT NULL, "
+    "on_time bigint NOT NULL, corrected bigint NOT NULL, dropped bigint NOT NULL, untimed bigint NOT NULL, "
+    "PRIMARY KEY (flow, window_start, window_end))",
+    f"_begins (flow {_NAME}, topic {_NAME}, partition integer NOT NULL, offset_first bigint NOT NULL, "
+    "progress timestamptz, PRIMARY KEY (flow, topic, partition))",
+    f'_buried (flow {_NAME}, topic {_NAME}, partition integer NOT NULL, "offset" bigint NOT NULL, '
+    'PRIMARY KEY (flow, topic, partition, "offset"))',
+    f"_outbox (flow {_NAME}, sequence bigint NOT NULL, number integer NOT NULL, target text NOT NULL, "
+    "base bigint NOT NULL, rows bytea NOT NULL, PRIMARY KEY (flow, sequence, number))",
+    f"_carried (flow {_NAME}, target {_NAME}, records bigint NOT NULL, PRIMARY KEY (flow, target))",
+    f"_steps (flow {_NAME}, sequence bigint NOT NULL, read text NOT NULL, written text NOT NULL, "
+    "PRIMARY KEY (flow, sequence))",
+    f"_watchers (flow {_NAME}, watcher {_NAME}, read bigint NOT NULL, ends_at timestamptz NOT NULL, "
+    "PRIMARY KEY (flow, watcher))",
+    f"_changes (flow {_NAME}, sequence bigint NOT NULL, bytes_upto bigint NOT NULL, rows bytea NOT NULL, "
+    "PRIMARY KEY (flow, sequence))",
+)
+_LOCK = 0x6865_6164_7261_6365 & 0x7FFF_FFFF_FFFF_FFFF
+"""For as long as a transaction makes the tables: of two that want to, one waits."""
+
+
+def exists(db: Connection, schema: str) -> bool:
+    (found,) = db.run("SELECT to_regclass($1) IS NOT NULL", [f"{quoted(schema)}._meta"]).fetchone()
+    return bool(found)
+
+
+def make(db: Connection, address: Address) -> None:
+    """The schema and its tables, if there are none."""
+    if not exists(db, address.schema):
+        db.run("SELECT pg_advisory_xact_lock($1)", [_LOCK])
+        if not exists(db, address.schema):
+            known = db.run("SELECT 1 FROM pg_namespace WHERE nspname = $1", [address.schema]).fetchone()
+            if known is None:  # one that is there may be somebody's gift to a user who can make none
+                db.run(f"CREATE SCHEMA {quoted(address.schema)}")
+            for table in TABLES:
+                db.run(f"CREATE TABLE {quoted(address.schema)}.{table}")
+            db.run("INSERT INTO _meta VALUES ('format', $1), ('id', gen_random_uuid()::text)", [FORMAT])
+    refuse_other_format(db, address)
+
+
+def refuse_other_format(db: Connection, address: Address, view: str = "") -> None:
+    """UnknownView if there is no store."""
+    if not exists(db, address.schema):
+        raise UnknownView(view=view, known=[])
+    (found,) = db.run("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
+    if found != FORMAT:
+        why = f"written in format {found}, this headrace reads {FORMAT}: "
+        older = found.isdecimal() and int(found) < int(FORMAT)
+        drop = f"DROP SCHEMA {address.schema} CASCADE, and run the apps: they make their views again from the log"
+        raise UnsupportedFormat(path=address.shown, why=why + (drop if older else "upgrade headrace"))

@@ -1,0 +1,32 @@
+"""Commands on views in Postgres: `--views`, and what `doctor` says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.folding import FoldingStore
+from headrace.testing.view_contract import commit, counted, counting
+from headrace.views.open import open_store
+from tests.cli.conftest import Shell
+from tests.databases import PostgresServer
+
+pytest.importorskip("psycopg")
+
+
+def test_commands_read_the_views_of_an_address(postgres: PostgresServer, tmp_path: Path, shell: Shell) -> None:
+    address = postgres.schema(tmp_path)
+    doctor = {row["check"]: row for row in shell("doctor", "--views", address).rows}
+    assert "none yet" in doctor["views"]["found"]
+    with FoldingStore(open_store(address)) as store:
+        state = store.begin(counting())
+        store.commit(state, commit(state, counted(counting(), [(0, "/", 3)])))
+    assert [row["view"] for row in shell("views", "list", "--views", address).rows] == ["clicks"]
+    assert shell("query", "SELECT sum(n) AS n FROM clicks", "--views", address).rows == [{"n": 3}]
+    doctor = {row["check"]: row for row in shell("doctor", "--views", address).rows}
+    assert (doctor["views"]["state"], "1 view" in doctor["views"]["found"]) == ("ok", True)
+    wrong = shell("doctor", "--views", "postgresql://ann:canary@127.0.0.1:1/db")
+    assert wrong.code == 3 and "canary" not in wrong.text + wrong.err
+    assert shell("views", "drop", "clicks", "--yes", "--force", "--views", address).code == 0
+    assert shell("views", "list", "--views", address).rows == []

@@ -1,0 +1,238 @@
+"""What goes wrong between a store and its Postgres: lost connections, a crash of the server, secrets, queries of
+others. The server is a real one; a connection is cut by a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.testing.folding import FoldingStore
+from headrace.testing.view_contract import commit, counted, counting, counts
+from headrace.views.open import open_store, open_views
+from tests.databases import PostgresServer
+
+psycopg = pytest.importorskip("psycopg")
+
+
+class Proxy:
+    """Between a client and the server. `cut` is asked for each message of a client: "before" drops it and the
+    connection, "after" the answer to it."""
+
+    def __init__(self, url: str, cut: Callable[[bytes], str]) -> None:
+        self._to, self._cut = urlsplit(url).port, cut
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = url.replace(f":{self._to}/", f":{self._listening.getsockname()[1]}/")
+        threading.Thread(target=self._accepting, daemon=True).start()
+
+    def _accepting(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listening.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._to))
+                threading.Thread(target=self._between, args=(client, server), daemon=True).start()
+
+    def _between(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                for one, other in ((client, server), (server, client)):
+                    if one not in ready:
+                        continue
+                    said = one.recv(1 << 16)
+                    how = self._cut(said) if one is client else ""
+                    if not said or how == "before":
+                        return
+                    other.sendall(said)
+                    if how == "after":
+                        server.recv(1 << 16)  # it is done, and says so
+                        return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def address(postgres: PostgresServer, tmp_path: Path) -> str:
+    return postgres.schema(tmp_path)
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Any]:
+    with FoldingStore(open_store(address)) as store:
+        yield store
+
+
+def once(where: str) -> Callable[[bytes], str]:
+    """Cuts the connection at the first COMMIT of a transaction that has written the flow's row."""
+    wrote = []
+
+    def cut(said: bytes) -> str:
+        wrote.extend([1] if b"UPDATE _flows SET sequence" in said else [])
+        if wrote and b"COMMIT" in said and len(wrote) < 2:
+            wrote.append(1)
+            return where
+        return ""
+
+    return cut
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_connection_that_is_cut_around_commit(address: str, store: Any, where: str) -> None:
+    """Before COMMIT arrives nothing was committed, and it is tried again; after it the flow's row says that it was."""
+    state = store.begin(counting())
+    proxy = Proxy(address, once(where))
+    with FoldingStore(open_store(proxy.url)) as far:
+        far._specs = store._specs
+        state = far.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+    proxy.close()
+    assert state.sequence == 1 == store.state("clicks").sequence
+    assert counts(open_views(address)) == {(0, "/"): 1}
+
+
+def test_a_server_that_is_killed_in_mid_commit(postgres: PostgresServer, address: str, store: Any) -> None:
+    """SIGKILL to all its processes, while a commit's rows are merged and not committed; then it starts again."""
+    state = store.begin(counting())
+    state = store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+    killed: list[int] = []
+    applied = store._store._write
+
+    def write(*given: Any) -> Any:
+        found = applied(*given)
+        if not killed:
+            killed.append(postgres.pid)
+            postgres.kill()
+        return found
+
+    store._store._write = write
+    state = store.commit(state, commit(state, counted(counting(), [(0, "/", 2)])))
+    assert killed and state.sequence == 2
+    assert counts(open_views(address)) == {(0, "/"): 3}
+
+
+def test_a_view_is_an_ordinary_relation(address: str, store: Any, postgres: PostgresServer) -> None:
+    """Any client reads and joins it, with types of its own, and sees whole commits."""
+    state = store.begin(counting())
+    state = store.commit(state, commit(state, counted(counting(), [(0, "/", 1), (1, "/", 2)]), closed_us=None))
+    schema = address.rpartition("=")[2]
+    with psycopg.connect(postgres.url) as plain:
+        types = plain.execute(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+            "ORDER BY ordinal_position",
+            (schema, "clicks"),
+        ).fetchall()
+        assert types == [
+            ("window_start", "timestamp with time zone"),
+            ("window_end", "timestamp with time zone"),
+            ("page", "text"),
+            ("n", "bigint"),
+            ("_status", "text"),
+            ("_corrections", "bigint"),
+            ("_updated_at", "timestamp with time zone"),
+        ]
+        pages = "(VALUES ('/', 'home')) AS pages(page, title)"
+        joined = f"SELECT title, sum(n) FROM {schema}.clicks JOIN {pages} USING (page) GROUP BY title"
+        assert plain.execute(joined).fetchall() == [("home", 3)]
+
+
+def test_no_state_is_left_in_a_session(address: str, store: Any, postgres: PostgresServer) -> None:
+    """So a pooler may lend connections for one transaction: nothing prepared, listened to, locked or temporary."""
+    state = store.begin(counting())
+    rows = [(0, f"/{number}", 1) for number in range(2_500)]  # so many are copied into a temporary table
+    store.commit(state, commit(state, counted(counting(), rows)))
+    from headrace.views.postgres.address import Address
+    from headrace.views.postgres.connections import pool_of
+
+    (_, raw), *_ = pool_of(Address.parse(address)).sockets.idle
+    left = "SELECT (SELECT count(*) FROM pg_prepared_statements), (SELECT count(*) FROM pg_listening_channels()), "
+    left += "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
+    left += "(SELECT count(*) FROM pg_class WHERE relname = 'headrace_rows'), current_setting('search_path')"
+    with psycopg.connect(postgres.url) as plain:
+        search_path = plain.execute("SHOW search_path").fetchone()[0]
+    assert raw.execute(left).fetchone() == (0, 0, 0, 0, search_path)
+
+
+def test_a_password_is_shown_nowhere(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    secret = "canary-7f3a"
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    for url in (
+        f"postgresql://ann:{secret}@127.0.0.1:{port}/db",
+        f"postgresql://ann@127.0.0.1:{port}/db?password={secret}",
+        f"postgresql://ann:{secret}@127.0.0.1:notaport/db",
+    ):
+        with pytest.raises(hr.HeadraceError) as told:
+            open_store(url)
+        shown: BaseException | None = told.value
+        while shown is not None:
+            assert secret not in f"{shown} {shown!r} {vars(shown)}"
+            shown = shown.__cause__
+        assert secret not in f"{open_views(url).address} {hr.App('shop', home=tmp_path, views=url)!r}"
+    user = address.replace("//headrace@", "//headrace:env:PG_CANARY@")
+    monkeypatch.setenv("PG_CANARY", secret)
+    with open_store(user) as store:  # the test's server trusts everybody: the reference is resolved all the same
+        assert secret not in f"{store!r} {vars(store)}"
+    monkeypatch.delenv("PG_CANARY")
+    with pytest.raises(hr.InvalidArgument, match="env:PG_CANARY"):
+        open_store(user.replace("?", "?connect_timeout=5&"))
+
+
+def test_sql_of_others(address: str, store: Any) -> None:
+    state = store.begin(counting())
+    store.commit(state, commit(state, counted(counting(), [(0, "/", 1), (1, "a?", 2)])))
+    views = open_views(address)
+    assert views.query("SELECT n FROM clicks WHERE page = ?", ("a?",)).to_pydict() == {"n": [2]}
+    named = views.query("SELECT n::text AS n, ':x' AS x FROM clicks WHERE page = :page", {"page": "/"})
+    assert named.to_pydict() == {"n": ["1"], "x": [":x"]}
+    typed = views.query("SELECT window_start, sum(n) AS n FROM clicks GROUP BY 1 ORDER BY 1").schema
+    assert typed == pa.schema([("window_start", pa.timestamp("us", tz="UTC")), ("n", pa.int64())])
+    for wrong in (
+        "DELETE FROM clicks",
+        "SELECT 1; COMMIT; DROP VIEW clicks",
+        "WITH gone AS (DELETE FROM _flows RETURNING 1) SELECT * FROM gone",
+        "SELECT set_config('transaction_read_only', 'off', true)",
+        "SELECT * FROM click",
+    ):
+        with pytest.raises(hr.InvalidQuery, match="Postgres"):
+            views.query(wrong)
+    bounds = hr_bounds(seconds=0.2)
+    with pytest.raises(hr.QueryTimeout):
+        views.bounded("SELECT pg_sleep(30)", bounds=bounds)
+    found, more = views.bounded("SELECT n FROM clicks ORDER BY n", bounds=hr_bounds(rows=1))
+    assert (found.to_pydict(), more) == ({"n": [1]}, True)
+    page = views.page("clicks", bounds=hr_bounds(rows=1))
+    assert page.rows["n"].to_pylist() == [2] and page.after is not None
+    assert views.page("clicks", bounds=hr_bounds(rows=1), after=page.after).rows["n"].to_pylist() == [1]
+
+
+def hr_bounds(**given: Any) -> Any:
+    from headrace.views.reading import Bounds
+
+    return Bounds(**given)
+
+
+def test_changes_are_watched(address: str, store: Any) -> None:
+    state = store.begin(counting())
+    state = store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+    with open_views(address).watch("clicks", timeout="20 seconds") as watch:
+        assert [(next(watch)["op"], watch.position)] == [("+", 1)]
+        store.commit(state, commit(state, counted(counting(), [(0, "/", 4)])))
+        assert [(change["op"], change["n"]) for change in (next(watch), next(watch))] == [("-", 1), ("+", 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("v" * 60, "63 bytes"), ("größe" * 14, "InvalidName")], ids=["long", "not a name"]
+)
+def test_names_that_postgres_would_cut(store: Any, name: str, said: str) -> None:
+    with pytest.raises(hr.InvalidName) as told:
+        store.begin(counting(name))
+    assert said in f"{told.value} {type(told.value).__name__}"
