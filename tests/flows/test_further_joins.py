@@ -80,3 +80,24 @@ def test_what_can_be_taken_back_is_no_record(spark: Any) -> None:
             joined = orders.join(orders, on="id", grace="0 seconds", **settings)
             with pytest.raises(InvalidArgument, match="taken back"):
                 joined.to_topic("pairs", changes=False)
+
+
+def test_an_audit_knows_rows_that_only_closing_published(spark: Any) -> None:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        orders, payments = (
+            app.topic(name, "id string, at timestamp", key="id", event_time="at") for name in ("orders", "payments")
+        )
+        joined = app.stream(orders).join(
+            app.stream(payments), on="id", after="10 seconds", how="left", grace="0 seconds"
+        )
+        paid = joined.to_view("paid")
+        orders.append([{"id": "a", "at": at(0)}, {"id": "b", "at": at(1)}])
+        payments.append({"id": "a", "at": at(2)})
+        app.drain(close=True)
+        assert {row["id"]: row["at_right"] for row in paid.to_arrow().to_pylist()} == {"a": at(2), "b": None}
+        assert app.audit().ok
+
+        orders.append({"id": "c", "at": at(3)})  # without a match so far: no row is missing
+        app.drain()
+        assert paid.to_arrow().num_rows == 2
+        assert app.audit().ok

@@ -107,10 +107,18 @@ def audit(flows: list[FlowQuery], log: Log, home: Home) -> Audited:
             loop = FlowLoop(query, log=log, store=store, until=until, scratch=home.directory)
             loop.begin()
             loop.drain()
-            compare(out, stored, open_views(folder).moment(flow.name), compared)
+            fresh = open_views(folder).moment(flow.name)
+            closed = _when_closed(loop, folder) if flow.meets is not None else None
+            compare(out, stored, fresh, compared, closed)
             if flow.marked or not {topic.name for topic in flow.topics} & written:  # else the writers say what is final
                 _compare_final(out, stored, compared, loop.closed_by_log_us())
     return out
+
+
+def _when_closed(loop: FlowLoop, folder: str) -> Moment:
+    """The view as if its streams had ended: with a row for each record that is without a match so far."""
+    loop.close_windows(all_of_them=True)
+    return open_views(folder).moment(loop.flow.name)
 
 
 def _refuse_replaced(flow: Flow, state: FlowState) -> None:
@@ -201,14 +209,18 @@ class Compared:
         return found
 
 
-def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared) -> None:
+def compare(out: Audited, real: Moment, fresh: Moment, compared: Compared, closed: Moment | None = None) -> None:
     """Notes in `out` where a view and its ledger differ from what they are in `fresh`. How far they were called final
-    is not; nor, of what is made of changes, when it last changed: that may be by something that is gone."""
+    is not compared; nor, of what is made of changes, when it last changed: that may be by something that is gone.
+    `closed`: rows that the view may have besides, because `drain(close=True)` published them."""
     spec = compared.spec
     key = [*spec.key, *([] if spec.shaped is None else [ROW])]
     not_compared = (*key, "_status", *(("_updated_at",) if spec.retracts else ()))
     columns = [column.name for column in spec.columns if column.name not in not_compared]
     stored, expected = (_by_key(_numbered(compared.rows(each.rows.to_pylist()), spec), key) for each in (real, fresh))
+    if closed is not None:
+        early = _by_key(compared.rows(closed.rows.to_pylist()), key)
+        expected = {at: early[at] for at in stored.keys() & early.keys()} | expected
     out.rows += len(expected)
     _differ(out, spec.name, "", stored, expected, columns)
     stored, expected = (_by_key(compared.rows(each.ledger.to_pylist()), LEDGER_COLUMNS[:2]) for each in (real, fresh))
