@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import runpy
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -43,6 +44,25 @@ def test_the_readmes_program_runs_unchanged(
     assert [(row["views"], row["_corrections"]) for row in found] == [(3, 1), (1, 0)]
     assert len(plain_records(broker, f"{prefix}clicks")) == 4  # they are nowhere else
     names["app"].close()
+
+
+def test_the_demos_program_runs_unchanged_joins_included(
+    broker: str, prefix: str, headrace_spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG", f"kafka://{broker}?prefix={prefix}")
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(apps.overrides, "spark", headrace_spark)
+    names = runpy.run_path(str(ROOT / "src" / "headrace" / "demo" / "shop.py"))
+    at = [T0 + timedelta(seconds=n) for n in range(60)]
+    visit = {"city": "a", "device": "d", "page": "/", "cents": 100}
+    names["visits"].append([{**visit, "view": str(t), "occurred": t, "sent": t, "received": t} for t in at])
+    names["taxes"].upsert([{"country": "de", "percent": 19, "since": at[0]}])
+    names["invoices"].append([{"number": 1, "country": "de", "cents": 100, "at": at[5]}])
+    with names["app"] as app:
+        app.drain()
+        assert [row["orders"] for row in app.view("pages_per_minute").to_arrow().to_pylist()] == [60]
+        assert [row["percent"] for row in app.view("taxed_invoices").to_arrow().to_pylist()] == [19]
+        assert app.audit().ok
 
 
 def program(home: Path, spark: Any, **how: Any) -> hr.App:
