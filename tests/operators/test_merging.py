@@ -32,7 +32,8 @@ class TestFlows(InMemory, FlowContract):
 class TestMerging(InMemory, MergeContract):
     # Watching and SQL are the business of a store alone.
     test_a_sum_that_becomes_wider_is_watched_on = None  # type: ignore[assignment]
-    test_lists_are_typed_for_readers_and_json_for_sqlite = None  # type: ignore[assignment]
+    test_lists_are_typed_for_readers = None  # type: ignore[assignment]
+    test_lists_are_typed_in_the_result_of_a_query = None  # type: ignore[assignment]
 
 
 class TestChanges(InMemory, ChangesContract):
