@@ -384,7 +384,7 @@ def test_the_same_where_records_go_again(home: Path, kind: str, seed: int) -> No
     del MemoryStore.homes[home]
 
 
-RECORD_TYPE = "struct<id:string,x:int,_progress:timestamp,_arrived_at:timestamp>"
+RECORD_TYPE = "struct<id:string,x:int,_partition:int,_offset:bigint,_progress:timestamp,_arrived_at:timestamp>"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -404,12 +404,12 @@ def test_the_same_first_records(home: Path, seed: int) -> None:
             records = [(dice.choice("ab"), dice.randrange(9), 3 * number - dice.randrange(9), 0) for _ in range(4)]
             at = [moment(T0 + second * SECOND) for _, _, second, _ in records]
             columns: dict[str, Any] = {"page": pa.array([each[0] for each in records])}
+            places = (at, [0] * 4, [dice.randrange(2) for _ in range(4)])
             made = [
-                {"id": key, "x": value, "_progress": us, "_arrived_at": us}
-                for (key, value, *_), us in zip(records, at, strict=True)
+                {"id": key, "x": value, "_partition": 0, "_offset": offset, "_progress": us, "_arrived_at": us}
+                for (key, value, *_), us, offset in zip(records, at, places[2], strict=True)
             ]
             columns[RECORD] = pa.array(made, arrow_type(RECORD_TYPE))
-            places = (at, [0] * 4, [dice.randrange(2) for _ in range(4)])
             for (part, kind), values in zip(ORDER, places, strict=True):
                 columns[f"{RECORD}__{part}"] = pa.array(values, arrow_type(kind))
             columns |= {name: pa.array(at, INSTANT) for name in ("window_start", "window_end", "_updated_at")}
