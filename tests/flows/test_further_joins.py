@@ -101,3 +101,19 @@ def test_an_audit_knows_rows_that_only_closing_published(spark: Any) -> None:
         app.drain()
         assert paid.to_arrow().num_rows == 2
         assert app.audit().ok
+
+
+def test_pairs_of_one_large_batch_are_not_late_for_the_next_join(spark: Any) -> None:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        topics = [
+            app.topic(name, f"id int, {name} int, at timestamp", key="id", event_time="at")
+            for name in ("orders", "payments", "parcels")
+        ]
+        orders, payments, parcels = map(app.stream, topics)
+        paid = orders.join(payments, on="id", grace="0 seconds").to_topic("paid", event_time="at", changes=False)
+        both = app.stream(paid).transform(lambda df: df.drop("joined_at", "at_right"))
+        sent = both.join(parcels, on="id", grace="0 seconds").to_view("sent")
+        for topic in topics:
+            topic.append([{"id": n, topic.name: n, "at": at(60 * n)} for n in range(50)])
+        app.drain()
+        assert sorted(row["id"] for row in sent.to_arrow().to_pylist()) == list(range(50))

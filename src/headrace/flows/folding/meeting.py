@@ -281,7 +281,7 @@ class MeetingFold:
         columns = [each.name for each in self._operator.output.columns or ()]
         if target is not None and self._flow.parent is None and changes.num_rows:
             op = [] if self._flow.sink is not None and self._flow.sink.plain else [CHANGE]
-            progress = self._written_progress(out, changes)
+            progress = self._written_progress(changes, before)
             rows = changes.select([*op, *columns]).append_column("_progress", progress)
             out.outgoing.append(Outgoing(target, rows))
         elif target is not None and self._flow.parent is not None:
@@ -292,12 +292,12 @@ class MeetingFold:
         if self._flow.late.dropped_to is not None and step.dropped is not None and step.dropped.num_rows:
             out.outgoing.append(Outgoing(self._flow.late.dropped_to, self._too_late(step.dropped)))
 
-    def _written_progress(self, out: Met, changes: pa.Table) -> pa.ChunkedArray | pa.Array:
-        """Of rows in a topic of a user's own. Those of a join are never late, and none that comes later has a time
-        before the flow's reach: so that is their progress."""
+    def _written_progress(self, changes: pa.Table, before: FlowState) -> pa.ChunkedArray | pa.Array:
+        """Of rows in a topic of a user's own. None that comes after a commit has a time before that commit's reach. So
+        the reach of the commit before is the progress of these rows, and none of them is late."""
         if not self._joins_into_topic:
             return changes["_progress"]
-        known = None if self._behind_us is None or out.unchanged_us is None else from_us(out.unchanged_us)
+        known = None if self._behind_us is None or before.unchanged_us is None else from_us(before.unchanged_us)
         return pa.repeat(pa.scalar(known, INSTANT), changes.num_rows)
 
     def _fed(self, changes: pa.Table, columns: list[str]) -> pa.Table:
