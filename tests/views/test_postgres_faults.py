@@ -3,7 +3,9 @@ others. The server is a real one; a connection is cut by a proxy."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import select
 import socket
 import threading
@@ -18,10 +20,12 @@ import pytest
 import headrace as hr
 from headrace.testing.folding import FoldingStore
 from headrace.testing.view_contract import commit, counted, counting, counts
+from headrace.views.contract import Column, Commit, FlowSpec, TableSpec, Writes
 from headrace.views.open import open_store, open_views
 from tests.databases import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
+connections = pytest.importorskip("headrace.views.postgres.connections")
 
 
 class Proxy:
@@ -161,21 +165,30 @@ def test_no_state_is_left_in_a_session(address: str, store: Any, postgres: Postg
     assert raw.execute(left).fetchone() == (0, 0, 0, 0, search_path)
 
 
+def _with(secret: str, sign: str) -> tuple[str, str]:
+    """Passwords with a character that had to be encoded; the second begins as a port does."""
+    return secret.replace("-", sign), f"4711{sign}{secret}"
+
+
 def test_a_password_is_shown_nowhere(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     secret = "canary-7f3a"
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    for url in (
+    good = (
         f"postgresql://ann:{secret}@127.0.0.1:{port}/db",
         f"postgresql://ann@127.0.0.1:{port}/db?password={secret}",
-        f"postgresql://ann:{secret}@127.0.0.1:notaport/db",
-    ):
+    )
+    wrong = [f"postgresql://ann:{secret}@127.0.0.1:notaport/db"]
+    wrong += [f"postgresql://ann:{part}@127.0.0.1/db" for sign in "/?#[\u2100" for part in _with(secret, sign)]
+    for url in (*good, *wrong):
         with pytest.raises(hr.HeadraceError) as told:
             open_store(url)
         shown: BaseException | None = told.value
         while shown is not None:
-            assert secret not in f"{shown} {shown!r} {vars(shown)}"
+            said = f"{shown} {shown!r} {vars(shown)}"
+            assert not any(part in said for part in (secret, "canary", "7f3a", "4711")), url
             shown = shown.__cause__
+    for url in good:
         assert secret not in f"{open_views(url).address} {hr.App('shop', home=tmp_path, views=url)!r}"
     user = address.replace("//headrace@", "//headrace:env:PG_CANARY@")
     monkeypatch.setenv("PG_CANARY", secret)
@@ -212,6 +225,91 @@ def test_sql_of_others(address: str, store: Any) -> None:
     page = views.page("clicks", bounds=hr_bounds(rows=1))
     assert page.rows["n"].to_pylist() == [2] and page.after is not None
     assert views.page("clicks", bounds=hr_bounds(rows=1), after=page.after).rows["n"].to_pylist() == [1]
+
+
+def test_sql_of_others_leaves_nothing_behind(address: str, store: Any, postgres: PostgresServer) -> None:
+    """The connection is used again, by commits too: they would not be durable, or stopped."""
+    store.begin(counting())
+    views = open_views(address)
+    views.query("SELECT set_config('synchronous_commit', 'off', false), set_config('lock_timeout', '1ms', false)")
+    views.bounded("SELECT pg_advisory_lock(7)::text, lo_creat(-1)", bounds=hr_bounds())
+    with pytest.raises(hr.InvalidQuery):
+        views.query("SELECT pg_advisory_lock(8)::text, 1 / (random() - random() - 9)::int / 0")
+    from headrace.views.postgres.address import Address
+    from headrace.views.postgres.connections import pool_of
+
+    for _, raw in pool_of(Address.parse(address)).sockets.idle:
+        left = "SELECT current_setting('synchronous_commit'), current_setting('lock_timeout'), "
+        left += "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory')"
+        assert raw.execute(left).fetchone() == ("on", "0", 0)
+    with psycopg.connect(postgres.url) as plain:
+        assert plain.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchone() == (0,)
+
+
+def test_a_query_cannot_take_more_time_than_it_is_given(address: str, store: Any) -> None:
+    """Neither by changing the limit, nor by being quick with each part of its rows."""
+    store.begin(counting())
+    slow = "SELECT set_config('statement_timeout', '0', true), CASE WHEN n > 1100 THEN pg_sleep(0.02)::text END "
+    with pytest.raises(hr.QueryTimeout):
+        open_views(address).bounded(f"{slow} FROM generate_series(1, 1150) AS n", bounds=hr_bounds(seconds=0.3))
+
+
+@pytest.mark.parametrize("place", [["abc", "/"], ["2026-01-01", "\ud800"], ["'; DROP TABLE _flows; --", "/"]])
+def test_a_page_after_something_else(address: str, store: Any, place: list[str]) -> None:
+    store.begin(counting())
+    after = base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    with pytest.raises(hr.InvalidArgument, match="after="):
+        open_views(address).page("clicks", after=after, bounds=hr_bounds())
+
+
+def test_long_values(store: Any) -> None:
+    """Arrow reads CSV in blocks of a megabyte, and no row that is longer than two."""
+    spec = FlowSpec("f", "app", (), None, tables=(TableSpec("t", (Column("k", "int"),), (Column("v", "string"),)),))
+    state = store._store.begin(spec)
+    rows = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "v": ["x" * 3_000_000, "y" * 2_500_000, "z"]})
+    state = store._store.commit(state, Commit(0, {}, {}, writes=Writes(puts={"t": rows})))
+    found = store._store.read_state(state).get("t", rows.select(["k"]))
+    assert found.equals(rows.cast(found.schema))
+
+
+def test_rows_and_sequence_are_of_one_version(address: str, store: Any, postgres: PostgresServer) -> None:
+    """Between a reader's snapshot and its rows, another table takes the place of the view's: it sees the one or the
+    other, not the old sequence with the new table, which is empty for its snapshot."""
+    state = store.begin(counting())
+    store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+    schema, found = address.rpartition("=")[2], list[Any]()
+    reader = threading.Thread(target=lambda: found.append(open_views(address).moment("clicks")))
+    with psycopg.connect(postgres.url) as plain:
+        plain.execute(f"SET search_path TO {schema}")
+        plain.execute('LOCK TABLE "clicks/rows" IN ACCESS EXCLUSIVE MODE')
+        reader.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '\"clicks/rows\"'::regclass"
+        while plain.execute(waiting).fetchone() == (0,):
+            assert reader.is_alive()
+        plain.execute('ALTER TABLE "clicks/rows" RENAME TO gone')
+        plain.execute('CREATE TABLE "clicks/rows" (LIKE gone)')
+        plain.execute('INSERT INTO "clicks/rows" SELECT * FROM gone')
+        plain.execute("UPDATE _flows SET sequence = 2")
+    reader.join(30)
+    assert [(moment.rows.num_rows, moment.state.sequence) for moment in found] == [(1, 2)]
+
+
+def test_a_writer_that_is_paused_in_its_commit(address: str, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the flow's row. The server ends its transaction after a while; it is fenced when it goes on."""
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.3)
+    state = store.begin(counting())
+    applied, taken = store._store._write, list[Any]()
+
+    def write(*given: Any) -> Any:
+        if not taken:
+            with FoldingStore(open_store(address)) as other:
+                taken.append(other.begin(counting()))
+        return applied(*given)
+
+    store._store._write = write
+    with pytest.raises(hr.FlowFenced):
+        store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
+    assert counts(open_views(address)) == {}
 
 
 def hr_bounds(**given: Any) -> Any:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from headrace.errors import InvalidArgument
 
@@ -20,6 +20,12 @@ __all__ = ["SCHEMA", "Address"]
 SCHEMA = "headrace"
 """The schema of a store whose address names none."""
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
+_PARAMETER = re.compile(r"[a-zA-Z_]+")
+ENCODED = (
+    "is no address that Postgres' client library understands: postgresql://USER:PASSWORD@HOST:PORT/DATABASE. "
+    "Write / ? # [ ] @ in a password as %2F %3F %23 %5B %5D %40"
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        parts = urlsplit(text)
-        query = parse_qsl(parts.query, keep_blank_values=True)
+        parts, query = _parts(text)
         schemas = [value for name, value in query if name == "schema"]
         schema = schemas[-1] if schemas else SCHEMA
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
@@ -61,6 +66,21 @@ class Address:
             raise InvalidArgument("views", self.shown, why) from _without_text(error)
         password = found.get("password")
         return found if password is None else {**found, "password": _resolved(str(password))}
+
+
+def _parts(text: str) -> tuple[SplitResult, list[tuple[str, str]]]:
+    """The address, and its parameters. A character of a password that is not encoded ends the part it is in, and the
+    rest would be shown as a host or a database: such an address is refused, and none of it is shown."""
+    try:
+        parts = urlsplit(text)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        raise InvalidArgument("views", "postgresql://…", ENCODED) from None
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    wrong = not all(_HOST.fullmatch(host) for host in hosts) or "@" in parts.path or parts.fragment
+    if wrong or not all(_PARAMETER.fullmatch(name) for name, _ in query):
+        raise InvalidArgument("views", "postgresql://…", ENCODED)
+    return parts, query
 
 
 def _without_text(error: Exception) -> Exception:

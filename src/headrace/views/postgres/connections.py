@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,14 @@ IDLE_SECONDS = 60.0
 CONNECT_SECONDS = 10
 READS = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITES = "BEGIN ISOLATION LEVEL READ COMMITTED"
+ASKS = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+"""For one statement of somebody else. Postgres takes its snapshot after it has found and locked the tables, so that no
+switch to another version of a view comes between."""
+STALLED_SECONDS = 60
+"""A transaction that writes, and whose client says nothing for so long, is ended by the server: a process that was
+paused, or cut off, holds its flow's row no longer."""
+KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+"""A server that is gone without a word is noticed after half a minute, not after hours."""
 _SETTINGS = (
     "SET LOCAL search_path TO {schema}; SET LOCAL timezone TO 'UTC'; SET LOCAL datestyle TO 'ISO, YMD'; "
     "SET LOCAL extra_float_digits TO 1; SET LOCAL bytea_output TO 'hex'; SET LOCAL client_min_messages TO warning"
@@ -109,29 +118,37 @@ class Pool:
             yield db
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Connection]:
-        with self._transaction(WRITES) as db:
+    def asking(self, settings: str = "") -> Iterator[Connection]:
+        """For one statement of somebody else, which cannot write. It leaves nothing behind: rolling back ends what
+        `set_config` changed for the session, too, and large objects, which Postgres before 16 takes for no writing."""
+        with self._transaction(ASKS, settings, end="ROLLBACK; SELECT pg_advisory_unlock_all()") as db:
             yield db
 
     @contextlib.contextmanager
-    def _transaction(self, begin: str, settings: str = "") -> Iterator[Connection]:
+    def writing(self) -> Iterator[Connection]:
+        stalled = f"; SET LOCAL idle_in_transaction_session_timeout TO '{round(STALLED_SECONDS * 1000)}ms'"
+        with self._transaction(WRITES, stalled) as db:
+            yield db
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str, settings: str = "", end: str = "COMMIT") -> Iterator[Connection]:
         raw = self._begun(begin, settings)
         try:
             try:
                 yield Connection(raw, self.address.shown)
-                self._commit(raw)
+                self._end(raw, end)
             except BaseException:
                 with contextlib.suppress(psycopg.Error):
-                    raw.execute("ROLLBACK")
+                    raw.execute("ROLLBACK" if end == "COMMIT" else end)
                 raise
         except psycopg.Error as error:
             raise translate(error, self.address) from error
         finally:
             self.sockets.give_back(raw)
 
-    def _commit(self, raw: psycopg.Connection[Any]) -> None:
+    def _end(self, raw: psycopg.Connection[Any], how: str) -> None:
         try:
-            raw.execute("COMMIT")
+            raw.execute(how)
         except psycopg.OperationalError as error:
             why = f"the connection was lost while a change was committed: look whether it was made ({_said(error)})"
             raise CommitUnknown(path=self.address.shown, why=why) from error
@@ -167,13 +184,12 @@ class Sockets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.idle: list[tuple[float, psycopg.Connection[Any]]] = []
-        self._all: set[psycopg.Connection[Any]] = set()
+        self._all: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
 
     def connect(self, parameters: dict[str, Any]) -> psycopg.Connection[Any]:
-        given: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": "headrace", **parameters}
-        raw = psycopg.connect(
-            **given, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor, client_encoding="utf8"
-        )
+        given: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": "headrace", **KEEPALIVE}
+        given |= {**parameters, "client_encoding": "utf8"}
+        raw = psycopg.connect(**given, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
         raw.adapters.register_loader("timestamptz", _TimeText)
         with self._lock:
             self._all.add(raw)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from headrace.views.postgres import keyed, schema
 from headrace.views.postgres.address import Address
 from headrace.views.postgres.compared import Compared
 from headrace.views.postgres.connections import Connection, Pool, pool_of, quoted, translate
+from headrace.views.postgres.moments import moment_of
 from headrace.views.postgres.querying import column_of, explained, plain_value, with_parameters
 from headrace.views.postgres.tables import tables_of
 from headrace.views.postgres.values import array_text, declared, table_of
@@ -38,6 +40,8 @@ from headrace.views.sql.versions import found_beside
 __all__ = ["PostgresReading"]
 
 CHUNK_ROWS = 10_000
+BOUNDED_CHUNK_ROWS = 100
+"""Of a query that is given bounds: so many rows are fetched before their bytes are counted."""
 ESTIMATED_ROWS = 100_000
 """Of tables with more rows than that, Postgres' own estimate of their number is told."""
 AHEAD_CHUNKS = 10
@@ -68,9 +72,8 @@ class PostgresReading(SqlReading[Connection]):
             return db.run("SELECT value FROM _meta WHERE name = 'id'").fetchone()
 
     @contextlib.contextmanager
-    def _reading(self, view: str = "", *, seconds: float | None = None) -> Iterator[Connection]:
-        limit = "" if seconds is None else f"; SET LOCAL statement_timeout TO {max(1, round(seconds * 1000))}"
-        with self._pool.reading(limit) as db:
+    def _reading(self, view: str = "") -> Iterator[Connection]:
+        with self._pool.reading() as db:
             schema.refuse_other_format(db, self._address, view)
             yield db
 
@@ -112,7 +115,7 @@ class PostgresReading(SqlReading[Connection]):
         bounds: Bounds,
         stored: bool = False,  # noqa: ARG002 (no row is made that is not)
     ) -> Page:
-        with self._reading(view, seconds=bounds.seconds) as db:
+        with moment_of(self._pool, view, _limit(bounds.seconds)) as db:
             flow = self._flow(db, view)
             spec, tables = flow.view, tables_of(flow)
             assert spec is not None, "_flow() has looked"
@@ -141,7 +144,12 @@ class PostgresReading(SqlReading[Connection]):
             state = state_of(db, view)
             found = [pa.field(f"/{number}", pa.string()) for number in range(len(keys))]
             with _stopping(sql, bounds):
-                body, more = _up_to(db, sql, bounds)
+                try:
+                    body, more = _up_to(db, sql, bounds)
+                except psycopg.DataError as error:
+                    if after is None:
+                        raise
+                    raise _no_place(after) from error
             table = table_of(body, pa.schema([*found, *schema_of(spec.columns)]))
         last = [table[number][-1].as_py() for number in range(len(keys))] if more and table.num_rows else None
         rows = table.select(range(len(keys), table.num_columns))
@@ -149,7 +157,7 @@ class PostgresReading(SqlReading[Connection]):
 
     def batches(self, view: str, where: Mapping[str, Any] | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         with contextlib.ExitStack() as opened:
-            db = opened.enter_context(self._reading(view))
+            db = opened.enter_context(moment_of(self._pool, view))
             spec, select = self._all(db, view, where)
             found = schema_of(spec.columns)
             pieces = _pieces(opened, db, select)
@@ -166,7 +174,7 @@ class PostgresReading(SqlReading[Connection]):
             return found, rest()
 
     def moment(self, view: str) -> Moment:
-        with self._reading(view) as db:
+        with moment_of(self._pool, view) as db:
             spec, select = self._all(db, view)
             rows = table_of(db.copy_out(select), schema_of(spec.columns))
             return Moment(spec, state_of(db, view), rows, self._ledger(db, view))
@@ -196,7 +204,7 @@ class PostgresReading(SqlReading[Connection]):
         return conditions
 
     def diff(self, view: str, limit: int | None = None) -> Diff:
-        with self._reading(view) as db:
+        with moment_of(self._pool, view) as db:
             served = self._flow(db, view)
             found = found_beside(db, view)
             if not found:
@@ -228,7 +236,7 @@ class PostgresReading(SqlReading[Connection]):
         with self._asked(sql, params, bounds) as cursor:
             rows: list[tuple[Any, ...]] = []
             size_bytes, more = 0, False
-            for row in cursor:
+            for row in _in_time(cursor, bounds):
                 size_bytes += sum(8 + (len(value) if isinstance(value, str | bytes) else 0) for value in row)
                 more = len(rows) == bounds.rows or (bool(rows) and size_bytes > bounds.result_bytes)
                 if more:
@@ -262,11 +270,11 @@ class PostgresReading(SqlReading[Connection]):
         """A cursor over the query's rows. One that is declared takes one statement, and only one that reads."""
         statement, values = with_parameters(sql, params)
         seconds = None if bounds is None else bounds.seconds
-        with self._reading(seconds=seconds) as db:
+        with self._pool.asking(_limit(seconds)) as db:
+            schema.refuse_other_format(db, self._address)
             db.run(f"SET LOCAL search_path TO {quoted(self._address.schema)}, public")
             cursor = psycopg.RawServerCursor(db.raw, "headrace_query")
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-            cursor.itersize = 1_000
             try:
                 cursor.execute(statement, values)
                 yield cursor
@@ -281,6 +289,21 @@ class PostgresReading(SqlReading[Connection]):
             finally:
                 with contextlib.suppress(psycopg.Error):
                     cursor.close()
+
+
+def _limit(seconds: float | None) -> str:
+    return "" if seconds is None else f"; SET LOCAL statement_timeout TO {max(1, round(seconds * 1000))}"
+
+
+def _in_time(cursor: psycopg.RawServerCursor[Any], bounds: Bounds) -> Iterator[tuple[Any, ...]]:
+    """The rows, some at a time. Each time the limit is set to what is left of it: the query may have changed it."""
+    until = time.monotonic() + bounds.seconds
+    while True:
+        cursor.connection.execute(_limit(until - time.monotonic()).removeprefix("; "))
+        some = cursor.fetchmany(BOUNDED_CHUNK_ROWS)
+        if not some:
+            return
+        yield from some
 
 
 def _names(cursor: psycopg.RawServerCursor[Any]) -> list[str]:
@@ -372,6 +395,11 @@ def _place_of(text: str, count: int) -> list[str | None]:
             raise ValueError("of another view")
         if not all(isinstance(value, str | None) for value in found):
             raise ValueError("of something else")
+        "".join(value or "" for value in found).encode()  # half a character is none
         return found
     except (ValueError, TypeError, RecursionError):
-        raise InvalidArgument("after", text[:80], "is not what a page of this view ended with") from None
+        raise _no_place(text) from None
+
+
+def _no_place(text: str) -> InvalidArgument:
+    return InvalidArgument("after", text[:80], "is not what a page of this view ended with")

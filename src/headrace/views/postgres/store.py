@@ -213,6 +213,8 @@ class PostgresViews(SqlStore[Connection]):
 def _is_lost(error: HeadraceError) -> bool:
     """Whether the connection was, and not the statement refused."""
     cause = error.__cause__
+    if isinstance(cause, psycopg.errors.IdleInTransactionSessionTimeout):
+        return True
     return isinstance(cause, psycopg.OperationalError) and (
         cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
     )

@@ -139,7 +139,7 @@ def table_of(body: bytes, schema: pa.Schema) -> pa.Table:
     read = [pa.string() if _is_text(field.type) else field.type for field in schema]
     found = csv.read_csv(
         pa.BufferReader(body),
-        read_options=csv.ReadOptions(column_names=names, use_threads=False),
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=_block_bytes(body)),
         parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=csv.ConvertOptions(
             column_types=dict(zip(names, read, strict=True)),
@@ -152,6 +152,11 @@ def table_of(body: bytes, schema: pa.Schema) -> pa.Table:
     )
     columns = [_read(found[name], field.type) for name, field in zip(names, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _block_bytes(body: bytes) -> int:
+    """Arrow reads no row that is longer than two of its blocks, and a row may be as long as the whole."""
+    return min(max(len(body), 1 << 20), 2**31 - 1)
 
 
 def _is_text(arrow: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.views.contract import FlowSpec
 from headrace.views.postgres.address import Address
 from headrace.views.postgres.connections import Connection, pool_of, quoted
+from headrace.views.postgres.moments import moment_of
 from headrace.views.postgres.store import PostgresViews
 from headrace.views.postgres.tables import tables_of
 from headrace.views.postgres.values import table_of
@@ -44,7 +45,7 @@ class WatchedPostgres:
         return PostgresViews(self._text)
 
     def moment(self) -> AbstractContextManager[Connection]:
-        return pool_of(self._address).reading()
+        return moment_of(pool_of(self._address), self._view)
 
     def rows(self, db: Connection, flow: FlowSpec) -> Iterator[pa.RecordBatch]:
         assert flow.view is not None
@@ -55,7 +56,7 @@ class WatchedPostgres:
         yield from found.combine_chunks().to_batches(max_chunksize=watchers.CHUNK_ROWS)
 
     def version(self) -> object:
-        with self.moment() as db:
+        with pool_of(self._address).reading() as db:
             return db.run("SELECT epoch, sequence FROM _flows WHERE flow = $1", [self._view]).fetchone()
 
     def pause(self) -> None:
