@@ -120,3 +120,4 @@ def test_what_is_passed_on_adds_up_to_the_join_with_the_view_as_it_is(how: How) 
             tables.apply(step.writes)
             add_up(told, step.changes)
             assert +told == model(how, changes[:read], pages[:known])
+            assert tables.state().last_us("left/deletes") is None, "a view's changes come in order: no delete is kept"
