@@ -144,7 +144,7 @@ def _places(flows: Sequence[FlowSpec], row: Mapping[str, Any]) -> list[tuple[str
     receipts: dict[str, Any] = {}
     for flow in flows:
         if flow.operator.startswith("enrich("):
-            receipts |= {topic: row.get(f"{topic}_version") for topic in flow.sources}
+            receipts |= {topic: row.get(f"{topic}_version") for side, topic in flow.sides if side == "table"}
         elif flow.is_table:
             version = VERSION_COLUMN if VERSION_COLUMN in row else "version"  # that may be the table's own
             receipts |= {topic: row.get(version) for topic in flow.sources}

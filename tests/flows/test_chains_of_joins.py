@@ -164,14 +164,14 @@ def test_a_late_version_publishes_only_the_facts_that_it_answers(app: hr.App) ->
 
 def test_why_names_the_records_of_the_whole_chain(app: hr.App) -> None:
     users, zips = (app.table(name, "id string, zip string", key="id") for name in ("users", "zips"))
-    clicks = app.stream(app.topic("clicks", CLICKS, key="user", event_time="at"))
+    clicks = app.stream(app.topic("clicks", f"{CLICKS}, clicks_version string", key="user", event_time="at"))
     named = clicks.enrich(users, on={"user": "id"}, columns=["zip"]).enrich(
         zips, on={"zip": "id"}, columns={"zip": "city"}
     )
     view = named.join(clicks, on="user", grace="0 seconds").to_view("v")
     users.upsert({"id": "ann", "zip": "1"})
     zips.upsert({"id": "1", "zip": "X"})
-    app.log.topic("clicks").append({"user": "ann", "page": "/", "at": at(0)})
+    app.log.topic("clicks").append({"user": "ann", "page": "/", "at": at(0), "clicks_version": "1.2, no receipt"})
     app.drain()
     [(id_, city)] = rows(view, "_id", "city")
     found = view.why(id_)
@@ -216,14 +216,14 @@ def test_results_of_a_view_are_joined_and_looked_up_as_they_change(app: hr.App) 
 
 def test_records_that_dedup_takes_back_leave_their_joins(app: hr.App) -> None:
     """An earlier record of the same key takes the other's place, in the pairs and in the rows without a match."""
-    clicks = app.topic("clicks", CLICKS, key="user", event_time="at")
+    clicks = app.topic("clicks", f"{CLICKS}, page__count int", key="user", event_time="at")
     buys = app.topic("buys", BUYS, key="user", event_time="at")
     once = app.stream(clicks).dedup("page", within="1 minute", grace="1 minute")
     view = once.join(app.stream(buys), on="user", after="5 seconds", how="full", grace="1 minute").to_view("v")
-    clicks.append({"user": "ann", "page": "p", "at": at(20)})
+    clicks.append({"user": "ann", "page": "p", "at": at(20), "page__count": 3})
     buys.append({"user": "ann", "euros": 1, "at": at(22)})
     app.drain()
-    assert rows(view, "user", "at", "euros") == [("ann", at(20), 1)]
+    assert rows(view, "user", "at", "euros", "page__count") == [("ann", at(20), 1, 3)]
     clicks.append({"user": "ann", "page": "p", "at": at(10)})
     app.drain(close=True)
     assert rows(view, "user", "at", "euros") == [("ann", None, 1), ("ann", at(10), None)]

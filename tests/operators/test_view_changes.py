@@ -15,6 +15,7 @@ from headrace.operators.joins.table_join import How, TableJoin
 from headrace.operators.joins.view_changes import ROW, changelog_of, changelog_schema
 from headrace.testing import MemoryTables
 from headrace.testing.view_contract import INSTANT
+from headrace.views.contract import Column, feed_columns, rows_view
 from tests.operators.changelogs import Change, add_up, arrow, latest, log_of, times
 
 FEED = pa.schema(
@@ -23,6 +24,7 @@ FEED = pa.schema(
         "page": pa.string(),
         "n": pa.int64(),
         "n__whole": pa.decimal128(38, 0),
+        "n__sum": pa.int64(),
         "n__count": pa.int64(),
         "change__op": pa.string(),
         "change__at": INSTANT,
@@ -76,6 +78,15 @@ def operator(how: How) -> TableJoin:
     assert schema.names == [ROW, "page", "n", "/corrections", "_op"]
     view = schema.remove(schema.get_field_index("_op"))
     return TableJoin(view, PAGES, (ROW,), ("page",), (("page", "page"),), how, views=("left",))
+
+
+def test_columns_that_are_called_like_an_aggregates_state_are_the_users_own() -> None:
+    own = (Column("visits", "int"), Column("visits__count", "int"), Column("page__state", "string"))
+    view = rows_view("seen", (Column("id", "string"),), own, final=False)
+    names = [each.name for each in feed_columns(view)]
+    assert names == ["id", "visits", "visits__count", "page__state"]
+    schema = pa.schema([(name, pa.string()) for name in (*names, *FEED.names[-6:])])
+    assert changelog_schema(schema).names == [*names, "/corrections", "_op"]
 
 
 def model(how: How, seen: list[tuple[str, str, Any]], pages: list[Change]) -> Counter[str]:

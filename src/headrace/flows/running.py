@@ -379,7 +379,7 @@ class Running:
         written = self.query(flow).compiled.target
         assert written is not None
         if flow.parent is not None:
-            self._remove_left_over(flow.target)
+            self._remove_left_over(flow, flow.target)
             return self._log.own_topic(flow.target, written.schema, **written.settings)
         given = {} if flow.sink is None else flow.sink.settings
         return self._log.flow_topic(flow.target, written.schema, flow=flow.name, **{**written.settings, **given})
@@ -425,19 +425,22 @@ class Running:
         """The topic with the changes of a flow's view, for flows over it."""
         written = self.query(flow).compiled.feed
         assert written is not None
-        self._remove_left_over(feed_topic(flow.name, emit))
+        self._remove_left_over(flow, feed_topic(flow.name, emit))
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(feed_topic(flow.name, emit))
             if {*written.schema.names} <= {*topic.schema.names}:
                 return topic
         return self._fed(flow, emit, written)
 
-    def _remove_left_over(self, name: str) -> None:
+    def _remove_left_over(self, flow: Flow, name: str) -> None:
         """Removes a topic of headrace's own that has records, while no flow of the store writes or reads it: the views
-        were removed since. All that it had is written again, and who reads it would count it twice."""
+        were removed since. All that it had is written again, and who reads it would count it twice. While another
+        process runs the flow, with its views in another store, the topic stays."""
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
             if not any(end.next for end in topic.offsets().values()):
+                return
+            if flow.name not in self._locks and FlowLock(self._home.directory, flow.name).is_held():
                 return
             _ = self.store  # made, if there is none
             specs = open_views(self._home.views).specs()

@@ -225,9 +225,11 @@ def feed_columns(view: ViewSpec) -> list[Column]:
     made of the result."""
     if view.shaped is not None:
         return [*view.places, *view.shaped]
+    shown = view.result_columns
     sums = [Column(whole_of(result.name), WIDE) for result in view.whole_sums]
-    kept = [Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name)]
-    return [*view.result_columns, *sums, *kept]
+    names = {each.name for each in shown}  # a user's column may be called like a slot
+    kept = [Column(slot.name, slot.type) for slot in view.slots if is_fed(slot.name) and slot.name not in names]
+    return [*shown, *sums, *kept]
 
 
 def wholes_in(columns: Collection[str]) -> list[str]:
@@ -237,6 +239,17 @@ def wholes_in(columns: Collection[str]) -> list[str]:
 
 def is_fed(slot: str) -> bool:
     return slot.endswith(("__state", "__sum", "__count"))
+
+
+def fed_in(columns: Collection[str]) -> list[str]:
+    """Those of the columns of a view's changes that are there for other views to merge: the state of a result, which is
+    one column, or a sum and a count."""
+    out: list[str] = []
+    for name in columns:
+        for parts in (("__state",), ("__sum", "__count")):
+            state = [name + part for part in parts]
+            out += state if all(each in columns for each in state) else []
+    return out
 
 
 @dataclass(frozen=True, slots=True)

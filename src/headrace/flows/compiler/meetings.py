@@ -31,7 +31,7 @@ from headrace.views.contract import (
     Column,
     FlowSpec,
     ViewSpec,
-    is_fed,
+    fed_in,
     rows_table,
     rows_view,
     wholes_in,
@@ -77,7 +77,8 @@ def _plain(read: Input, df: DataFrame) -> DataFrame:
     plain = df.drop(*META, SOURCE)
     if not read.changes:
         return plain
-    return plain.drop(*CHANGE, *MARK, ROW_ID.name, *wholes_in(df.columns), *filter(is_fed, df.columns))
+    plain = plain.drop(*CHANGE, *MARK)
+    return plain.drop(ROW_ID.name, *wholes_in(df.columns), *fed_in(df.columns)) if read.rows else plain
 
 
 TAKEN = {OP, OP_COLUMN, ROW_ID.name, *TAIL}

@@ -50,7 +50,7 @@ from headrace.views.contract import (
     SlotColumn,
     ViewSpec,
     change_columns,
-    is_fed,
+    fed_in,
     wholes_in,
 )
 from headrace.views.values import arrow_type, check_column
@@ -101,7 +101,7 @@ _WHOLE_RECORD = re.compile(r"\bstruct\s*\(\s*\*\s*\)", re.IGNORECASE)
 def _with_named_columns(flow: Flow, df: DataFrame) -> dict[str, Aggregate]:
     """`struct(*)` names the columns that a record has here: those that we add to it later are not part of it, nor, but
     for records that are kept to be taken back, those that are ours from the beginning."""
-    own = {*CHANGE, *MARK, *wholes_in(df.columns), *filter(is_fed, df.columns)} if flow.retracts else set()
+    own = {*CHANGE, *MARK, *wholes_in(df.columns), *fed_in(df.columns)} if flow.retracts else set()
     known = [name for name in df.columns if flow.records or (name not in own and not name.startswith("_"))]
     names = f"struct({', '.join(map(quoted_name, known))})"
     made = dict(flow.aggregates or {})

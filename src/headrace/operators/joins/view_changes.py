@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.operators.joins.changelog import CHANGE
 from headrace.schema import ID_COLUMN
 from headrace.views.contract import CHANGE as OF_CHANGES
-from headrace.views.contract import CORRECTIONS, MARK, OP, is_fed, wholes_in
+from headrace.views.contract import CORRECTIONS, MARK, OP, fed_in, wholes_in
 
 __all__ = ["ORDER", "ROW", "VIEW_CORRECTIONS", "changelog_of", "changelog_schema"]
 
@@ -28,8 +28,8 @@ VIEW_CORRECTIONS = "/corrections"
 
 def _shown(names: Sequence[str]) -> list[str]:
     """The columns that readers of the view see, of those of its changes."""
-    hidden = {*OF_CHANGES, *MARK, *wholes_in(names)}
-    return [name for name in names if name not in hidden and not is_fed(name)]
+    hidden = {*OF_CHANGES, *MARK, *wholes_in(names), *fed_in(names)}
+    return [name for name in names if name not in hidden]
 
 
 def changelog_schema(schema: pa.Schema) -> pa.Schema:
