@@ -18,15 +18,15 @@ from headrace.flows.folding.meeting import MeetingFold
 from headrace.log.contract import META, Topic
 from headrace.operators.contract import InputTimes
 from headrace.views.contract import Commit, FlowState, Place
-from headrace.views.sqlite.store import SqliteViews
+from headrace.views.open import open_store
 
 __all__ = ["Joined", "shop"]
 
 
-def shop(home: Path, name: str = "Germany") -> Joined:
+def shop(home: Path, name: str = "Germany", views: str | None = None) -> Joined:
     """Sales that are taxed and paid: `taxed` has a row that was corrected, `paid` one that waits; `rates` has a history
     of both times, `prices` of one, `countries` none. `priced` joins two tables."""
-    app = hr.App("shop", home=home)
+    app = hr.App("shop", home=home, views=views)
     since = "country string, percent int, since timestamp"
     rates = app.table("rates", since, key="country", event_time="since", history="bitemporal")
     prices = app.table("prices", "sku int, euros int, at timestamp", key="sku", event_time="at", history="versions")
@@ -60,13 +60,13 @@ class Joined:
     """`Joined(app).run()`: what is new in the log, a commit for each flow."""
 
     def __init__(self, app: hr.App) -> None:
-        self.app, self.store = app, SqliteViews(app.home)
+        self.app, self.store = app, open_store(app.views_at)
         self.flows: dict[str, tuple[Flow, MeetingFold]] = {}
         self.states: dict[str, FlowState] = {}
         for name, flow in app.flows.items():
             if flow.meets is not None:
                 schemas = {each.role: each.topic.schema for each in flow.inputs}
-                flow = replace(flow, operator=flow.meets.over(schemas, event_times(flow)))
+                flow = replace(flow, operator=flow.meets.over(schemas, event_times(flow), retracts=False))
                 spec = meeting_spec(flow, app.name)
                 self.flows[name] = flow, MeetingFold(flow, spec)
                 self.states[name] = self.store.begin(spec)
