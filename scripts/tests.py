@@ -67,6 +67,7 @@ def files_in_memory() -> Iterator[None]:
         yield
         return
     os.environ["TMPDIR"] = folder = tempfile.mkdtemp(prefix="hr-", dir=MEMORY)  # short, as paths of sockets must be
+    Path(folder).chmod(0o711)  # some tests are another user
     try:
         yield
     finally:

@@ -171,9 +171,9 @@ def test_a_batch_that_a_stop_gives_up_makes_no_dead_letter(tmp_path: Path, monke
         assert not list(flow.log.dead_letters()) and flow.started().drain() == 1
 
 
-@pytest.mark.parametrize(("seconds", "then", "first"), [(0.0, 5, 2), (1e9, 800, 1)])
+@pytest.mark.parametrize(("seconds", "then"), [(0.0, 5), (1e9, 800)])
 def test_batches_follow_how_long_commits_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int, first: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int
 ) -> None:
     """They shrink when a commit has taken long; they grow as soon as few rows are to be committed."""
     monkeypatch.setattr(supervise, "COMMIT_SECONDS", seconds)
@@ -191,8 +191,9 @@ def test_batches_follow_how_long_commits_take(
 
         monkeypatch.setattr(flow.loop, "commit", noting)
         assert Supervisor(flow.loop, lambda _: flow.started()).work_off() == 4_000
-        assert sizes[:first] == [100] * first  # the next is planned while the last is committed
-        assert then in sizes[first:6]
+        assert sizes[0] == 100
+        assert set(sizes[1:2]) <= {100, then}  # it is planned while the first is committed: before its end, or behind
+        assert then in sizes[1:6]
 
 
 def test_the_first_batch_is_small_where_a_row_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,3 +187,25 @@ def test_a_runner_that_takes_the_flow_back_as_it_is_fenced_is_fenced_again(
         beside.roll_back("one")
         assert len(epochs) == 2
         assert records_in(flow, "one") == 10
+
+
+def test_a_runner_that_takes_the_flow_back_just_before_the_switch_is_fenced_again(
+    flow: Sparkless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(flow.running("one")) as app, closing(flow.running("one")) as beside:
+        put(flow, 10)
+        app.drain(None, close=False)
+        made = beside.rebuild(beside.flows[0], "earliest")
+        switch, epochs = SqliteViews.switch, list[int]()
+
+        def be_late_and_switch(store: SqliteViews, served: FlowState, state: FlowState) -> FlowState:
+            epochs.append(served.epoch)
+            if len(epochs) % 2:
+                app.begun(app.flows[0])
+            return switch(store, served, state)
+
+        monkeypatch.setattr(SqliteViews, "switch", be_late_and_switch)
+        made.switch()
+        beside.roll_back("one")
+        assert len(epochs) == 4
+        assert records_in(flow, "one") == 10

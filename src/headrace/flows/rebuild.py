@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -177,13 +177,15 @@ class Rebuild:
         if self._store.beside(self.view) != self.version:
             raise CannotRebuild(flow=self.view, why="has no new version to switch to: app.rebuild(…) makes one")
         self._catch_up()
-        with _fenced(self._log, self._store, self.view) as fenced:
-            self._begun().least_us = self._comparable_us(fenced)
-            self._read_to(fenced)
-            self._read_to(None)
-            self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
-            self._store.switch(fenced, self._begun().position)
+        _while_fenced(self._log, self._store, self.view, self._switch)
         self._end()
+
+    def _switch(self, fenced: FlowState) -> FlowState:
+        self._begun().least_us = self._comparable_us(fenced)
+        self._read_to(fenced)
+        self._read_to(None)
+        self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
+        return self._store.switch(fenced, self._begun().position)
 
     def rollback(self) -> None:
         """After a switch: what was served before is the view again."""
@@ -223,8 +225,7 @@ def roll_back(log: Log, home: Home, store: ViewStore, view: str) -> None:
     lock = FlowLock(home.directory, version_name(view, "next"))  # a runner waits for who has it
     lock.take()
     try:
-        with _fenced(log, store, view) as fenced:
-            state = store.switch(fenced, store.state(previous))
+        state = _while_fenced(log, store, view, lambda fenced: store.switch(fenced, store.state(previous)))
     finally:
         lock.release()
     told = []
@@ -234,21 +235,10 @@ def roll_back(log: Log, home: Home, store: ViewStore, view: str) -> None:
     log.report(view, told).result()  # it needs again what it had read no further
 
 
-@contextlib.contextmanager
-def _fenced(log: Log, store: ViewStore, view: str) -> Iterator[FlowState]:
-    """The served version takes no more commits, and its outbox is sent. If the switch fails, its runner goes on."""
-    state = _fence(log, store, view)
-    try:
-        yield state
-    except BaseException:
-        with contextlib.suppress(HeadraceError):  # the first error is the one to raise
-            store.unfence(state)
-        raise
-
-
-def _fence(log: Log, store: ViewStore, view: str) -> FlowState:
-    """A runner that was about to begin when the fence came takes the flow back, once: then it is fenced again. After
-    that it sees who holds the version's lock, and waits."""
+def _while_fenced(log: Log, store: ViewStore, view: str, act: Callable[[FlowState], FlowState]) -> FlowState:
+    """Calls `act` while the served version takes no more commits and its outbox is sent. If that fails, the version's
+    runner continues. A runner that was about to begin when the fence came takes the flow back, once: then it is fenced
+    again. After that it sees who holds the version's lock, and waits."""
     for last in (*[False] * FENCES, True):
         state = store.fence(view)
         try:
@@ -257,13 +247,13 @@ def _fence(log: Log, store: ViewStore, view: str) -> FlowState:
             relay.begin(state.born)
             relay.run()
             store.note_relayed(state, relay.done, relay.written)
+            return act(state)
         except BaseException as error:
             if isinstance(error, FlowFenced) and not last:
                 continue
-            with contextlib.suppress(HeadraceError):
+            with contextlib.suppress(HeadraceError):  # the first error is the one to raise
                 store.unfence(state)
             raise
-        return state
     raise AssertionError("the last attempt returns or raises")
 
 
