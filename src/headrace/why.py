@@ -17,7 +17,7 @@ from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.rows import to_rows
 from headrace.rows.texts import field_value
 from headrace.schema import ID_COLUMN, VERSION_COLUMN
-from headrace.views.contract import FINAL_AT, WINDOW, feed_topic
+from headrace.views.contract import FINAL_AT, RESULTS, WINDOW, feed_topic
 from headrace.views.reading import Bounds, quoted, schema_of
 from headrace.views.sources import named_source, named_sources
 from headrace.views.writers import with_helpers
@@ -120,17 +120,17 @@ def _origins_of_tables(views: SqlViews, log: Log, flow: FlowSpec, row: Mapping[s
 def _place_in(views: SqlViews, flow: FlowSpec, side: str, table: str, key: Sequence[Any]) -> list[tuple[int, int]]:
     """Partition and offset of the record that the join has of a key."""
     columns = views.spec(table).groups
-    where = " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)
-    asked = f'SELECT "/partition" AS p, "/offset" AS o FROM {quoted(f"{flow.name}/{side}")} WHERE {where}'
-    values = [_stored(value, column.type) for value, column in zip(key, columns, strict=True)]
-    return [(place["p"], place["o"]) for place in views.query(asked, values).to_pylist()]
+    values = {column.name: value for value, column in zip(key, columns, strict=True)}  # no key has times
+    places = 'SELECT "/partition" AS p, "/offset" AS o'
+    return [(place["p"], place["o"]) for place in _looked_up(views, places, f"{flow.name}/{side}", values)]
 
 
-def _stored(value: Any, ddl: str) -> Any:
-    """A value of a key, as its text was made of it, as the store has it."""
-    if ddl == "timestamp" and value is not None:
-        return instant_us(value, argument="key")
-    return int(value) if isinstance(value, bool) else value
+def _looked_up(views: SqlViews, select: str, table: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row of a flow's own table by its key, in SQL of any store: an index finds it."""
+    where = " AND ".join(f"{quoted(name)} {'IS NULL' if key[name] is None else '= ?'}" for name in key) or "1 = 1"
+    values = [value for value in key.values() if value is not None]
+    found: list[dict[str, Any]] = views.query(f"{select} FROM {quoted(table)} WHERE {where}", values).to_pylist()
+    return found
 
 
 def _places(flows: Sequence[FlowSpec], row: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -176,10 +176,9 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
     spec = flow.view
     assert spec is not None
     if spec.final_by_row:
-        key = " AND ".join(f"{quoted(name)} IS ?" for name in spec.key)
-        rows = quoted(f"{flow.name}/rows")
-        asked = f"SELECT {quoted(FINAL_AT)} AS at FROM {rows} WHERE {key}"
-        (at,) = views.query(asked, [row[name] for name in spec.key])["at"].to_pylist()
+        key = {name: row[name] for name in spec.key}
+        (found,) = _looked_up(views, f"SELECT {quoted(FINAL_AT)} AS at", f"{flow.name}/{RESULTS}", key)
+        at = found["at"]
         if flow.operator.startswith("enrich(view "):
             return f"its view to be final past {_text(at)}"
         if flow.operator.startswith("enrich("):

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from psycopg.adapt import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 
 from headrace.durations import Duration
@@ -274,7 +275,7 @@ class PostgresReading(SqlReading[Connection]):
             schema.refuse_other_format(db, self._address)
             db.run(f"SET LOCAL search_path TO {quoted(self._address.schema)}, public")
             cursor = psycopg.RawServerCursor(db.raw, "headrace_query")
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+            cursor.adapters.register_loader("timestamptz", _Instant)
             try:
                 cursor.execute(statement, values)
                 yield cursor
@@ -289,6 +290,13 @@ class PostgresReading(SqlReading[Connection]):
             finally:
                 with contextlib.suppress(psycopg.Error):
                     cursor.close()
+
+
+class _Instant(TimestamptzLoader):
+    """The ledger has '-infinity' where there is no window: Python has no such time, and readers none."""
+
+    def load(self, data: Buffer) -> Any:
+        return None if bytes(data) == b"-infinity" else super().load(data)
 
 
 def _limit(seconds: float | None) -> str:

@@ -159,7 +159,7 @@ class SqlReading(SqlViews, Generic[Db]):
         with self._reading() as db:
             while True:
                 some = f"SELECT 1 FROM {counted} LIMIT ?"
-                (count,) = db.execute(f"SELECT count(*) FROM ({some}) AS some", (most,)).fetchone()
+                (count,) = db.execute(f"SELECT count(*) FROM ({some}) AS counted", (most,)).fetchone()
                 if count < most or time.monotonic() > until:
                     return int(count)
                 most *= 4
