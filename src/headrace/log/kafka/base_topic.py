@@ -6,11 +6,12 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,12 +21,12 @@ import pyarrow as pa
 from headrace import keys
 from headrace import rows as rows_module
 from headrace.durations import Duration, duration_us, from_us, instant_us
-from headrace.errors import Closed, InvalidArgument, OffsetOutOfRange, nearest
+from headrace.errors import Closed, ForkedProcess, InvalidArgument, OffsetOutOfRange, nearest
 from headrace.log.contract import Appended, Offsets, Progress, Record, Rows, Span
 from headrace.log.kafka.catalog import Catalog, Entry, catalog_of
 from headrace.log.kafka.client import Place, client_of, wait_until
 from headrace.log.kafka.letters import Letters
-from headrace.log.kafka.reading import Chunk, Reader
+from headrace.log.kafka.reading import Chunk, Mark, Reader
 from headrace.log.kafka.settings import Kafka
 from headrace.log.kafka.writing import Prepared, ahead_letters, prepare
 from headrace.log.settings import TopicDescription, TopicSettings
@@ -50,6 +51,7 @@ class Handle:
     catalog: Catalog
     letters: Letters
     closed: bool = False
+    pid: int = field(default_factory=os.getpid)
 
     @classmethod
     def opened(cls, settings: Kafka) -> Handle:
@@ -57,6 +59,8 @@ class Handle:
         return cls(settings, catalog, Letters(catalog))
 
     def check(self) -> None:
+        if os.getpid() != self.pid:  # a client's threads are not in the child: it would wait for ever
+            raise ForkedProcess(what=f"the log {self.settings.address}")
         if self.closed:
             raise Closed(what=f"the log {self.settings.address}")
 
@@ -336,10 +340,19 @@ class BaseTopic:
             return None
         return self._reader().time_us(partition, offset, ends)
 
-    def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:  # noqa: ARG002
-        first, end = self._ends(self.entry(), [partition])[partition]
-        start = max(first, start)
-        return [Span(start, end, end - start, (end - start) * 100, None)] if start < end else []
+    def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
+        """Cut where this process knows how far event time had come, so that what is behind is read first. Changes stay
+        together: nobody knows where a commit of theirs ends."""
+        entry = self.entry()
+        first, end = self._ends(entry, [partition])[partition]
+        start, out = max(first, start), []
+        marks = [] if entry.settings.changes else self._reader().marks_between(partition, start, end)
+        for mark in [*marks[: limit - 1], Mark(end)] if len(marks) < limit else marks[:limit]:
+            if start < mark.offset:
+                reached = None if mark.progress_us == UNSET else mark.progress_us
+                out.append(Span(start, mark.offset, mark.offset - start, (mark.offset - start) * 100, reached))
+                start = mark.offset
+        return out
 
 
 def key_of(value: Mapping[str, Any], entry: Entry) -> Any:

@@ -34,6 +34,8 @@ TOPICS = "__headrace.topics"
 FRESH_SECONDS = 0.5
 """What another process creates, alters or deletes is seen after so long at the latest."""
 PAUSE_SECONDS = 0.01
+ENTRY_SECONDS = 2.0
+"""A process that creates a topic makes it known at once; after so long it has died in between."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,13 @@ class Catalog:
                 if exist_ok and clash == [name]:
                     return self.named(name)
                 raise TopicExists(topic=clash[0])
-            self._create_in_kafka(name, settings.partitions, _config(settings))
+            try:
+                self._create_in_kafka(name, settings.partitions, _config(settings))
+            except TopicExists:
+                if self._await_entry(name) and exist_ok:
+                    return self.named(name)
+                if name in self._entries or not self._is_left_behind(name, settings):
+                    raise
             topic_id, _ = self._await_described(name)
             return self._put(Entry(name, topic_id, columns, settings, created_us=time.time_ns() // 1000))
 
@@ -252,6 +260,27 @@ class Catalog:
                 if attempt > 20 or name in self._described([name]):
                     raise TopicExists(topic=name) from None
                 time.sleep(PAUSE_SECONDS)  # one that is being deleted
+
+    def _await_entry(self, name: str) -> bool:
+        """Whether another process that has created the topic just now makes it known, too."""
+        until = time.monotonic() + ENTRY_SECONDS
+        while name not in self._entries and time.monotonic() < until:
+            time.sleep(PAUSE_SECONDS)
+            self.refresh(now=True)
+        return name in self._entries
+
+    def _is_left_behind(self, name: str, settings: TopicSettings) -> bool:
+        """Whether a topic that Kafka has, and nobody knows, is what a process left that died while it created it."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        count = self._described([name]).get(name, ("", 0))[1]
+        ends = self.client.ends([(self.physical(name), number) for number in range(count)])
+        (future,) = self.client.admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, self.physical(name))]
+        ).values()
+        said = self.client.ask(f"describing topic {name!r}", future)
+        alike = all(said[each].value == value for each, value in _config(settings).items())
+        return alike and count == settings.partitions and not any(end for _, end in ends.values())
 
     def _await_described(self, name: str) -> tuple[str, int]:
         until = time.monotonic() + REQUEST_SECONDS

@@ -108,7 +108,8 @@ class Client:
 
         with self._lock:
             if self._admin is None:
-                self._admin = AdminClient(self.config())
+                with self.translated("making a client"):
+                    self._admin = AdminClient(self.config())
             return self._admin
 
     def new_producer(self, **more: Any) -> Producer:
@@ -120,7 +121,8 @@ class Client:
         given |= {"queue_buffering_max_messages": 500_000, "queue_buffering_max_kbytes": 512 << 10}
         given |= {"batch_size": 1 << 20, "batch_num_messages": 100_000, "compression_type": "lz4"}
         given["message_timeout_ms"] = 30_000
-        return Producer(self.config(**{**given, **more}))
+        with self.translated("making a producer"):
+            return Producer(self.config(**{**given, **more}))
 
     @property
     def producer(self) -> Producer:
@@ -137,7 +139,8 @@ class Client:
         given |= {"isolation_level": "read_committed", "auto_offset_reset": "error", "fetch_wait_max_ms": 5}
         given |= {"queued_min_messages": 200_000, "queued_max_messages_kbytes": 128 << 10}
         given |= {"fetch_queue_backoff_ms": 5, "fetch_message_max_bytes": 4 << 20, "fetch_error_backoff_ms": 20}
-        return Consumer(self.config(**{**given, **more}))
+        with self.translated("making a consumer"):
+            return Consumer(self.config(**{**given, **more}))
 
     @contextlib.contextmanager
     def consumer(self) -> Iterator[Consumer]:
@@ -156,8 +159,11 @@ class Client:
 
     def ask(self, what: str, future: Any) -> Any:
         """The answer to an admin request."""
-        with self.translated(what):
-            return future.result(REQUEST_SECONDS)
+        try:
+            with self.translated(what):
+                return future.result(REQUEST_SECONDS)
+        except TimeoutError:
+            raise KafkaFailed(self.settings.servers, what, "timeout", "no answer came", True) from None
 
     def cluster_id(self) -> str:
         if self._cluster is None:

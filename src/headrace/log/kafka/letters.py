@@ -27,7 +27,8 @@ SCHEMA = (
     "deliveries int, died_at timestamp NOT NULL, row string, raw binary, ends bigint"
 )
 RAW_BYTES_MAX = 4 << 20
-UNREADABLE = "unreadable"
+READ = "read"
+"""The source of letters that a reader has buried."""
 ENDED = "ended"
 
 
@@ -59,6 +60,8 @@ class Letters:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._reader: Reader | None = None
+        self._unreadable: set[tuple[str | None, int | None, int | None]] = set()
+        self._unreadable_to = 0
 
     @property
     def physical(self) -> str:
@@ -92,15 +95,15 @@ class Letters:
 
     def bury_unreadable(self, of: Entry, partition: int, found: Sequence[tuple[int, Any]]) -> None:
         """Letters for records that are no rows of their topic, unless they have some."""
-        known = {(letter.topic_id, letter.partition, letter.offset) for letter in self._origins()}
+        known = self._known_unreadable()
         new = [
             {
-                "reason": UNREADABLE,
+                "reason": each.reason,
                 "error": each.why,
                 "partition": partition,
                 "offset": offset,
                 "raw": each.raw,
-                "source": "read",
+                "source": READ,
             }
             for offset, each in found
             if (of.topic_id, partition, offset) not in known
@@ -120,8 +123,8 @@ class Letters:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """All records of the topic, in order."""
+    def _rows(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """All records of the topic from an offset on, in order."""
         try:
             self._catalog.named(DEAD_LETTERS)
         except UnknownTopic:
@@ -129,13 +132,17 @@ class Letters:
         if self._reader is None:
             self._reader = Reader(self._catalog.client, self.physical, self.entry, lambda *_: None)
         ends = self._catalog.client.ends([(self.physical, 0)])[self.physical, 0]
-        for chunk in self._reader.chunks(0, ends[0], ends[1], ends):
-            yield from zip(chunk.offsets.tolist(), rows.to_rows(chunk.rows), strict=True)
+        for chunk in self._reader.chunks(0, max(start, ends[0]), ends[1], ends):
+            low = int(chunk.offsets.searchsorted(start))
+            yield from zip(chunk.offsets[low:].tolist(), rows.to_rows(chunk.rows.slice(low)), strict=True)
 
-    def _origins(self) -> Iterator[Origin]:
-        for _, value in self._rows():
-            if value["reason"] == UNREADABLE:
-                yield _origin(value)
+    def _known_unreadable(self) -> set[tuple[str | None, int | None, int | None]]:
+        """Where the records are that have letters because they could not be read. Reads those that are new."""
+        for offset, value in self._rows(self._unreadable_to):
+            self._unreadable_to = offset + 1
+            if value["source"] == READ:
+                self._unreadable.add((value["topic_id"], value["partition"], value["offset"]))
+        return self._unreadable
 
     def _open(self) -> dict[int, dict[str, Any]]:
         out: dict[int, dict[str, Any]] = {}
@@ -143,10 +150,10 @@ class Letters:
         for offset, value in self._rows():
             if value["reason"] == ENDED:
                 out.pop(value["ends"], None)
-            elif value["reason"] == UNREADABLE and _origin(value) in unreadable:
+            elif value["source"] == READ and _origin(value) in unreadable:
                 continue
             else:
-                unreadable |= {_origin(value)} if value["reason"] == UNREADABLE else set()
+                unreadable |= {_origin(value)} if value["source"] == READ else set()
                 out[offset] = value
         return out
 

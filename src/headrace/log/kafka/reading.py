@@ -6,6 +6,7 @@ knows, it reads again."""
 from __future__ import annotations
 
 import bisect
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -31,7 +32,11 @@ PROGRESS_HEADER = "headrace-progress"
 """The header with the progress of a record that a flow derived from others: microseconds since 1970."""
 CHUNK_ROWS = 20_000
 CACHE_BYTES = 64 << 20
+CHUNKS_MAX = 512
+"""So many chunks are kept, however small: each read of a quiet topic's end makes one."""
+MARKS_MAX = 4096
 MARKS_SENT = 500
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,12 +102,21 @@ class Reader:
             at = bisect.bisect_left(marks, mark.offset, key=lambda each: each.offset)
             if at == len(marks) or marks[at].offset != mark.offset:
                 marks.insert(at, mark)
+            if len(marks) > MARKS_MAX:  # every other one will do: what lies between is read again
+                del marks[1 : MARKS_MAX // 2 : 2]
 
     def some_marks(self, partition: int) -> list[Mark]:
         """Marks for another process, at even distances: few enough to travel with every job."""
         with self._lock:
             marks = self._known(partition).marks
             return [*marks[:: -(-len(marks) // MARKS_SENT) or 1], *marks[-1:]]
+
+    def marks_between(self, partition: int, start: int, stop: int) -> list[Mark]:
+        """The marks that are known at offsets between two."""
+        with self._lock:
+            marks = self._known(partition).marks
+            low = bisect.bisect_right(marks, start, key=lambda each: each.offset)
+            return marks[low : bisect.bisect_left(marks, stop, key=lambda each: each.offset)]
 
     def mark_below(self, partition: int, offset: int) -> Mark:
         """The nearest mark at or below an offset."""
@@ -116,16 +130,8 @@ class Reader:
         mark = self.mark_below(partition, offset)
         if mark.offset < offset and ends[0] < offset:
             for chunk in self.chunks(partition, max(mark.offset, ends[0]), offset, ends):
-                mark = chunk.after
-        return self._cut(partition, mark, offset) if mark.offset > offset else mark
-
-    def _cut(self, partition: int, mark: Mark, offset: int) -> Mark:
-        chunk = self._cached(partition, offset)
-        assert chunk is not None, "it was just read"
-        below = int(np.searchsorted(chunk.offsets, offset))
-        if below < len(chunk.offsets):
-            return Mark(offset, int(chunk.progress_us[below]), int(chunk.arrived_us[max(below - 1, 0)]))
-        return Mark(offset, mark.progress_us, mark.arrived_us)
+                mark = chunk.after if chunk.stop <= offset else _cut(chunk, offset)
+        return mark
 
     # -- chunks ------------------------------------------------------------------------------------
 
@@ -203,21 +209,30 @@ class Reader:
     def _keep(self, partition: int, chunk: Chunk) -> None:
         with self._lock:
             self.add_mark(partition, chunk.after)
-            self._known(partition).chunks[chunk.start] = chunk
+            chunks = self._known(partition).chunks
+            if chunk.start in chunks:  # as another thread has read it, or with an older schema
+                self._held -= chunks.pop(chunk.start).rows.nbytes
+            chunks[chunk.start] = chunk
             self._held += chunk.rows.nbytes
-            while self._held > CACHE_BYTES:
+            while self._held > CACHE_BYTES or len(chunks) > CHUNKS_MAX:
                 known = max(self._partitions.values(), key=lambda each: len(each.chunks))
                 _, oldest = known.chunks.popitem(last=False)
                 self._held -= oldest.rows.nbytes
 
 
+def _cut(chunk: Chunk, offset: int) -> Mark:
+    """The mark at an offset inside a chunk."""
+    below = int(np.searchsorted(chunk.offsets, offset))
+    if below < len(chunk.offsets):
+        return Mark(offset, int(chunk.progress_us[below]), int(chunk.arrived_us[max(below - 1, 0)]))
+    return Mark(offset, chunk.after.progress_us, chunk.after.arrived_us)
+
+
 def _given(message: Message) -> int | None:
-    """The progress that a record carries."""
+    """The progress that a record carries. Any client can write such a header: what is no number is none."""
     headers: Any = message.headers()
-    if not headers:
-        return None
-    for name, value in headers:
-        if name == PROGRESS_HEADER and value:
+    for name, value in headers or ():
+        if name == PROGRESS_HEADER and _NUMBER.fullmatch(value or b""):
             return int(value)
     return None
 

@@ -120,9 +120,11 @@ class KafkaSender:
             commits = [([TopicPartition(physical, 0, after, said)], self._metadata())]
         try:
             return self.take().run(sending, commits)
-        except ProducerReplaced:
-            self._transactional = None
-            raise ProducerFenced(topic=topic, producer=self._name, epoch=-1, current_epoch=-1) from None
+        except BaseException as error:
+            self._transactional = None  # it may be inside a transaction still: the id is taken again, which ends that
+            if isinstance(error, ProducerReplaced):
+                raise ProducerFenced(topic=topic, producer=self._name, epoch=-1, current_epoch=-1) from None
+            raise
 
     def _metadata(self) -> Any:
         """Names the group to a transaction; it has no members."""

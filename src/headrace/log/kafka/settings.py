@@ -135,6 +135,9 @@ def secret_of(reference: str, *, argument: str) -> str:
         path = Path(where)
         if path.stat().st_mode & 0o077:
             raise InvalidArgument(argument, reference, "others can read this file: chmod 600 it")
-        return path.read_text("utf-8").strip()
+        found = path.read_bytes().strip().decode("utf-8", "replace")
     except OSError as error:
         raise InvalidArgument(argument, reference, f"cannot be read: {error.strerror}") from None
+    if not found or "\ufffd" in found:
+        raise InvalidArgument(argument, reference, "this file has no text in it" if found else "this file is empty")
+    return found

@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace import jsonrows, keys, rows
+from headrace.durations import from_us, instant_us
 from headrace.errors import HeadraceError, InvalidArgument
+from headrace.log.incoming import bounds
 from headrace.log.kafka.catalog import Entry
 from headrace.rows.texts import field_value
 from headrace.schema import EXTRA_COLUMN
+from headrace.time import UNSET
 
 __all__ = ["TIMESTAMP", "Unreadable", "decode", "encode"]
 
@@ -28,6 +31,7 @@ TIMESTAMP = "_timestamp"
 """The column of Kafka's own timestamp, in a topic that has it as its event time."""
 UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 INSTANT = pa.timestamp("us", tz="UTC")
+FIRST_US, LAST_US = (instant_us(at, argument="at") for at in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Unreadable:
     number: int
     raw: bytes
     why: str
+    reason: str = "unreadable"
 
 
 def encode(batch: pa.RecordBatch, entry: Entry) -> tuple[list[bytes], list[bytes | None]]:
@@ -116,12 +121,48 @@ def _is_escaped(column: pa.Array) -> bool:
 def decode(
     values: Sequence[bytes | None], raw_keys: Sequence[bytes | None], times_us: Any, entry: Entry
 ) -> tuple[pa.RecordBatch, list[Unreadable]]:
-    """The rows, without those that are none. `times_us`: Kafka's timestamps."""
+    """The rows, without those that are none, or whose event time is too far ahead. `times_us`: Kafka's timestamps."""
+    found: list[pa.RecordBatch] = []
     bad: list[Unreadable] = []
-    batch = _decode_quickly(values, times_us, entry)
-    if batch is None:
-        batch, bad = _decode_singly(values, raw_keys, times_us, entry)
-    return batch, bad
+    quick = not entry.settings.extra_kept and _json_schema(entry) is not None
+    parts = [(0, len(values))]
+    while parts:  # a value that Arrow must not judge costs those beside it nothing: halves are read without it
+        start, stop = parts.pop()
+        batch = _decode_quickly(values[start:stop], times_us[start:stop], entry) if quick else None
+        if batch is not None:
+            found.append(batch)
+        elif quick and stop - start > SINGLY_ROWS:
+            middle = (start + stop) // 2
+            parts += [(middle, stop), (start, middle)]
+        else:
+            found += _decode_singly(values, raw_keys, times_us, entry, range(start, stop), bad, quick=quick)
+    if not found:
+        extra = "keep" if entry.settings.extra_kept else "ignore"
+        return rows.to_batch([], entry.columns, extra=extra, topic=entry.name), bad
+    whole = found[0] if len(found) == 1 else pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+    return _without_ahead(whole, values, times_us, entry, bad)
+
+
+SINGLY_ROWS = 64
+
+
+def _without_ahead(
+    batch: pa.RecordBatch, values: Sequence[bytes | None], times_us: Any, entry: Entry, bad: list[Unreadable]
+) -> tuple[pa.RecordBatch, list[Unreadable]]:
+    """One wrong clock cannot move a topic's time: by the rule of an append, and the broker counts in milliseconds."""
+    column = entry.settings.event_time
+    if column is None or not batch.num_rows:
+        return batch, bad
+    numbers = np.delete(np.arange(len(values)), [each.number for each in bad])
+    events = np.asarray(batch.column(column).view(pa.int64()).fill_null(UNSET))
+    ahead = events > np.asarray(times_us)[numbers] + 999 + entry.settings.max_ahead_us
+    if not ahead.any():
+        return batch, bad
+    limit = entry.settings.max_ahead_us / 1e6
+    for number, us in zip(numbers[ahead].tolist(), events[ahead].tolist(), strict=True):
+        why = f"event time {from_us(us).isoformat()} is more than {limit:g} s ahead of arrival"
+        bad.append(Unreadable(number, values[number] or b"", why, "max_ahead"))
+    return batch.filter(pa.array(~ahead)), bad
 
 
 # -- all at once ---------------------------------------------------------------------------------------
@@ -130,39 +171,48 @@ _schemas: dict[int, tuple[pa.Schema, Any]] = {}
 
 
 def _decode_quickly(values: Sequence[bytes | None], times_us: Any, entry: Entry) -> pa.RecordBatch | None:
-    """By Arrow's JSON reader; None where it must not judge: types it reads otherwise, or a value it does not like."""
-    if entry.settings.extra_kept or not values or None in values:
+    """By Arrow's JSON reader; None where it must not judge: it reads `null` and ends the process, takes two objects for
+    two records, and texts that are not UTF-8. What it takes, and how, `_decode_singly` takes as well."""
+    if not values or None in values:
         return None
     wanted = _json_schema(entry)
-    if wanted is None or any(not field.nullable for field in entry.columns):
-        return None
     text = b"\n".join(values)  # type: ignore[arg-type]  # no None is in them
-    if text.count(b"\n") != len(values) - 1:
+    between = len(values) - 1
+    if text[:1] != b"{" or text[-1:] != b"}" or text.count(b"\n") != between or text.count(b"}\n{") != between:
+        return None
+    if any(pa.types.is_floating(field.type) for field in entry.columns) and (b"NaN" in text or b"Inf" in text):
         return None
     try:
+        text.decode()
         table = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
             parse_options=pj.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
         )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError, OverflowError):
+        if table.num_rows != len(values):
+            return None
+        columns = [_read_column(table, field, times_us, entry) for field in entry.columns]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError, OverflowError, UnicodeDecodeError):
         return None
-    if table.num_rows != len(values):
+    if any(column.null_count for field, column in zip(entry.columns, columns, strict=True) if not field.nullable):
         return None
-    columns = []
-    for field in entry.columns:
-        if field.name == TIMESTAMP:
-            columns.append(pa.array(times_us, pa.int64()).cast(INSTANT))
-            continue
-        array = table.column(field.name).combine_chunks()
-        if field.name == entry.settings.event_time and entry.unit:
-            array = _from_number(array, entry.unit)
-        columns.append(array)
     return pa.RecordBatch.from_arrays(columns, schema=entry.columns)
 
 
-def _from_number(array: pa.Array, unit: str) -> pa.Array:
-    return pc.multiply_checked(array, UNITS_US[unit]).cast(INSTANT)
+def _read_column(table: pa.Table, field: pa.Field, times_us: Any, entry: Entry) -> pa.Array:
+    if field.name == TIMESTAMP:
+        return pa.array(times_us, pa.int64()).cast(INSTANT)
+    array = table.column(field.name).combine_chunks()
+    if field.name == entry.settings.event_time and entry.unit:
+        array = pc.multiply_checked(array, UNITS_US[entry.unit]).cast(INSTANT)
+    elif pa.types.is_timestamp(field.type):
+        array = array.cast(field.type)  # which refuses a time without a zone, as the reader would not
+    else:
+        return array
+    least, largest = bounds(array)
+    if least is not None and largest is not None and not FIRST_US <= least <= largest <= LAST_US:
+        raise OverflowError
+    return array
 
 
 def _json_schema(entry: Entry) -> pa.Schema | None:
@@ -176,8 +226,10 @@ def _json_schema(entry: Entry) -> pa.Schema | None:
             continue
         if field.name == entry.settings.event_time and entry.unit:
             fields.append(pa.field(field.name, pa.int64()))
+        elif pa.types.is_timestamp(field.type) and field.type.tz == "UTC":
+            fields.append(pa.field(field.name, pa.string()))
         elif _reads_plainly(field.type):
-            fields.append(field)
+            fields.append(field.with_nullable(True))
         else:
             fields = None
     schema = None if fields is None else pa.schema(fields)
@@ -190,49 +242,52 @@ def _json_schema(entry: Entry) -> pa.Schema | None:
 def _reads_plainly(arrow: pa.DataType) -> bool:
     t = pa.types
     if t.is_list(arrow) or t.is_struct(arrow):
-        return all(_reads_plainly(arrow.field(i).type) for i in range(arrow.num_fields))
-    zoned = t.is_timestamp(arrow) and arrow.tz == "UTC"
-    plain = t.is_integer(arrow) or t.is_string(arrow) or t.is_boolean(arrow) or t.is_float64(arrow)
-    return bool(zoned or plain)
+        inner = [arrow.field(i) for i in range(arrow.num_fields)]
+        return all(each.nullable and not t.is_floating(each.type) and _reads_plainly(each.type) for each in inner)
+    return bool(t.is_integer(arrow) or t.is_string(arrow) or t.is_boolean(arrow) or t.is_float64(arrow))
 
 
 # -- one by one ----------------------------------------------------------------------------------------
 
 
 def _decode_singly(
-    values: Sequence[bytes | None], raw_keys: Sequence[bytes | None], times_us: Any, entry: Entry
-) -> tuple[pa.RecordBatch, list[Unreadable]]:
-    """By the rules that an append goes by, so what one of them refuses is known with its reason."""
-    found, bad = [], []
-    for number, (value, key) in enumerate(zip(values, raw_keys, strict=True)):
+    values: Sequence[bytes | None],
+    raw_keys: Sequence[bytes | None],
+    times_us: Any,
+    entry: Entry,
+    numbers: range,
+    bad: list[Unreadable],
+    *,
+    quick: bool,
+) -> list[pa.RecordBatch]:
+    """By the rules that an append goes by, so what one of them refuses is known with its reason. What Arrow takes (it
+    overlooks keys that occur twice where nobody reads them) is a row whatever it lies beside."""
+    found = []
+    for number in numbers:
+        value = values[number]
         try:
-            found.append(_row(value, key, int(times_us[number]), entry))
+            found.append(_row(value, raw_keys[number], int(times_us[number]), entry))
         except (HeadraceError, ValueError, OverflowError) as error:
-            bad.append(Unreadable(number, value or b"", str(error)))
-    extra = "keep" if entry.settings.extra_kept else "ignore"
-    if not found:
-        return rows.to_batch([], entry.columns, extra=extra, topic=entry.name), bad
-    return pa.Table.from_batches(found).combine_chunks().to_batches()[0], bad
+            alone = _decode_quickly([value], times_us[number : number + 1], entry) if quick else None
+            if alone is None:
+                bad.append(Unreadable(number, value or b"", str(error)))
+            else:
+                found.append(alone)
+    return found
 
 
 def _row(value: bytes | None, key: bytes | None, time_us: int, entry: Entry) -> pa.RecordBatch:
     row = _tombstone(key, entry) if value is None else jsonrows.decode_row(value, entry.columns)
     column = entry.settings.event_time
     if column == TIMESTAMP:
-        row[TIMESTAMP] = _instant(time_us)
+        row[TIMESTAMP] = from_us(time_us)
     elif column is not None and entry.unit and row.get(column) is not None:
         number = row[column]
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise InvalidArgument(column, number, f"must be a number of {entry.unit} since 1970")
-        row[column] = _instant(int(number * UNITS_US[entry.unit]))
+        row[column] = from_us(int(number * UNITS_US[entry.unit]))
     extra = "keep" if entry.settings.extra_kept else "ignore"
     return rows.to_batch(row, entry.columns, extra=extra, topic=entry.name)
-
-
-def _instant(us: int) -> Any:
-    from headrace.durations import from_us
-
-    return from_us(us)
 
 
 def _tombstone(key: bytes | None, entry: Entry) -> dict[str, Any]:

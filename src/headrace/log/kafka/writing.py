@@ -117,7 +117,7 @@ class Transactional:
                 self._retried(lambda send=send, at=positions, of=group: send(list(at), of, REQUEST_SECONDS))
             self._retried(lambda: self._producer.commit_transaction(REQUEST_SECONDS))
             reach("kafka.committed")
-        except (KafkaException, HeadraceError) as error:
+        except BaseException as error:
             self._abort()
             if isinstance(error, KafkaException):
                 raise self._translated(error.args[0]) from None

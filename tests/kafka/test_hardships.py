@@ -1,0 +1,142 @@
+"""What goes wrong around a log on Kafka: processes that create, fork and die, clients that cannot be made."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace import failpoints
+from headrace.failpoints import InjectedFault
+from tests.kafka.test_foreign import make_topic, produce
+
+
+@pytest.fixture
+def address(broker: str) -> str:
+    return f"kafka://{broker}?prefix=h{uuid.uuid4().hex[:8]}."
+
+
+def test_a_client_that_cannot_be_made_is_our_error(tmp_path: Path) -> None:
+    with pytest.raises(hr.KafkaFailed, match=r"ca\.location"):
+        hr.open_log(hr.kafka("127.0.0.1:9", ca=str(tmp_path / "none.pem")))
+
+
+def test_a_file_without_a_secret_in_it_is_named(tmp_path: Path) -> None:
+    for text, why in ((b"\n", "is empty"), (b"s3cret\xff", "no text")):
+        secret = tmp_path / "secret"
+        secret.write_bytes(text)
+        secret.chmod(0o600)
+        with pytest.raises(hr.InvalidArgument, match=why) as error:
+            hr.kafka("127.0.0.1:9", username="ann", password=f"file:{secret}").client_config()
+        assert "s3cret" not in str(error.value) + repr(error.value.__context__)
+
+
+def test_many_processes_create_one_topic_at_once(address: str) -> None:
+    """Each catalog is as that of a process of its own."""
+    from headrace.log.kafka.catalog import Catalog
+    from headrace.log.kafka.client import Client
+    from headrace.log.kafka.settings import parse_address
+    from headrace.log.settings import settings_of
+
+    settings = parse_address(address)
+    catalogs = [Catalog(Client(settings), settings.prefix) for _ in range(3)]
+    found: list[Any] = []
+    begin = threading.Barrier(3)
+
+    def create(catalog: Catalog) -> None:
+        begin.wait()
+        found.append(catalog.create("t", "n int", settings_of({}), exist_ok=True).topic_id)
+
+    threads = [threading.Thread(target=create, args=(each,)) for each in catalogs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and len(set(found)) == 1
+
+
+def test_a_topic_whose_creator_died_in_between_is_finished_and_one_of_others_is_not(address: str, broker: str) -> None:
+    from headrace.log.kafka.catalog import _config
+    from headrace.log.settings import settings_of
+
+    prefix = address.partition("prefix=")[2]
+    make_topic(broker, f"{prefix}ours", **_config(settings_of({})))
+    make_topic(broker, f"{prefix}others")
+    with hr.open_log(address) as log:
+        ours: Any = log.create_topic("ours", "n int", exist_ok=True)
+        ours.append({"n": 1})
+        with pytest.raises(hr.TopicExists):
+            log.create_topic("others", "n int", exist_ok=True)
+
+
+def test_a_sender_that_failed_inside_a_transaction_goes_on(address: str) -> None:
+    with hr.open_log(address) as log:
+        out: Any = log.create_topic("out", "n int")
+        sender = log.sender("flow.f")
+        rows = [pa.table({"n": pa.array([n], pa.int32())}) for n in range(2)]
+        sender.send("out", rows[0], 0)
+        for point in ("kafka.sent", "kafka.committed"):
+            failpoints.arm(point, "raise")
+            try:
+                with pytest.raises(InjectedFault):
+                    sender.send("out", rows[1], 1)
+            finally:
+                failpoints.disarm()
+        sender.send("out", rows[1], 1)
+        assert [record.value["n"] for record in out.records()] == [0, 1]
+
+
+def test_a_forked_child_is_told_to_open_its_own(address: str) -> None:
+    with hr.open_log(address) as log:
+        topic: Any = log.create_topic("t", "n int")
+        topic.append({"n": 1})
+
+        def child() -> None:
+            with pytest.raises(hr.ForkedProcess):
+                topic.append({"n": 2})
+            with hr.open_log(address) as own:
+                own.topic("t").append({"n": 3})
+
+        forked = multiprocessing.get_context("fork").Process(target=child)
+        forked.start()
+        forked.join(30)
+        assert forked.exitcode == 0
+        assert [record.value["n"] for record in topic.records()] == [1, 3]
+
+
+def test_values_that_end_other_readers_become_dead_letters(address: str, broker: str) -> None:
+    with hr.open_log(address) as log:
+        topic: Any = log.create_topic("t", "n int, at timestamp", event_time="at")
+        values = (b"null", b'{"n": 1, "at": "2999-01-01T00:00:00Z"}', b'{"n": 2}')
+        produce(broker, f"{address.partition('prefix=')[2]}t", *((None, value) for value in values))
+        for _ in range(2):
+            assert [record.value["n"] for record in topic.records()] == [2]
+        letters = list(log.dead_letters())
+        assert [(each.reason, each.origin.offset) for each in letters] == [("unreadable", 0), ("max_ahead", 1)]
+        assert topic.offsets()[0].progress is None
+        with topic.group("g").join() as member:
+            assert [record.value["n"] for record in member.poll("5 seconds")] == [2]
+        assert log.dead_letters_count() == 2
+
+
+def test_what_is_behind_is_read_first(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.flows.reading import ranges
+    from headrace.log.kafka import reading
+
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 10)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    with hr.open_log(address) as log:
+        topic: Any = log.create_topic("t", "n int, at timestamp", event_time="at", partitions=2)
+        for partition in (0, 1):
+            topic.append([{"n": n, "at": at + timedelta(seconds=n)} for n in range(100)], partition=partition)
+        behind = ranges.Behind(topic, {0: 0, 1: 40}, topic.offsets())
+        assert [span.stop for span in topic.spans(0, 0)][-1] == 100 and len(topic.spans(0, 0, 3)) == 3
+        planned = {each.partition: each.stop for each in ranges.plan([behind], 60)["t"]}
+    assert planned[0] >= 40 and planned[1] <= 60  # those of partition 1 are ahead by 40 seconds
