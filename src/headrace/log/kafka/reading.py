@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +65,19 @@ class Chunk:
     @property
     def stop(self) -> int:
         return self.after.offset
+
+    def behind(self, offset: int) -> Chunk:
+        """Its records from an offset on."""
+        at = int(np.searchsorted(self.offsets, offset))
+        return replace(
+            self,
+            start=max(self.start, offset),
+            rows=self.rows.slice(at),
+            offsets=self.offsets[at:],
+            times_us=self.times_us[at:],
+            arrived_us=self.arrived_us[at:],
+            progress_us=self.progress_us[at:],
+        )
 
 
 @dataclass
@@ -151,8 +164,8 @@ class Reader:
                             reading.close()
                         reading = _Range(self._client, self._physical, partition, begin, ends[1], self._entry().name)
                     chunk = self._decoded(partition, begin, mark, reading.take(CHUNK_ROWS), reading.at)
-                if chunk.stop > at:
-                    yield chunk
+                if chunk.stop > at:  # another thread may have read a chunk that has some of what was given already
+                    yield chunk if at == start else chunk.behind(at)
                     at = chunk.stop
         finally:
             if reading is not None:
