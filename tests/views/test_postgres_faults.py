@@ -22,6 +22,7 @@ from headrace.testing.folding import FoldingStore
 from headrace.testing.view_contract import commit, counted, counting, counts
 from headrace.views.contract import Column, Commit, FlowSpec, TableSpec, Writes
 from headrace.views.open import open_store, open_views
+from headrace.views.values import arrow_type
 from tests.databases import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -272,6 +273,15 @@ def test_long_values(store: Any) -> None:
     assert found.equals(rows.cast(found.schema))
 
 
+def test_a_map_has_any_text_as_a_key(store: Any) -> None:
+    kind = "map<string,int>"
+    spec = FlowSpec("f", "app", (), None, tables=(TableSpec("t", (Column("k", "int"),), (Column("v", kind),)),))
+    state = store._store.begin(spec)
+    rows = pa.table({"k": pa.array([1], pa.int32()), "v": pa.array([{"a\0": 1, "\x01": 2}], arrow_type(kind))})
+    state = store._store.commit(state, Commit(0, {}, {}, writes=Writes(puts={"t": rows})))
+    assert dict(store._store.read_state(state).get("t", rows.select(["k"]))["v"][0].as_py()) == {"a\0": 1, "\x01": 2}
+
+
 def test_rows_and_sequence_are_of_one_version(address: str, store: Any, postgres: PostgresServer) -> None:
     """Between a reader's snapshot and its rows, another table takes the place of the view's: it sees the one or the
     other, not the old sequence with the new table, which is empty for its snapshot."""
@@ -310,6 +320,22 @@ def test_a_writer_that_is_paused_in_its_commit(address: str, store: Any, monkeyp
     with pytest.raises(hr.FlowFenced):
         store.commit(state, commit(state, counted(counting(), [(0, "/", 1)])))
     assert counts(open_views(address)) == {}
+
+
+def test_who_reads_a_view_for_long_does_not_stop_all_flows(
+    address: str, store: Any, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a view that is made again waits for its readers, no flow of the store can commit."""
+    monkeypatch.setattr("headrace.views.postgres.store.READERS_SECONDS", 0.2)
+    store.begin(counting())
+    state = store.begin(counting("others"))
+    with psycopg.connect(postgres.url) as plain:
+        plain.execute(f"SELECT * FROM {address.rpartition('=')[2]}.clicks")
+        with pytest.raises(hr.StorageError, match="transactions that read the view"):
+            store.begin(counting(), replace=True)
+        state = store.commit(state, commit(state, counted(counting("others"), [(0, "/", 1)])))
+    store.begin(counting(), replace=True)
+    assert state.sequence == 1
 
 
 def hr_bounds(**given: Any) -> Any:

@@ -267,6 +267,9 @@ def translate(error: psycopg.Error, address: Address) -> HeadraceError:
         return StorageError(path=where, why=why)
     if isinstance(error, pg.DependentObjectsStillExist):
         return StorageError(path=where, why=f"{said}: {error.diag.message_detail}. Drop what depends on it first")
+    if isinstance(error, pg.LockNotAvailable):
+        why = "transactions that read the view, or wait for it, do not end: end them, and try again"
+        return StorageError(path=where, why=f"{why} (pg_stat_activity says whose they are; Postgres says: {said})")
     if isinstance(error, pg.InsufficientPrivilege):
         return StorageError(path=where, why=f"{said}: GRANT it to the user of this address (docs: Views in Postgres)")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:

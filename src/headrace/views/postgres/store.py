@@ -32,6 +32,8 @@ __all__ = ["PostgresViews"]
 
 RETRY_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """So long a commit waits before each attempt, after the connection was lost."""
+READERS_SECONDS = 10
+"""So long it is waited for transactions that read a view before its tables are dropped or change their names."""
 EVERY_ROW = pa.table({"all": [None]}).select([])
 
 
@@ -76,6 +78,8 @@ class PostgresViews(SqlStore[Connection]):
         with pool_of(self._address).writing() as db:
             mode = "SHARE ROW EXCLUSIVE" if flow is None else "ROW EXCLUSIVE"
             db.run(f"LOCK TABLE _flows IN {mode} MODE")  # before any row: so nobody waits for who waits
+            if flow is None:  # for as long as this waits for somebody who reads a view, no flow can commit
+                db.run(f"SET LOCAL lock_timeout TO '{round(READERS_SECONDS * 1000)}ms'")
             yield db
 
     def transaction(self, flow: str) -> contextlib.AbstractContextManager[Connection]:

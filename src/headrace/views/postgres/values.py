@@ -119,7 +119,7 @@ def _in_texts(value: Any, change: Any) -> Any:
     if isinstance(value, list):
         return [_in_texts(each, change) for each in value]
     if isinstance(value, dict):
-        return {name: _in_texts(each, change) for name, each in value.items()}
+        return {change(name): _in_texts(each, change) for name, each in value.items()}
     return value
 
 
