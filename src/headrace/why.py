@@ -119,8 +119,11 @@ def _origins_of_tables(views: SqlViews, log: Log, flow: FlowSpec, row: Mapping[s
 
 def _place_in(views: SqlViews, flow: FlowSpec, side: str, table: str, key: Sequence[Any]) -> list[tuple[int, int]]:
     """Partition and offset of the record that the join has of a key."""
-    columns = views.spec(table).groups
-    values = {column.name: value for value, column in zip(key, columns, strict=True)}  # no key has times
+    fields = schema_of(views.spec(table).groups)
+    values = {
+        field.name: field_value(field, value) if isinstance(value, str) else value
+        for field, value in zip(fields, key, strict=True)
+    }
     places = 'SELECT "/partition" AS p, "/offset" AS o'
     return [(place["p"], place["o"]) for place in _looked_up(views, places, f"{flow.name}/{side}", values)]
 

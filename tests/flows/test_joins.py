@@ -291,17 +291,20 @@ def test_pairs_whose_times_are_close(app: hr.App) -> None:
 
 
 def test_tables_are_joined_by_a_foreign_key(app: hr.App) -> None:
-    posts = app.table("posts", "id int, author string, text string", key="id")
+    posts = app.table("posts", "id int, day date, hash binary, author string, text string", key=("id", "day", "hash"))
     users = app.table("users", "id string, name string", key="id")
     view = posts.join(users, on={"author": "id"}, how="left").to_view("timeline")
-    posts.upsert([{"id": 1, "author": "ann", "text": "a"}, {"id": 2, "author": "bob", "text": "b"}])
+    own = {"day": ZERO.date(), "hash": b"\xff\x00"}
+    posts.upsert([{"id": 1, **own, "author": "ann", "text": "a"}, {"id": 2, **own, "author": "bob", "text": "b"}])
     users.upsert({"id": "ann", "name": "Ann"})
     app.drain()
     assert rows_by(view, "text", "name") == [("a", "Ann"), ("b", None)]
     users.upsert([{"id": "ann", "name": "Anne"}, {"id": "bob", "name": "Bob"}])
-    posts.delete(1)
+    posts.delete([(1, *own.values())])
     app.drain()
     assert rows_by(view, "text", "name") == [("b", "Bob")]
+    found = view.why(view.to_arrow()["_id"][0].as_py())
+    assert [(each.topic, each.offset) for each in found.origins] == [("posts", 1), ("users", 2)]
 
 
 def rows_by(view: hr.View, *names: str) -> list[tuple[Any, ...]]:
