@@ -273,6 +273,25 @@ def test_long_values(store: Any) -> None:
     assert found.equals(rows.cast(found.schema))
 
 
+@pytest.mark.parametrize("read", [0, 1])
+def test_rows_that_nobody_reads_on(address: str, store: Any, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    """A large result is handed out while its transaction is open. Who drops it is not kept waiting, nor is the view."""
+    monkeypatch.setattr("headrace.views.postgres.reading.CHUNK_ROWS", 2)
+    state = store.begin(counting())
+    store.commit(state, commit(state, counted(counting(), [(0, f"/{number}", 1) for number in range(50)])))
+
+    def drop() -> None:
+        _, batches = open_views(address).batches("clicks")
+        for _ in range(read):
+            assert next(batches).num_rows == 2
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    store.begin(counting(), replace=True)
+
+
 def test_a_map_has_any_text_as_a_key(store: Any) -> None:
     kind = "map<string,int>"
     spec = FlowSpec("f", "app", (), None, tables=(TableSpec("t", (Column("k", "int"),), (Column("v", kind),)),))

@@ -169,10 +169,13 @@ class PostgresReading(SqlReading[Connection]):
 
             def rest() -> Iterator[pa.RecordBatch]:
                 with held:
+                    yield pa.RecordBatch.from_pylist([], found)
                     for body in (*ahead, *pieces):
                         yield from table_of(body, found).to_batches()
 
-            return found, rest()
+            begun = rest()
+            next(begun)  # inside `with`: who drops it without reading on ends COPY, and then the transaction
+            return found, begun
 
     def moment(self, view: str) -> Moment:
         with moment_of(self._pool, view) as db:
