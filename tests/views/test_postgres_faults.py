@@ -373,9 +373,11 @@ def test_changes_are_watched(address: str, store: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("v" * 60, "63 bytes"), ("größe" * 14, "InvalidName")], ids=["long", "not a name"]
+    ("name", "said"),
+    [("v" * 60, "63 bytes"), ("größe" * 14, "InvalidName"), ("pg_stats", "its own tables")],
+    ids=["long", "not a name", "a catalog's"],
 )
-def test_names_that_postgres_would_cut(store: Any, name: str, said: str) -> None:
+def test_names_that_postgres_cannot_have(store: Any, name: str, said: str) -> None:
     with pytest.raises(hr.InvalidName) as told:
         store.begin(counting(name))
     assert said in f"{told.value} {type(told.value).__name__}"

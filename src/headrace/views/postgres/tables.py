@@ -28,6 +28,8 @@ def check_flow(spec: FlowSpec) -> None:
     if view.fill is not None:
         why = "views in Postgres have no fill= yet: leave it out, and fill gaps in your query with generate_series()"
         raise InvalidArgument("fill", spec.name, why)
+    if spec.name.lower().startswith("pg_"):
+        raise InvalidName("view", spec.name, "Postgres finds its own tables under names that begin with 'pg_'")
     if len(f"{spec.name}_history".encode()) > NAME_BYTES_MAX:
         raise InvalidName("view", spec.name, "is too long for Postgres, whose names have at most 63 bytes")
     for column in view.columns:
