@@ -229,6 +229,28 @@ def test_records_that_dedup_takes_back_leave_their_joins(app: hr.App) -> None:
     assert rows(view, "user", "at", "euros") == [("ann", None, 1), ("ann", at(10), None)]
 
 
+def test_rows_of_a_join_are_joined_with_a_third_stream(app: hr.App) -> None:
+    """By `joined_at`, which is that of the whole row then. A match that comes late takes the row without one back."""
+    clicks, buys, sends = (
+        app.topic(name, f"user string, {name} int, at timestamp", key="user", event_time="at")
+        for name in ("clicks", "buys", "sends")
+    )
+    late = {"grace": "0 seconds", "late": hr.correct(within="1 minute")}
+    first = app.stream(clicks).join(
+        app.stream(buys), on="user", after="5 seconds", how="left", suffix="_bought", **late
+    )
+    view = first.join(app.stream(sends), on="user", after="5 seconds", how="left", suffix="_sent", **late).to_view("v")
+    seen = ("user", "clicks", "buys", "sends", "joined_at")
+    clicks.append([{"user": user, "clicks": 1, "at": at(0)} for user in ("ann", "bob")])
+    buys.append({"user": "bob", "buys": 2, "at": at(4)})
+    sends.append([{"user": user, "sends": 3, "at": at(7)} for user in ("ann", "bob")])
+    app.drain(close=True)
+    assert rows(view, *seen) == [("ann", 1, None, None, at(0)), ("bob", 1, 2, 3, at(7))]
+    buys.append({"user": "ann", "buys": 4, "at": at(3)})
+    app.drain(close=True)
+    assert rows(view, *seen) == [("ann", 1, 4, 3, at(7)), ("bob", 1, 2, 3, at(7))]
+
+
 def test_a_topic_of_joined_rows_says_how_far_it_is(app: hr.App) -> None:
     """So what the next join keeps goes: of 50 parcels those that a pair still to come may meet."""
     orders, payments, parcels = (

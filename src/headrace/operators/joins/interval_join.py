@@ -223,7 +223,13 @@ class IntervalJoin:
         for schema, name in ((self.left, self.left_time), (self.right, self.right_time)):
             if name not in schema.names or not types.is_timestamp(schema.field(name).type):
                 raise InvalidArgument("time", name, "must be a column of its input, and a timestamp")
-        object.__setattr__(self, "_names", _row_names(self.left, self.right, self.on, self.suffix))
+        left, right = (
+            _without_time(schema, time, names)
+            for schema, time, names in zip(
+                (self.left, self.right), (self.left_time, self.right_time), zip(*self.on, strict=True), strict=True
+            )
+        )
+        object.__setattr__(self, "_names", _row_names(left, right, self.on, self.suffix))
 
     # -- what it is ------------------------------------------------------------------------------------
 
@@ -525,6 +531,12 @@ def _check_columns(left: pa.Schema, right: pa.Schema, on: tuple[tuple[str, str],
         if kinds[0] != kinds[1]:
             said = " and ".join(map(type_ddl, kinds))
             raise InvalidArgument("on", (one, two), f"are of types {said}: cast one of them in a transform")
+
+
+def _without_time(schema: pa.Schema, time: str, on: Sequence[str]) -> pa.Schema:
+    """Of rows of a join, without their `joined_at`: that of the next join takes its place."""
+    own = time == JOINED_AT and JOINED_AT not in on
+    return schema.remove(schema.get_field_index(JOINED_AT)) if own else schema
 
 
 def _row_names(
