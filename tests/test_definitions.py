@@ -159,3 +159,8 @@ def test_settings_of_a_topic_that_a_flow_writes_are_checked_where_they_are_writt
         assert app.flows == {}
         stream.to_topic("out", cleanup="compact")
     assert not home.exists()
+
+
+def test_a_misspelt_setting_of_a_table_is_named(home: Path) -> None:
+    with hr.App("shop", home=home) as app, pytest.raises(hr.InvalidArgument, match="Did you mean 'history'"):
+        app.table("users", "id string", key="id", histroy="versions")

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownTopic, UnknownView
+from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownTopic, UnknownView, closest
 from headrace.flows import graph
 from headrace.flows.flow import Flow, circle
 from headrace.flows.plan import plan, writes_changes
@@ -251,6 +251,9 @@ class App:
         if keep is not None and history != "versions":
             why = "bounds a history of versions: leave it out, or make the table with history='versions'"
             raise InvalidArgument("keep", keep, why)
+        for given in settings:
+            if near := closest(given, ["event_time", "history", "keep", "loads"]):
+                raise InvalidArgument(given, settings[given], f"there is no such setting. Did you mean {near[0]!r}?")
         for taken in ("cleanup", "changes", "versioned"):
             if taken in settings:
                 raise InvalidArgument(taken, settings[taken], "is decided by the table's history: leave it out")

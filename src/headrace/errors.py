@@ -784,10 +784,14 @@ class CommitConflict(HeadraceError):
 class UnknownView(HeadraceError, LookupError):
     view: str
     known: list[str]
+    why: str | None = None
+    """If the name is one that headrace knows: what keeps it from being used here."""
 
     def __str__(self) -> str:
         if not self.view and not self.known:
             return "there are no views yet. The first run of an app creates its views."
+        if self.why is not None:
+            return self.why
         have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else " There are none yet."
         return f"there is no view {self.view!r}.{nearest(self.view, self.known)}{have}"
 
@@ -920,6 +924,8 @@ class KafkaFailed(HeadraceError):
 
     def __str__(self) -> str:
         again = " It may succeed later." if self.retriable else ""
+        if self.code == "_TIMED_OUT":
+            again += " Does a broker run at this address, and with the same TLS and login?"
         return f"Kafka at {self.servers}: {self.what} failed with {self.code}: {self.why}.{again}"
 
 

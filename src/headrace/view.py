@@ -147,7 +147,9 @@ class View:
             yield
         except UnknownView as error:
             if self.name in self.app.flows:
-                raise UnknownView(view=f"{self.name} (its app was not run yet)", known=error.known) from None
+                made = "app.drain(), or headrace run APP.py, makes its views."
+                why = f"view {self.name!r}: its app was not run yet. {made}"
+                raise UnknownView(view=self.name, known=error.known, why=why) from None
             raise
 
     def why(self, *key: Any) -> Why:

@@ -82,7 +82,8 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     stop_us = None if start_us is None else start_us + 1
     found = views.page(view, where=typed, start_us=start_us, stop_us=stop_us, bounds=Bounds(rows=1), stored=True).rows
     if not found.num_rows:
-        raise InvalidArgument("key", ", ".join(map(str, key)), f"view {view!r} has no such row")
+        known = f": its rows are known by {', '.join(names)}" if names else ""
+        raise InvalidArgument("key", ", ".join(map(str, key)), f"view {view!r} has no such row{known}")
     row = to_rows(found.combine_chunks().to_batches()[0])[0]
     specs = views.specs()
     origins = [_origin(log, *place) for place in _places(with_helpers(flow, specs), row)]

@@ -94,6 +94,17 @@ def test_emptied_ranges_are_not_lost_ones(clicks: Shell) -> None:
     assert {row["check"]: row["found"] for row in clicks.ok("doctor").rows}["lost ranges"] == "none"
 
 
+def test_doctor_asks_for_a_log_that_is_not_in_the_home(shell: Shell) -> None:
+    done = shell("doctor", "--log", "kafka://no-port")
+    last = done.rows[-1]
+    assert (last["check"], last["state"], done.code) == ("log", "fail", 3) and "--log" in last["do"]
+
+
+def test_doctor_finds_nothing_wrong_with_a_log_on_kafka(shell: Shell, broker: str) -> None:
+    last = shell.ok("doctor", "--log", f"kafka://{broker}?prefix=doctor.").rows[-1]
+    assert (last["check"], last["state"]) == ("log", "ok") and "0 topics" in last["found"]
+
+
 def test_doctor_without_a_log(shell: Shell) -> None:
     assert shell.ok("doctor").rows[-1]["check"] == "home"
     assert not shell.home.exists()

@@ -26,7 +26,9 @@ def test_tables_joins_and_where_rows_come_from(shell: Shell) -> None:
     assert row["percent"] == 8
     assert "keeps its latest rows only" in shell.refused("tables", "as-of", "countries", known)
     assert "history='bitemporal'" in shell.refused("tables", "as-of", "prices", known, "--known", known)
-    assert "a view, not a table" in shell.refused("tables", "show", "taxed")
+    refused = shell.refused("tables", "show", "taxed")
+    assert "'taxed' is a view, not a table. Tables are: countries, prices, rates." in refused
+    assert "has no such row: its rows are known by sku" in shell.refused("why", "prices", "9")
     (found,) = shell.ok("why", "prices", "8", "--format", "json").rows
     assert [(each["topic"], each["offset"]) for each in found["origins"]] == [("prices", 4)]
     (shown,) = shell.ok("views", "show", "paid", "--format", "json").rows

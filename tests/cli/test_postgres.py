@@ -19,6 +19,7 @@ def test_commands_read_the_views_of_an_address(postgres: PostgresServer, tmp_pat
     address = postgres.schema(tmp_path)
     doctor = {row["check"]: row for row in shell("doctor", "--views", address).rows}
     assert "none yet" in doctor["views"]["found"]
+    assert "there are no views at postgresql://" in shell.refused("query", "SELECT 1", "--views", address)
     with FoldingStore(open_store(address)) as store:
         state = store.begin(counting())
         store.commit(state, commit(state, counted(counting(), [(0, "/", 3)])))

@@ -350,6 +350,8 @@ def test_columns_that_do_not_fit_are_said_before_anything_runs(app: hr.App) -> N
     on = {"user": "id"}
     refused(app.stream(plain).enrich(users, on=on, as_of="at"), InvalidArgument, "have a column of this name.*columns=")
     refused(app.stream(plain).enrich(users, on={"usr": "id"}, columns=[]), UnknownColumn, "usr")
+    counted = app.stream(plain).enrich(users, on=on, columns=[]).group_by("zap").agg(n=hr.count())
+    refused(counted, UnknownColumn, r"'zip'\? There are: zip, (?!.*change__)")
     refused(app.stream(plain).enrich(users, on=on, as_of="ms", columns=[]), InvalidArgument, "must be a timestamp")
     without = app.stream(odd).transform(lambda df: df.drop("op"))
     refused(

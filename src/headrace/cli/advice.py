@@ -3,7 +3,7 @@ is Python, and nothing else."""
 
 from __future__ import annotations
 
-from headrace.cli.options import home
+from headrace.cli.options import home, views_at
 from headrace.cli.output import harmless
 from headrace.errors import (
     HeadraceError,
@@ -18,6 +18,7 @@ from headrace.errors import (
     UnknownTopic,
     UnknownView,
 )
+from headrace.places import without_secrets
 
 CREATE = 'headrace topics create {} "user string, at timestamp"'
 
@@ -43,10 +44,13 @@ def _words(error: HeadraceError) -> str:
     if isinstance(error, UnknownTopic) and not error.known:
         made = f"Start the program that declares it, or create it: {CREATE.format(error.topic)}"
         return f"there is no topic {error.topic!r}, and no other. {made}"
-    if isinstance(error, UnknownView) and not error.known:
+    if isinstance(error, UnknownView) and not error.known and error.why is None:
         what = f"there is no view {error.view!r}, and no other," if error.view else "there are no views"
         made = "The first run of an app creates its views: headrace run APP.py"
-        return f"{what} in {home()}. {made}. Name another directory with --home."
+        place = views_at()
+        if isinstance(place, str):
+            return f"{what} at {without_secrets(place)}. {made}. Name another address with --views."
+        return f"{what} in {place}. {made}. Name another directory with --home."
     if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"

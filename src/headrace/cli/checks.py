@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from headrace.cli.options import format_option, home, home_option, opened, views_at
+from headrace.cli.options import format_option, home, home_option, log_url, opened, views_at
 from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 
@@ -184,6 +184,8 @@ def _home(path: Path) -> Iterator[Finding]:
     yield free_space(near)
     if not present:
         yield Finding("home", "ok", f"{path} does not exist yet; the first topic creates it")
+        if log_url() is not None:
+            yield from _log()
         return
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
@@ -211,13 +213,15 @@ def free_space(near: Path) -> Finding:
 
 
 def _log() -> Iterator[Finding]:
-    from headrace.log.capabilities import Files, capability
+    from headrace.log.capabilities import Files
 
     try:
         with opened() as log:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.address}, id {log.log_id}, {counted(len(topics), 'topic')}")
-            usage = capability(log, Files).usage()
+            if not isinstance(log, Files):
+                return
+            usage = log.usage()
             yield _upkeep(usage)
             yield _clock(log)
             lost = usage.lost_records
@@ -232,7 +236,9 @@ def _log() -> Iterator[Finding]:
         else:
             yield Finding("log", "fail", str(error), "restore it from a backup")
     except HeadraceError as error:
-        yield Finding("log", "fail", str(error), "headrace verify says more, if it can be opened")
+        elsewhere = "look at --log or HEADRACE_LOG, and at the broker's own log"
+        do = "headrace verify says more, if it can be opened" if log_url() is None else elsewhere
+        yield Finding("log", "fail", str(error), do)
 
 
 def _views(address: str | Path) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ _BROKEN = re.compile(r"-?(0|[1-9][0-9]{0,6})\.(0|[0-9]{0,6}[1-9])")
 @format_option
 @home_option
 def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str | None, format_: str | None) -> None:
-    """Read views with SQL (SQLite's), or a whole view by its name. Nothing can be written.
+    """Read views with SQL (SQLite's, or Postgres' with --views), or a whole view by its name. Nothing can be written.
 
     --param binds a value, which is never part of the SQL: a number as a number, a time with a zone
     (2026-01-31T12:00:00Z) as a time, anything else as text.

@@ -30,7 +30,8 @@ def table_of(views: Views, name: str) -> FlowSpec:
     spec = views.flow(name)
     if not spec.is_table and spec.history == "latest":
         known = [each.name for each in views.specs() if each.is_table]
-        raise UnknownView(view=f"{name} (a view, not a table)", known=known)
+        have = f" Tables are: {', '.join(sorted(known)[:10])}." if known else " There are no tables."
+        raise UnknownView(view=name, known=known, why=f"{name!r} is a view, not a table.{have}")
     return spec
 
 

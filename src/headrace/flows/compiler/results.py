@@ -188,7 +188,8 @@ def _view(flow: Flow, df: DataFrame) -> ViewSpec:
         )
     for name in (*flow.groups, *([time] if flow.window and time else ())):
         if name not in known:
-            raise UnknownColumn(flow.name, name, known, _made_first(name))
+            named = [each for each in known if each not in (*CHANGE, *MARK)]
+            raise UnknownColumn(flow.name, name, named, _made_first(name))
     if flow.window and time:
         _check_time(flow, time, df)
     taken = {*WINDOW, *TAIL, *flow.groups}
