@@ -31,7 +31,7 @@ class Home:
 def directory(home: str | Path, *, argument: str = "home") -> Path:
     """The path; an address is none, and would make a directory of that name."""
     if isinstance(home, str) and ADDRESS.match(home):
-        why = "is an address; log and views are in a directory of this machine, such as '.headrace'"
+        why = "is an address; a home is a directory. Kafka is named with log= (--log), Postgres with views= (--views)"
         raise InvalidArgument(argument, without_secrets(home), why)
     return Path(home)
 
