@@ -23,6 +23,15 @@ __all__ = ["Client", "Outgoing", "Place", "client_of", "import_kafka"]
 
 REQUEST_SECONDS = 20.0
 """How long one request may take, retries of the client included."""
+LEADERS_SECONDS = 5.0
+"""How long partitions may be without a leader."""
+LEADERS_MOVED = (
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "_NOENT",
+)
 RECORD_BYTES_MAX = 24 << 20
 """A record of the largest size as JSON text; topics that headrace creates allow it."""
 LOGGER = logging.getLogger("headrace.kafka")
@@ -73,6 +82,7 @@ class Client:
         """Notified when this process has appended, altered, deleted or closed something."""
         self._lock = threading.RLock()
         self._admin: AdminClient | None = None
+        self.admin_stale = False
         self._producer: Producer | None = None
         self._idle: list[Consumer] = []
         self._cluster: str | None = None
@@ -80,7 +90,10 @@ class Client:
     # -- errors ------------------------------------------------------------------------------------
 
     def failed(self, what: str, error: KafkaError) -> HeadraceError:
-        """A Kafka error as ours."""
+        """A Kafka error as ours. After one of the client's own, or of a broker that moved, the admin client is made
+        again: the old one goes on asking where a coordinator was."""
+        if error.name().startswith("_") or error.name() in LEADERS_MOVED or "COORDINATOR" in error.name():
+            self.admin_stale = True
         return KafkaFailed(self.settings.servers, what, error.name(), error.str(), error.retriable())
 
     @contextlib.contextmanager
@@ -107,7 +120,8 @@ class Client:
         from confluent_kafka.admin import AdminClient
 
         with self._lock:
-            if self._admin is None:
+            if self._admin is None or self.admin_stale:
+                self.admin_stale = False
                 with self.translated("making a client"):
                     self._admin = AdminClient(self.config())
             return self._admin
@@ -176,10 +190,25 @@ class Client:
 
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(name, partition): spec for name, partition in places}
-        if not asked:
-            return {}
-        found = self.admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_SECONDS)
-        return {(at.topic, at.partition): self.ask("asking for offsets", each) for at, each in found.items()}
+        until = time.monotonic() + LEADERS_SECONDS
+        while asked:
+            found = self.admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_SECONDS)
+            try:
+                return {(at.topic, at.partition): self.ask("asking for offsets", each) for at, each in found.items()}
+            except KafkaFailed as error:
+                if error.code not in LEADERS_MOVED or time.monotonic() > until:
+                    raise
+                self._ask_for_leaders({at.topic for at in asked})
+        return {}
+
+    def _ask_for_leaders(self, topics: Iterable[str]) -> None:
+        """After a broker was restarted or a partition moved: the client does not ask again by itself."""
+        from confluent_kafka import KafkaException
+
+        for topic in topics:
+            with contextlib.suppress(KafkaException):
+                self.admin.list_topics(topic, timeout=1.0)
+        time.sleep(0.02)
 
     def ends(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
         """(earliest, next) of partitions: `next` is read first, so it is never below the earliest."""

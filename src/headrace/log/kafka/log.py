@@ -3,6 +3,7 @@ one cluster share their clients. Kafka keeps topics, records, groups and transac
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -192,12 +193,19 @@ class KafkaLog:
             done.set_result(None)
             return done
         asked = commit_offsets(self._handle, f"{FLOW_GROUP}{flow}", at)
-        asked.add_done_callback(lambda _: done.set_result(None))  # shown or not: nothing depends on it
+
+        def shown(answer: Any) -> None:  # or not: nothing depends on it
+            client.admin_stale |= answer.exception() is not None
+            done.set_result(None)
+
+        client = self._handle.catalog.client
+        asked.add_done_callback(shown)
         return done
 
     def forget_flow(self, flow: str) -> None:
         client, physical = self._handle.catalog.client, f"{self.settings.prefix}{FLOW_GROUP}{flow}"
-        client.admin.delete_consumer_groups([physical])[physical].exception(10)  # there may be none
+        with contextlib.suppress(TimeoutError):
+            client.admin.delete_consumer_groups([physical])[physical].exception(10)  # there may be none
 
     # -- dead letters ------------------------------------------------------------------------------
 

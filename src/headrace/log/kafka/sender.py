@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ProducerFenced
+from headrace.errors import KafkaFailed, ProducerFenced
 from headrace.log.contract import DEAD_LETTERS, Progress, Rows
 from headrace.log.kafka.base_topic import BaseTopic, Handle
+from headrace.log.kafka.client import REQUEST_SECONDS
 from headrace.log.kafka.writing import Prepared, ProducerReplaced, Transactional, ahead_letters
 from headrace.position import Position
 
@@ -54,8 +55,17 @@ class KafkaSender:
         client = self._handle.catalog.client
         at = TopicPartition(self._handle.catalog.physical(topic), 0)
         asked = ConsumerGroupTopicPartitions(self._group, [at])
-        (future,) = client.admin.list_consumer_group_offsets([asked], require_stable=True).values()
-        (found,) = client.ask("asking for a sender's number", future).topic_partitions
+        for seconds in (2.0, REQUEST_SECONDS):  # again by a new client, where the coordinator was restarted or moved
+            admin = client.admin
+            (future,) = admin.list_consumer_group_offsets(
+                [asked], require_stable=True, request_timeout=seconds
+            ).values()
+            try:
+                (found,) = client.ask("asking for a sender's number", future).topic_partitions
+                break
+            except KafkaFailed:
+                if seconds == REQUEST_SECONDS:
+                    raise
         return max(0, found.offset), found.metadata or ""
 
     # -- sending -----------------------------------------------------------------------------------
