@@ -1,6 +1,6 @@
 # Every target sets up what it needs in .venv first; PYTHON=python3.12 make ... chooses the interpreter.
 
-.PHONY: help demo test soak bench docs clean
+.PHONY: help demo demo-cluster test soak bench docs clean
 .NOTPARALLEL:
 
 HEADRACE_SOAK_SECONDS ?= 600
@@ -8,6 +8,7 @@ export HEADRACE_SOAK_SECONDS
 
 help:
 	@echo "make demo    streams into views in half a minute: close, correct, kill, audit"
+	@echo "make demo-cluster  the shop on Kafka, Postgres and two Spark workers, an executor and the driver killed"
 	@echo "make test    lint, types and tests"
 	@echo "make soak    the long random tests, about HEADRACE_SOAK_SECONDS=$(HEADRACE_SOAK_SECONDS) in all"
 	@echo "make bench   measure, with peers beside"
@@ -17,6 +18,10 @@ help:
 demo:
 	@scripts/setup
 	@.venv/bin/headrace demo
+
+demo-cluster:
+	@scripts/setup dev
+	@.venv/bin/python scripts/demo_cluster.py
 
 test:
 	@scripts/setup dev

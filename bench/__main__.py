@@ -18,15 +18,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench import (
+    capture,
     flow_analytics,
+    flow_cluster,
     flow_growth,
     flow_joins,
+    flow_kafka,
     flow_keyed,
     flow_latency,
     flow_memory,
     flow_merge,
     flow_peers,
     flow_poison,
+    flow_postgres,
     flow_window,
     log_append,
     log_disk,
@@ -53,6 +57,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "upkeep": log_upkeep.upkeep,
     "disk": log_disk.disk,
     "home": log_disk.home,
+    "capture": capture.capture,
     "windows": flow_window.windows,
     "catching_up": flow_window.catching_up,
     "kinds": flow_window.kinds,
@@ -61,10 +66,13 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "keyed": flow_keyed.keyed,
     "joins": flow_joins.joins,
     "merge": flow_merge.merge,
+    "kafka": flow_kafka.kafka,
     "nexmark": nexmark.queries,
     "peers": lambda run: itertools.chain(flow_peers.in_windows(run), flow_analytics.analytics(run)),
     "memory": flow_memory.memory,
     "poison": flow_poison.poison,
+    "postgres": flow_postgres.postgres,
+    "cluster": flow_cluster.cluster,
 }
 
 

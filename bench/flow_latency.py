@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -67,7 +67,7 @@ def _in_the_loop(run: Run) -> Iterator[Row]:
         peer = run.peer(
             "Spark's window",
             spark_peer.SETTINGS,
-            lambda: _of(spark_peer.small_batches(spark, tables, run.fresh("small"), 10), 0.5),
+            lambda: of_part(spark_peer.small_batches(spark, tables, run.fresh("small"), 10), 0.5),
         )
         for number, (said, stream) in enumerate(streams.items()):
             window = stream.window(hr.tumbling("10 seconds"), grace="2 seconds")
@@ -75,7 +75,7 @@ def _in_the_loop(run: Run) -> Iterator[Row]:
             took = _stepped(app, f"view_{number}", len(tables))
             wanted = 60 if number > 1 else 10
             yield Row(
-                "latency", f"a batch of {ROWS} rows in the loop, {said}, p50", "ms", _of(took, 0.5), wanted,
+                "latency", f"a batch of {ROWS} rows in the loop, {said}, p50", "ms", of_part(took, 0.5), wanted,
                 smaller_is_better=True, peers=[peer],
             )  # fmt: skip
         window = app.stream(topic).window(hr.tumbling("10 seconds"), grace="2 seconds")
@@ -83,7 +83,7 @@ def _in_the_loop(run: Run) -> Iterator[Row]:
         app.running.query(app.flows["by_jobs"]).driver_rows = 0
         yield Row(
             "latency", f"the same with driver_rows=0: every batch of {ROWS} rows is a Spark job, p50", "ms",
-            _of(_stepped(app, "by_jobs", len(tables)), 0.5), 60, smaller_is_better=True, peers=[peer],
+            of_part(_stepped(app, "by_jobs", len(tables)), 0.5), 60, smaller_is_better=True, peers=[peer],
         )  # fmt: skip
 
 
@@ -99,21 +99,21 @@ def _stepped(app: hr.App, view: str, batches: int) -> list[float]:
 
 def _seen_elsewhere(run: Run, transform: str, said: str, *, steady: bool) -> Iterator[Row]:
     home = run.fresh("home")
-    with _running(home, transform) as child:
+    with running(home, transform) as child:
         views = open_views(home)
         with hr.open_log(home, create=False) as log:
             topic = log.topic("events")
-            seen = _Seen(topic, views, filtered=transform != "")
+            seen = Seen(topic, views, filtered=transform != "")
             seen.measure(run.size(5, 1))  # warming up
             took = seen.measure(run.size(30, 2))
             what = f"append of {ROWS} rows to seen in the view by another process, {said}"
-            yield Row("latency", f"{what}, p50", "ms", _of(took, 0.5), 150, smaller_is_better=True)
-            yield Row("latency", f"{what}, p99", "ms", _of(took, 0.99), smaller_is_better=True)
+            yield Row("latency", f"{what}, p50", "ms", of_part(took, 0.5), 150, smaller_is_better=True)
+            yield Row("latency", f"{what}, p99", "ms", of_part(took, 0.99), smaller_is_better=True)
             if steady:
                 yield from _steady(run, seen, child.pid)
 
 
-def _steady(run: Run, seen: _Seen, pid: int) -> Iterator[Row]:
+def _steady(run: Run, seen: Seen, pid: int) -> Iterator[Row]:
     """The first part of the time against the last."""
     minutes = run.size(5, 1)
     part = run.size(60, 2)
@@ -133,7 +133,7 @@ def _steady(run: Run, seen: _Seen, pid: int) -> Iterator[Row]:
     )  # fmt: skip
 
 
-class _Seen:
+class Seen:
     """Appends, and looks until the rows are there."""
 
     def __init__(self, topic: object, views: Views, *, filtered: bool) -> None:
@@ -162,15 +162,19 @@ class _Seen:
         return int(found) + dropped
 
 
-class _running:
-    """The app in a process of its own."""
+class running:
+    """The app in a process of its own. `settings`: where its log and views are, if not in the home."""
 
-    def __init__(self, home: Path, transform: str) -> None:
+    def __init__(self, home: Path, transform: str, settings: Mapping[str, str] | None = None) -> None:
         self.home, self.code = home, _APP.format(ddl=DDL, transform=transform)
+        self.settings = settings or {}
 
     def __enter__(self) -> subprocess.Popen[str]:
         self.child = subprocess.Popen(
-            [sys.executable, "-c", self.code, str(self.home)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", self.code, str(self.home)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.settings},
         )
         assert self.child.stdout is not None
         if self.child.stdout.readline() != "ready\n":
@@ -187,7 +191,7 @@ class _running:
             self.child.wait()
 
 
-def _of(samples: Sequence[float], part: float) -> Measured:
+def of_part(samples: Sequence[float], part: float) -> Measured:
     ordered = sorted(samples)
     return Measured(ordered[int(part * (len(ordered) - 1))], ordered[0])
 

@@ -102,9 +102,9 @@ class _Flink:
         if self._files == Path():
             self._files = self._run.fresh("csv")
             for name in ("person", "auction", "bid", "side_input"):
-                rows = pa.Table.from_batches(self._app.log.topic(name).batches())
-                own = [each for each in rows.column_names if not each.startswith("_")]
-                flink_peer.write_files([rows.select(own)], self._files / name)
+                events = pa.Table.from_batches(self._app.log.topic(name).batches())
+                own = [each for each in events.column_names if not each.startswith("_")]
+                flink_peer.write_files([events.select(own)], self._files / name)
         out = self._run.fresh(query)
         asked = nexmark_sql.tables(self._files), nexmark_sql.QUERIES[query]
         job = flink_peer.run_sql(*asked, out, repeat=1 if self._run.quick else 3)

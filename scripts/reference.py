@@ -17,8 +17,9 @@ import click
 
 import headrace as hr
 import headrace.testing as kit
-from headrace import streams, why
+from headrace import keeping, streams, why
 from headrace.aggregates import TABLE
+from headrace.cdc.running import CaptureStatus, TableStatus
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
@@ -35,7 +36,18 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     "The log": (
         "`hr.open_log(home)` opens a directory. [The log](log.md) explains.",
         [
-            *("open_log", "kafka", "epoch", log.EmbeddedLog, topic.EmbeddedTopic, transaction.EmbeddedTransaction),
+            *(
+                "open_log",
+                "kafka",
+                "epoch",
+                "backup",
+                "restore",
+                keeping.Backup,
+                "avro",
+                log.EmbeddedLog,
+                topic.EmbeddedTopic,
+                transaction.EmbeddedTransaction,
+            ),
             *(BufferedProducer, AsyncProducer, groups.EmbeddedGroup, groups.EmbeddedMember),
             *(queues.EmbeddedQueue, "Message", dead_letters.DeadLetter),
             *("Record", "Appended", "Position", "Offsets", "Lag", "QueueStats", "Duration", "Start", "META"),
@@ -55,6 +67,10 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("corrected_time", "clock_quality"),
         ],
     ),
+    "Change capture": (
+        "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
+        ["Capture", CaptureStatus, TableStatus],
+    ),
     "Reading views": (
         "For any process, without Spark. [Views](views.md) explains.",
         ["open_views", reading.Views, reading.SqlViews, reading.ViewStatus, reading.Watch],
@@ -70,10 +86,12 @@ BETWEEN_LAYERS = {
         "EmbeddedLog.report",
         "EmbeddedLog.forget_flow",
         "EmbeddedLog.sender",
+        "EmbeddedLog.back_up",
     ),
     *("EmbeddedTopic.refresh", "EmbeddedTopic.known_state", "EmbeddedTopic.prepare", "EmbeddedTopic.bury"),
     *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans", "EmbeddedTopic.ref"),
     *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running", "Rebuild.make"),
+    *("App.begin", "Capture.drain", "Capture.start", "Capture.stop", "Capture.wait"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("Views.address", "Views.identity"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),

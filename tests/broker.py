@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,26 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "scripts" / "kafka"
 
 
+@contextmanager
+def started(*options: str) -> Iterator[str]:
+    """The address, HOST:PORT, of a broker with these options; inside the block it runs."""
+    pytest.importorskip("confluent_kafka", reason="no Kafka broker: confluent-kafka is not installed")
+    command = [str(SCRIPT), "--until-eof", *options]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    with process:
+        address = process.stdout.readline().strip()
+        if not address:
+            pytest.skip(process.stderr.read().strip() or "no Kafka broker: scripts/kafka did not start")
+        yield address
+        process.stdin.close()
+        process.wait(timeout=60)
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[str]:
     """The broker's address, HOST:PORT."""
-    pytest.importorskip("confluent_kafka", reason="no Kafka broker: confluent-kafka is not installed")
-    started = subprocess.Popen(
-        [str(SCRIPT), "--until-eof"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert started.stdin is not None and started.stdout is not None and started.stderr is not None
-    with started:
-        address = started.stdout.readline().strip()
-        if not address:
-            pytest.skip(started.stderr.read().strip() or "no Kafka broker: scripts/kafka did not start")
+    with started() as address:
         yield address
-        started.stdin.close()
-        started.wait(timeout=60)

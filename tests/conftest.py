@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from headrace.testing.spark import SETTINGS
 
-pytest_plugins = ["headrace.testing.pytest_plugin", "tests.broker", "tests.databases"]
+pytest_plugins = ["headrace.testing.pytest_plugin", "tests.broker", "tests.databases", "tests.taking"]
 
 SEED_FIXED = 20260101
 

@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "config",
         "durations",
         "horizon",
+        "libpq",
         "names",
         "places",
         "schema",
@@ -42,7 +43,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"kernels"},
     {"operators"},
     {"flows"},
-    {"app", "joined", "joining", "streams", "table", "view", "why", "notebook"},
+    {"app", "capture", "copying", "joined", "joining", "keeping", "streams", "table", "view", "why", "notebook"},
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "__main__"},
 ]
@@ -82,6 +83,7 @@ IMPLEMENTATIONS = {
     "headrace.log.kafka": ("headrace.log.open", "headrace.testing"),
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
     "headrace.views.postgres": ("headrace.views.open", "headrace.testing"),
+    "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 

@@ -28,6 +28,8 @@ def stream(tmp_path: Path) -> Iterator[Any]:
         ("where", r"\.transform\(lambda df: df\.where"),
         ("withColumn", r"\.transform\(lambda df: df\.withColumn"),
         ("groupBy", r"\.group_by"),
+        ("map", r"\.transform\(lambda df"),
+        ("foreachBatch", r"view\.changes\(\)"),
         ("dropDuplicates", r"\.dedup\('id', within="),
         ("count", r"\.agg\(n=hr\.count\(\)"),
         ("writeStream", r"\.to_view\(name\) or \.to_topic\(name\)"),
@@ -51,6 +53,14 @@ def test_what_is_recommended_exists() -> None:
             assert name in steps, f"{text!r} recommends .{name}(…)"
         for name in re.findall(r"\bhr\.(\w+)", text):
             assert hasattr(hr, name), f"{text!r} recommends hr.{name}"
+
+
+def test_columns_that_a_table_does_not_have_are_answered_with_those_it_has(stream: Any) -> None:
+    users = stream.app.table("users", "id int, zip string", key="id")
+    with pytest.raises(hr.InvalidArgument, match=r"'users' has no such column\. There are: id, zip\."):
+        stream.enrich(users, on={"v": "id"}, columns=["country"])
+    with pytest.raises(hr.InvalidArgument, match=r"no column 'number'\. There are: id, zip\."):
+        stream.enrich(users, on={"v": "number"})
 
 
 @pytest.mark.parametrize(

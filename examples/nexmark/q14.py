@@ -4,11 +4,12 @@ theirs has, by a function of one's own."""
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
 
 import headrace as hr
 
 
-@F.arrow_udf("bigint")
+@F.arrow_udf(LongType())
 def count_c(texts: pa.Array) -> pa.Array:
     return pc.count_substring(texts, "c").cast(pa.int64())
 

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from headrace.aggregates import top_k as top_k
     from headrace.aggregates import variance as variance
     from headrace.app import App as App
+    from headrace.capture import Capture as Capture
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
     from headrace.flows.clocks import corrected_time as corrected_time
+    from headrace.keeping import backup as backup
+    from headrace.keeping import restore as restore
     from headrace.log.capabilities import Message as Message
     from headrace.log.contract import META as META
     from headrace.log.contract import Appended as Appended
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import QueueStats as QueueStats
     from headrace.log.contract import Record as Record
     from headrace.log.contract import Start as Start
+    from headrace.log.open import avro as avro
     from headrace.log.open import epoch as epoch
     from headrace.log.open import kafka as kafka
     from headrace.log.open import open_log as open_log
@@ -68,7 +72,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(("open_log", "kafka", "epoch"), "headrace.log.open"),
+    **dict.fromkeys(("open_log", "kafka", "avro", "epoch"), "headrace.log.open"),
     "Position": "headrace.position",
     "Duration": "headrace.durations",
     "META": "headrace.log.contract",
@@ -79,7 +83,9 @@ _HOMES = {
     "Start": "headrace.log.contract",
     "QueueStats": "headrace.log.contract",
     "Message": "headrace.log.capabilities",
+    **dict.fromkeys(("backup", "restore"), "headrace.keeping"),
     "App": "headrace.app",
+    "Capture": "headrace.capture",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

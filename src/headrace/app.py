@@ -25,14 +25,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from headrace.durations import Duration, duration_us
-from headrace.errors import Closed, DuplicateView, FlowCycle, InvalidArgument, UnknownTopic, UnknownView, closest
+from headrace.errors import (
+    AlreadyRunning,
+    Closed,
+    DuplicateView,
+    FlowCycle,
+    InvalidArgument,
+    LogMissing,
+    UnknownTopic,
+    UnknownView,
+    closest,
+)
 from headrace.flows import graph
 from headrace.flows.flow import Flow, circle
 from headrace.flows.plan import plan, writes_changes
 from headrace.log.capabilities import Foreign
 from headrace.log.contract import Log, Topic
 from headrace.log.declared import DeclaredTopic, check_agrees, check_declaration, check_fits, declare
-from headrace.log.open import Kafka, log_address, open_address
+from headrace.log.open import Kafka, log_address, open_address, trial_log
 from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
@@ -47,6 +57,7 @@ from headrace.views.contract import Emit, check_emit, feed_topic
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.capture import Capture
     from headrace.flows.audit import Audited
     from headrace.flows.flow import SparkSession
     from headrace.flows.query import FlowQuery
@@ -108,6 +119,7 @@ class App:
         self._targets: dict[str, DeclaredTopic] = {}
         """The topics that its flows write to."""
         self._tables: dict[str, Table] = {}
+        self._captures: dict[str, Capture] = {}
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -169,6 +181,12 @@ class App:
         return self._views_address() or self.home
 
     @property
+    def log_at(self) -> str | None:
+        """The log's address; None: it is in the home."""
+        elsewhere = self._elsewhere()
+        return None if elsewhere is None else elsewhere.address
+
+    @property
     def log(self) -> Log:
         """The log in the home, with the topics that the program declares; opened, and they created, when first used."""
         log = self._open_log()
@@ -183,11 +201,27 @@ class App:
             self._check_open()
             if self._log is None:
                 elsewhere = self._elsewhere()
-                if isinstance(elsewhere, Log):
-                    self._log = elsewhere
-                else:
-                    self._log = open_address(elsewhere or self.home, clock_us=self._clock_us)
+                self._log = elsewhere if isinstance(elsewhere, Log) else self._log_there(create=True)
             return self._log
+
+    def _log_there(self, *, create: bool) -> Log:
+        elsewhere = self._elsewhere()
+        assert not isinstance(elsewhere, Log)
+        return open_address(elsewhere or self.home, create=create, clock_us=self._clock_us)
+
+    def _check(self) -> None:
+        """Whether all flows can be run. Makes nothing in the log. Call nothing but `close` after this."""
+        given = self._elsewhere()
+        before = there = given if isinstance(given, Log) else self._log
+        with contextlib.ExitStack() as until:
+            if before is None:
+                with contextlib.suppress(LogMissing):
+                    there = self._log_there(create=False)
+                    until.callback(there.close)
+            beside = until.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
+            self._log = until.enter_context(trial_log(Path(beside), there))
+            until.callback(setattr, self, "_log", before)
+            self.running.check()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -268,6 +302,27 @@ class App:
         step = Tabling(keys, event_time, history, keep_us)
         self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
         made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history, keep_us, loads)
+        return made
+
+    def capture(
+        self,
+        name: str,
+        url: str,
+        *,
+        tables: Sequence[str] | None = None,
+        mask: Mapping[str, str] | None = None,
+    ) -> Capture:
+        """Captures the tables of another database, `postgresql://…`: what they have, then what is done to them.
+        `tables`: patterns, "public.*" by default; "!public.audit" leaves one out. `mask`: {"users.email": "hash"} or
+        "null". A password is best a reference: `?password=env:NAME` or `file:PATH`. `.table("users")` is one of them as
+        a table of the app."""
+        from headrace.capture import Capture
+
+        if name in self._captures and not _in_notebook():
+            raise InvalidArgument("name", name, "the app has a capture of that name: choose another")
+        if name in self._captures:
+            self._captures[name].stop()
+        made = self._captures[name] = Capture(self, name, url, tables, mask)
         return made
 
     def stream(
@@ -432,16 +487,32 @@ class App:
             return self._running
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
-        """Processes all records there are, and returns how many. `close=True` also closes every window."""
+        """Processes all records there are, and returns how many. `close=True` also closes every window. What captured
+        databases have committed by now is captured first."""
+        for capture in self._captures.values():
+            capture.drain()
+        if self._captures and not self.flows:
+            return 0
         return self.running.drain(None if batch_rows is None else _checked_rows(batch_rows), close=close)
 
-    def start(self, *, standby: bool = False, take_over: bool = False) -> None:
+    def start(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows in the background, until `stop`; called again, it starts those that do not run. Raises
-        AlreadyRunning if another process runs them: `standby=True` waits for its end, `take_over=True` takes over."""
-        self.running.start(wait=(lambda: True) if standby else None, take_over=take_over)
+        AlreadyRunning if another process runs them: `standby=True` waits for its end, `take_over=True` takes over.
+        `share=True`: several processes that say so have a part of the flows each; with views in Postgres."""
+        self.begin(wait=(lambda: True) if standby else None, take_over=take_over, share=share)
+
+    def begin(self, *, wait: Callable[[], bool] | None, take_over: bool, share: bool = False) -> None:
+        """As `start`; on standby as long as `wait()` says so. Of runners that share the flows, one captures."""
+        for capture in self._captures.values():
+            with contextlib.suppress(*((AlreadyRunning,) if share else ())):
+                capture.start(wait=wait, take_over=take_over)
+        if self.flows or not self._captures:
+            self.running.start(wait=wait, take_over=take_over, share=share)
 
     def stop(self) -> None:
-        """Stops the flows in bounded time. What is not committed is read again by the next start."""
+        """Stops captures and flows in bounded time. What is not committed is read again by the next start."""
+        for capture in self._captures.values():
+            capture.stop()
         if self._running is not None:
             self._running.stop()
         self._stop_lives()
@@ -452,11 +523,16 @@ class App:
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the flows have ended, or for `timeout`. Raises the error that stopped one. True if they ended."""
-        return self.running.wait(None if timeout is None else duration_us(timeout, argument="timeout") / 1e6)
+        seconds = None if timeout is None else duration_us(timeout, argument="timeout") / 1e6
+        if not self._captures:
+            return self.running.wait(seconds)
+        from headrace.capture import wait_for_all
 
-    def run(self, *, standby: bool = False, take_over: bool = False) -> None:
+        return wait_for_all([*self._captures.values()], self.running.wait if self.flows else None, seconds)
+
+    def run(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows until they are stopped by Ctrl-C, or fail."""
-        self.start(standby=standby, take_over=take_over)
+        self.start(standby=standby, take_over=take_over, share=share)
         try:
             self.wait()
         except KeyboardInterrupt:
@@ -552,6 +628,8 @@ class App:
         with self._lock:
             if self._closed:
                 return
+            for capture in self._captures.values():
+                capture.stop()
             self._closed = True
             if self._running is not None:
                 self._running.close()

@@ -10,7 +10,7 @@
     ├── VersionConflict                          a conditional append whose condition does not hold
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
     ├── BatchDiffers                             a repeated micro-batch has other rows
-    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced   a newer one has taken over
+    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced · CaptureFenced   a newer one has taken over
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that does not match its stored state
     ├── FlowCycle                                flows that read what they write
@@ -23,9 +23,14 @@
     ├── DoesNotFit                               a sum of decimals beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
     ├── JavaMissing · SparkLost                  Spark cannot start; its JVM has ended
+    ├── WorkersElsewhere                         a log in a directory, and Spark's workers on other machines
     ├── ServeMissing                             the page's libraries are not installed
     ├── KafkaMissing                             Kafka's client is not installed
     ├── KafkaFailed                              Kafka did not answer, or refused
+    ├── AvroMissing                              the reader of Avro values is not installed
+    ├── RegistryFailed                           a schema registry did not answer, or refused
+    ├── UnknownCapture                           there is no such capture
+    ├── CaptureFailed ─ CaptureGap               a database that cannot be captured; changes of it that are lost
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that another consumer has now
     ├── Overloaded                               the producer's buffer is full
@@ -46,6 +51,7 @@
         ├── DamagedData                          bytes that are not what was written
         ├── IndexDamaged · IndexBehindLog
         ├── ViewsDamaged
+        ├── DamagedBackup                        a backup that is not whole
         ├── LogMissing · NotALog · UnsupportedFormat · UnsupportedFilesystem
         └── TooManyFiles
 
@@ -61,12 +67,17 @@ from typing import Any
 __all__ = [
     "AggregateFailed",
     "AlreadyRunning",
+    "AvroMissing",
     "BatchDiffers",
     "CannotRebuild",
+    "CaptureFailed",
+    "CaptureFenced",
+    "CaptureGap",
     "ClockAhead",
     "Closed",
     "CommitBackwards",
     "CommitConflict",
+    "DamagedBackup",
     "DamagedData",
     "DiskFull",
     "DoesNotFit",
@@ -101,6 +112,7 @@ __all__ = [
     "QueryTimeout",
     "RecordRejected",
     "RecordTooLarge",
+    "RegistryFailed",
     "ServeMissing",
     "SparkLost",
     "StorageError",
@@ -112,6 +124,7 @@ __all__ = [
     "TopicReplaced",
     "TransformFailed",
     "TransformRefused",
+    "UnknownCapture",
     "UnknownColumn",
     "UnknownGroup",
     "UnknownQueue",
@@ -126,6 +139,7 @@ __all__ = [
     "ViewsDamaged",
     "WaitTimeout",
     "WatchLost",
+    "WorkersElsewhere",
 ]
 
 
@@ -245,20 +259,33 @@ class RecordTooLarge(RecordRejected):
 # -- topics and groups -----------------------------------------------------------------------------
 
 
+_ADOPT = "Adopt it: app.topic({!r}, 'COLUMN TYPE, …', create=False)"
+
+
 @dataclass(eq=False, repr=False)
 class TopicExists(HeadraceError):
+    """`foreign`: it was made by others, in the Kafka cluster, and headrace does not know its columns."""
+
     topic: str
+    foreign: bool = False
 
     def __str__(self) -> str:
+        if self.foreign:
+            return f"topic {self.topic!r} exists already, and others have made it. {_ADOPT.format(self.topic)}"
         return f"topic {self.topic!r} exists already. Open it with log.topic({self.topic!r}), or pass exist_ok=True."
 
 
 @dataclass(eq=False, repr=False)
 class UnknownTopic(HeadraceError, LookupError):
+    """`foreign`: others have made one of this name in the Kafka cluster, and headrace does not know its columns."""
+
     topic: str
     known: list[str]
+    foreign: bool = False
 
     def __str__(self) -> str:
+        if self.foreign:
+            return f"topic {self.topic!r} is of others, and its columns are not known. {_ADOPT.format(self.topic)}"
         have = f" There are: {', '.join(sorted(self.known)[:10])}." if self.known else ""
         return f"there is no topic {self.topic!r}.{nearest(self.topic, self.known)}{have}"
 
@@ -690,6 +717,58 @@ class FlowFenced(Fenced):
 
 
 @dataclass(eq=False, repr=False)
+class UnknownCapture(HeadraceError, LookupError):
+    """There is no such capture in this log."""
+
+    capture: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        there = f"There are: {', '.join(self.known)}." if self.known else "There are none yet."
+        return f"there is no capture {self.capture!r}.{nearest(self.capture, self.known)} {there}"
+
+
+@dataclass(eq=False, repr=False)
+class CaptureFailed(HeadraceError):
+    """The database of a capture cannot be reached, or does not let it be captured. `passing`: the same may succeed
+    later, and a capture that runs tries again by itself."""
+
+    capture: str
+    database: str
+    why: str
+    passing: bool = False
+
+    def __str__(self) -> str:
+        return f"capture {self.capture!r} of {self.database}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class CaptureGap(CaptureFailed):
+    """Changes of the database are lost for the capture, or may be: its slot or its publication is not what it was."""
+
+    slot: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"capture {self.capture!r} of {self.database}: {self.why}. Changes since then may be missing, and nothing "
+            f"is captured any more. To go on, read the tables again: headrace capture snapshot {self.capture}"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class CaptureFenced(Fenced):
+    """Another process captures the database now."""
+
+    capture: str
+
+    def __str__(self) -> str:
+        return (
+            f"capture {self.capture!r}: another process has written its changes meanwhile, and captures now. Nothing "
+            f"of this process was written. Stop one of the two"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class AlreadyRunning(HeadraceError):
     flow: str
     pid: int
@@ -892,6 +971,20 @@ class SparkLost(HeadraceError):
 
 
 @dataclass(eq=False, repr=False)
+class WorkersElsewhere(HeadraceError):
+    """Spark's workers cannot read the log, which lies in a directory of another machine. Nothing was read."""
+
+    log: str
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"the log is in the directory {self.log}, which Spark's worker on {self.host} cannot read. Use a log on "
+            "Kafka, log=hr.kafka(…) or --log kafka://…, or Spark on this machine."
+        )
+
+
+@dataclass(eq=False, repr=False)
 class ServeMissing(HeadraceError):
     """The libraries that the page and the HTTP API need are not installed."""
 
@@ -911,6 +1004,14 @@ class KafkaMissing(HeadraceError):
         return f"a log on Kafka needs its client: pip install 'headrace[kafka]' ({self.why})"
 
 
+_IS_THERE_ONE = " Does a broker run at this address, and with the same TLS and login?"
+KAFKA_ADVICE = {
+    **dict.fromkeys(("_TIMED_OUT", "_TRANSPORT", "_RESOLVE"), _IS_THERE_ONE),
+    "_AUTHENTICATION": " Look at username, password and mechanism.",
+    "_SSL": " Look at ca, certificate and key, and whether the broker's certificate is for the host in servers.",
+}
+
+
 @dataclass(eq=False, repr=False)
 class KafkaFailed(HeadraceError):
     """A request that the Kafka cluster did not answer, or refused. `code` is Kafka's name of the reason. If
@@ -924,9 +1025,31 @@ class KafkaFailed(HeadraceError):
 
     def __str__(self) -> str:
         again = " It may succeed later." if self.retriable else ""
-        if self.code == "_TIMED_OUT":
-            again += " Does a broker run at this address, and with the same TLS and login?"
+        again += KAFKA_ADVICE.get(self.code, "")
         return f"Kafka at {self.servers}: {self.what} failed with {self.code}: {self.why}.{again}"
+
+
+@dataclass(eq=False, repr=False)
+class AvroMissing(HeadraceError):
+    """The library that reads Avro values is not installed."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"values in Avro need their reader: pip install 'headrace[avro]' ({self.why})"
+
+
+@dataclass(eq=False, repr=False)
+class RegistryFailed(HeadraceError):
+    """A schema registry did not answer, or refused. Nothing was read past the value whose schema is not known; values
+    of known schemas can be read."""
+
+    url: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"schema registry {self.url}: {self.what} cannot be had: {self.why}. See that it runs and is reachable."
 
 
 @dataclass(eq=False, repr=False)
@@ -1008,6 +1131,14 @@ class ViewsDamaged(StorageError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}. Remove it: the next run of their apps computes the views again from the log."
+
+
+@dataclass(eq=False, repr=False)
+class DamagedBackup(StorageError):
+    """A backup that is not what was written, or a log that cannot be backed up because it is damaged."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Nothing was made of it; use another backup, or make one again."
 
 
 @dataclass(eq=False, repr=False)

@@ -62,6 +62,9 @@ KNOWN: dict[str, str] = {
     "flow.computed": "the batch is computed by Spark; nothing is committed",
     "kafka.sent": "the records of a Kafka transaction are on the broker; the transaction is open",
     "kafka.committed": "a Kafka transaction is committed; nobody was told",
+    "capture.slot": "the database keeps changes for a capture; the capture has not recorded from where on",
+    "capture.before": "changes of another database are read; nothing is written",
+    "capture.written": "these changes and their place are in the log; the database was not told",
     "relay.appended": "rows of the outbox are appended to their topic; the outbox does not know",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""

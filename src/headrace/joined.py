@@ -32,6 +32,8 @@ class Joinable:
     records: graph.Source | graph.Changes
     key: tuple[str, ...]
     columns: tuple[str, ...] | None = None
+    valid_from: str | None = None
+    """Of a table with a history: the column with the time by which its latest row is known."""
 
 
 class _HasRows(Protocol):
@@ -69,7 +71,8 @@ def join_tables(
     pairs = pairs_of(on, one.columns, other.columns, of=(one.called, other.called))
     sides = {"left": one, "right": other}
     views = tuple(role for role, side in sides.items() if isinstance(side.records, graph.Changes))
-    step = TableJoining(one.key, other.key, pairs, how, suffix, views)
+    valid_from = one.valid_from, other.valid_from
+    step = TableJoining(one.key, other.key, pairs, how, suffix, views, valid_from)
     return JoinedTables(left.app, tuple((role, side.records) for role, side in sides.items()), step)
 
 

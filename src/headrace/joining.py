@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.errors import InvalidArgument, nearest
+from headrace.errors import COLUMNS_NAMED_MAX, InvalidArgument, nearest
 
 __all__ = ["names_of", "pairs_of"]
 
@@ -27,9 +27,14 @@ def pairs_of(
     for at, known in enumerate((left, right)):
         for pair in given.items():
             if known is not None and pair[at] not in known:
-                why = f"{of[at]} has no column {pair[at]!r}.{nearest(pair[at], list(known))}"
+                why = f"{of[at]} has no column {pair[at]!r}.{nearest(pair[at], list(known)) or _listed(known)}"
                 raise InvalidArgument("on", pair[at], why)
     return tuple(given.items())
+
+
+def _listed(known: Sequence[str]) -> str:
+    more = "" if len(known) <= COLUMNS_NAMED_MAX else ", …"
+    return f" There are: {', '.join(known[:COLUMNS_NAMED_MAX])}{more}."
 
 
 def names_of(
@@ -45,7 +50,9 @@ def names_of(
     given = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     for name, new in given.items():
         if name not in known:
-            raise InvalidArgument("columns", name, f"{of} has no such column.{nearest(name, list(known))}")
+            raise InvalidArgument(
+                "columns", name, f"{of} has no such column.{nearest(name, list(known)) or _listed(known)}"
+            )
         if not isinstance(new, str) or not new:
             raise InvalidArgument("columns", new, "must be the column's name in the output")
     if len({*given.values()}) < len(given):

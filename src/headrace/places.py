@@ -22,6 +22,11 @@ class Home:
     log: str
     views: str = field(repr=False)  # may hold a password
 
+    @property
+    def log_directory(self) -> Path | None:
+        """Where the log lies; None of one that has an address."""
+        return None if ADDRESS.match(self.log) else Path(self.log)
+
     @classmethod
     def at(cls, path: Path, *, log: str | None = None, views: str | None = None) -> Home:
         path = path.absolute()

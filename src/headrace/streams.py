@@ -68,6 +68,8 @@ _ELSEWHERE = {
             "drop",
         )
     },
+    **dict.fromkeys(("map", "flatMap", "apply"), "PySpark's functions go into .transform(lambda df: df.withColumn(…))"),
+    **dict.fromkeys(("foreach", "foreachBatch"), "results go to .to_view(name), and a program reads view.changes()"),
     "groupBy": "use .group_by(…)",
     **dict.fromkeys(("dropDuplicates", "drop_duplicates", "distinct"), _DEDUP),
     "match": _NO_PATTERNS,
@@ -180,7 +182,8 @@ class Stream(_Steps):
         absent: Duration = "1 hour",
         fill: Gaps | None = None,
     ) -> Windowed:
-        """Groups records by event time, or by another column: `time="_arrived_at"` groups by arrival.
+        """Groups records by event time, or by another column: `time="_arrived_at"` groups by arrival. Behind a join of
+        streams that is `joined_at`, or the time of one of the sides.
 
         `grace`: how long a window waits for records that arrive out of order. `late`: what happens to later records,
         `hr.drop()` or `hr.correct(within=…)`. `idle`: a partition without records for this long moves on with the

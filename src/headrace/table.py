@@ -81,10 +81,12 @@ class Table(View):
     def _changes(self, rows: Rows, op: str) -> Any:
         import pyarrow as pa
 
+        from headrace.rows import without_stream
+
         if isinstance(rows, Mapping):
             return {**rows, OP: op}
         if hasattr(rows, "__arrow_c_stream__"):
-            table = pa.table(rows)
+            table = pa.table(without_stream(rows))
             return table.append_column(OP, pa.repeat(op, table.num_rows))
         return [{**row, OP: op} for row in rows]
 
@@ -145,4 +147,5 @@ class Table(View):
 
     def _joinable(self) -> Joinable:
         columns = tuple(self.columns.names)
-        return Joinable(f"table {self.name!r}", graph.Source(self.topic), self.key, columns)
+        valid_from = None if self.history == "latest" else self.event_time
+        return Joinable(f"table {self.name!r}", graph.Source(self.topic), self.key, columns, valid_from)

@@ -20,6 +20,7 @@ from headrace.schema import ID_COLUMN, VERSION_COLUMN
 from headrace.views.contract import FINAL_AT, RESULTS, WINDOW, feed_topic
 from headrace.views.reading import Bounds, quoted, schema_of
 from headrace.views.sources import named_source, named_sources
+from headrace.views.standing import holds_up
 from headrace.views.writers import with_helpers
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     if flow.operator.startswith("table_join("):
         origins = _origins_of_tables(views, log, flow, row)
     origins = [replace(each, source=named_source(each.topic, flow, specs)) for each in origins]
-    return Why(view, row, origins, _waits_for(views, flow, row), None if origins else _unnamed(flow, specs))
+    waits_for = _waits_for(views, flow, row)
+    if waits_for is not None:
+        topics = [topic for each in with_helpers(flow, specs) for topic in each.sources]
+        waits_for = ". ".join([waits_for, *map(str, holds_up(log, topics))])
+    return Why(view, row, origins, waits_for, None if origins else _unnamed(flow, specs))
 
 
 def _unnamed(flow: FlowSpec, specs: Sequence[FlowSpec]) -> str:
@@ -141,7 +146,7 @@ def _places(flows: Sequence[FlowSpec], row: Mapping[str, Any]) -> list[tuple[str
     """Topic, partition and offset of the records that the row names. `flows`: the view's, and its helpers."""
     found, sources = [], {topic for flow in flows for topic in flow.sources}
     for part in str(row.get(ID_COLUMN) or "").split("|"):
-        topic, *place = part.split("/")
+        topic, *place = part.strip("()").split("/")
         topic = topic.partition("#")[0]
         if topic in sources and len(place) >= 2:
             found.append((topic, int(place[0]), int(place[1])))
@@ -164,7 +169,7 @@ def _origin(log: Log, topic: str, partition: int, offset: int) -> Origin:
         read = log.topic(topic)
     except UnknownTopic:
         return Origin(topic, topic, partition, offset, None, None)
-    if not read.offsets()[partition].earliest <= offset:
+    if not read.ends()[partition].earliest <= offset:
         return Origin(topic, topic, partition, offset, None, None)
     columns = [*read.schema.names, "_arrived_at"]
     for batch in read.batches(partition, offset, offset + 1, columns):

@@ -1,8 +1,11 @@
 """`headrace verify` and `headrace doctor`: 3 when something is wrong, and where."""
 
+import os
+
 import pytest
 
 import headrace.cli.checks as checks
+from headrace.cli.deployment import beyond, skew
 from tests.cli.conftest import Shell
 
 
@@ -101,8 +104,30 @@ def test_doctor_asks_for_a_log_that_is_not_in_the_home(shell: Shell) -> None:
 
 
 def test_doctor_finds_nothing_wrong_with_a_log_on_kafka(shell: Shell, broker: str) -> None:
-    last = shell.ok("doctor", "--log", f"kafka://{broker}?prefix=doctor.").rows[-1]
-    assert (last["check"], last["state"]) == ("log", "ok") and "0 topics" in last["found"]
+    address = f"kafka://{broker}?prefix=doctor."
+    found = {row["check"]: row for row in shell.ok("doctor", "--log", address).rows}
+    assert found["log"]["state"] == "ok" and "0 topics" in found["log"]["found"]
+    assert (found["brokers"]["state"], found["brokers"]["found"]) == ("warn", broker)
+    assert "--write" in found["broker clock"]["found"] and "broker permissions" not in found
+    found = {row["check"]: row for row in shell.ok("doctor", "--write", "--log", address).rows}
+    assert (found["broker clock"]["state"], found["broker permissions"]["state"]) == ("ok", "ok")
+    assert "s of this machine's clock" in found["broker clock"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("off_us", "state", "said"),
+    [(0, "ok", "within 1 s"), (2_000_000, "warn", "2.0 s ahead of"), (-90_000_000, "fail", "90.0 s behind")],
+)
+def test_a_clock_that_is_off(off_us: int, state: str, said: str) -> None:
+    found = skew("clock", "it", beyond(500_000 + off_us, 500_000, 500_000))
+    assert found.state == state and said in found.found and (found.do is None) is (state == "ok")
+
+
+def test_doctor_where_no_home_can_be_made(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_asked: False)  # root may write everywhere
+    done = shell("doctor")
+    last = done.rows[-1]
+    assert (last["check"], last["state"], done.code) == ("home", "fail", 3) and "--home" in last["do"]
 
 
 def test_doctor_without_a_log(shell: Shell) -> None:

@@ -42,3 +42,10 @@ def test_nothing_is_overwritten(shell: Shell) -> None:
 def test_a_name_that_is_none(shell: Shell, tmp_path: Path, name: str) -> None:
     assert shell("new", "--", name).code in (1, 2)
     assert [path for path in tmp_path.iterdir() if path != shell.home] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a directory in which not even root can make one")
+def test_a_directory_that_cannot_be_made_is_said_in_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/proc")
+    done = shell("new", "shop")
+    assert (done.code, "shop cannot be made in /proc: " in done.err) == (2, True)

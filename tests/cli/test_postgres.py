@@ -19,6 +19,8 @@ def test_commands_read_the_views_of_an_address(postgres: PostgresServer, tmp_pat
     address = postgres.schema(tmp_path)
     doctor = {row["check"]: row for row in shell("doctor", "--views", address).rows}
     assert "none yet" in doctor["views"]["found"]
+    assert doctor["database"]["found"].startswith("Postgres ") and doctor["database clock"]["state"] == "ok"
+    assert doctor["database permissions"]["state"] == "ok"
     assert "there are no views at postgresql://" in shell.refused("query", "SELECT 1", "--views", address)
     with FoldingStore(open_store(address)) as store:
         state = store.begin(counting())
@@ -31,3 +33,18 @@ def test_commands_read_the_views_of_an_address(postgres: PostgresServer, tmp_pat
     assert wrong.code == 3 and "canary" not in wrong.text + wrong.err
     assert shell("views", "drop", "clicks", "--yes", "--force", "--views", address).code == 0
     assert shell("views", "list", "--views", address).rows == []
+
+
+def test_doctor_on_a_user_who_may_not(postgres: PostgresServer, tmp_path: Path, shell: Shell) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres.url, autocommit=True) as db:
+        db.execute("DROP ROLE IF EXISTS reader")
+        db.execute("CREATE ROLE reader LOGIN")
+    address = postgres.schema(tmp_path).replace("headrace@", "reader@")
+    done = shell("doctor", "--views", address)
+    (found,) = [row for row in done.rows if row["check"] == "database permissions"]
+    assert done.code == 3 and found["state"] == "fail" and "AUTHORIZATION reader" in found["do"]
+    standby = f"{address}&options=-c%20default_transaction_read_only%3Don"
+    (found,) = [row for row in shell("doctor", "--views", standby).rows if row["check"] == "database permissions"]
+    assert "nothing can be written" in found["found"]

@@ -26,7 +26,11 @@ app = hr.App("shop")
         "double = F.udf(lambda v: 2 * v, 'int')",
     ],
 )
-def test_what_needs_a_session_is_answered_with_what_needs_none(shell: Shell, tmp_path: Path, line: str) -> None:
+def test_what_needs_a_session_is_answered_with_what_needs_none(
+    shell: Shell, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # that of other tests in this process
+    monkeypatch.setattr("pyspark.sql.SparkSession._instantiatedSession", None)
     path = tmp_path / "needs_session.py"
     path.write_text(PROGRAM.format(line=line))
     done = shell("check", str(path))

@@ -1,5 +1,9 @@
 """`headrace topics …`: what is asked for is made, shown and deleted; refusals are one line that says what to do."""
 
+import time
+
+import pytest
+
 from tests.cli.conftest import Shell
 
 
@@ -72,6 +76,19 @@ def test_shown_with_partitions_and_groups(clicks: Shell) -> None:
     (group,) = shown["groups"]
     assert (group["group"], group["members"], group["lag_records"]) == ("g", 0, 2)
     assert group["lag_seconds"] >= 0
+
+
+def test_shown_of_a_log_on_kafka_without_what_it_does_not_know(
+    shell: Shell, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG", f"kafka://{broker}?prefix=shown{time.time_ns()}.")
+    shell.ok("topics", "create", "clicks", "user string, at timestamp", "--key", "user", "--event-time", "at")
+    shell.ok("produce", "clicks", stdin=b'{"user":"ann","at":"2026-01-01T09:00:05Z"}')
+    shell.ok("consume", "clicks", "--group", "billing")
+    (shown,) = shell.ok("topics", "show", "clicks").rows
+    assert (shown["records"], shown["key"], shown["partitions"][0]["next"]) == (1, ["user"], 1)
+    assert [group["group"] for group in shown["groups"]] == ["billing"] and "batches" not in shown
+    assert shell.refused("erase", "clicks", "ann", "--yes").startswith("this command is for a log in a directory: ")
 
 
 def test_deleted_only_when_meant(clicks: Shell) -> None:

@@ -362,6 +362,9 @@ def test_before_there_is_a_view(shell: Shell, topics: bool) -> None:
         line = shell.refused(*command)
         assert line.startswith(f"there is no view 'x', and no other, in {shell.home}. The first run of an app"), command
     assert shell.refused("query", "select 1").startswith(f"there are no views in {shell.home}.")
+    assert "position" in shell.refused(
+        "query", "x", "--wait-for", "nonsense", "--timeout", "1 hour"
+    )  # waits for nothing
     assert not (shell.home / "views.db").exists()
 
 

@@ -52,7 +52,8 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARED = "aggregates chains dedup extending howto joins postgres rebuild tables time tutorial windows"
+SHARED = "aggregates capture chains dedup extending howto joins postgres rebuild tables time tutorial windows"
+SHARED += " from-flink from-kafka-streams from-structured-streaming"
 SHARING = {ROOT / "docs" / f"{name}.md" for name in SHARED.split()}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -73,6 +74,8 @@ def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, m
         monkeypatch.chdir(tmp_path)
         if page.stem == "postgres":  # skipped where there is none
             monkeypatch.setenv("HEADRACE_VIEWS", request.getfixturevalue("postgres").schema(tmp_path))
+        if page.stem == "capture":
+            monkeypatch.setenv("SHOP_DB", request.getfixturevalue("postgres").database("shop_of_docs"))
         monkeypatch.setitem(apps.overrides, "spark", request.getfixturevalue("headrace_spark"))
         exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
         return
@@ -156,6 +159,8 @@ class Shell:
         left = list(wanted)
         for _ in wanted:
             line = self._next(left[0])
+            while SLOW_START.fullmatch(line):  # said only where the machine is busy
+                line = self._next(left[0])
             fitting = [each for each in (left if self._beside else left[:1]) if _fits(each, line)]
             assert fitting, f"{line!r} came, the page says {left[0]!r}\n" + "\n".join(self._shown)
             left.remove(fitting[0])
@@ -171,6 +176,9 @@ class Shell:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
         self._bash.wait()
+
+
+SLOW_START = re.compile(r"Spark starts, and flows are checked: \d+ s")
 
 
 def _fits(expected: str, line: str) -> bool:

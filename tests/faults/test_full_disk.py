@@ -288,3 +288,26 @@ def without_inodes(folder: str) -> None:
 
 def test_no_inodes_left_is_named_as_that(on_small_disk: Callable[..., None]) -> None:
     on_small_disk(without_inodes)
+
+
+def back_up_to(disk: Path) -> None:
+    """What does not fit is the views, or the log: whichever it is, there is no copy then, and nothing is left of it."""
+    for name, rows in (("log", 20_000), ("views", 0)):
+        home = disk.parent / f"home of {name} {disk.name}"
+        with open_log(home) as log:
+            topic = log.create_topic("kept", "k string, n int, text string")
+            topic.append([row(n) for n in range(rows)])
+        if not rows:
+            with SqliteViews(home) as store, store.transaction() as db:
+                db.execute("CREATE TABLE large AS SELECT randomblob(8000000) AS much")
+        with pytest.raises(DiskFull):
+            hr.backup(home, disk / "copy")
+        assert list(disk.iterdir()) == []
+
+
+def back_up_programs(folder: str) -> None:
+    run([back_up_to], folder, size_bytes=2 * MIB)
+
+
+def test_a_backup_that_does_not_fit_is_not_there(on_small_disk: Callable[..., None]) -> None:
+    on_small_disk(back_up_programs)

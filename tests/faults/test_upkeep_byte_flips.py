@@ -174,14 +174,14 @@ def flips_in(home: Path, table: str, rng: random.Random, most: int) -> list[list
 
 
 def test_data_files(kept: Path, memory: Path, seed: int) -> None:
-    outcomes = run(kept, flips_of(kept, "data/*", random.Random(seed), 160), memory, job=flip_and_keep)
-    assert outcomes["told"] > 100 and outcomes["same"] > 3, outcomes
+    outcomes = run(kept, flips_of(kept, "data/*", random.Random(seed), 90), memory, job=flip_and_keep)
+    assert outcomes["told"] > 60 and outcomes["same"] > 2, outcomes
 
 
 @pytest.mark.parametrize("table", ["batches", "files", "partitions"])
 def test_the_index(table: str, kept: Path, memory: Path, seed: int) -> None:
-    outcomes = run(kept, flips_in(kept, table, random.Random(seed), 120), memory, job=flip_and_keep)
-    assert outcomes["told"] > 50, outcomes
+    outcomes = run(kept, flips_in(kept, table, random.Random(seed), 70), memory, job=flip_and_keep)
+    assert outcomes["told"] > 30, outcomes
 
 
 @pytest.mark.soak

@@ -17,9 +17,10 @@ from headrace.flows.compiler.compile import Compiled
 from headrace.flows.compiler.reads import Reads
 from headrace.flows.compiler.records import judge_of
 from headrace.flows.flow import Flow, Input
-from headrace.flows.loop import Clock, FlowLoop
+from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
+from headrace.flows.reading.inputs import Clock
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.running import Running
 from headrace.kernels.arrow_partials import ArrowPartials
@@ -207,7 +208,7 @@ class Sparkless:
         made.make()
         return made
 
-    def running(self, *names: str, **changes: Any) -> Running:
+    def running(self, *names: str, place: Home | None = None, **changes: Any) -> Running:
         """An app that runs the flow under these names, with a store of its own, as another process has; `changes`: its
         program is another one."""
         flows, queries = {}, {}
@@ -216,7 +217,8 @@ class Sparkless:
             flow = replace(made.flow, name=name, **changes)
             flows[name] = flow
             queries[name] = _Here(replace(made, given=flow, flow=flow), None)  # type: ignore[arg-type]
-        running = Running("tests", flows, self.log, Home.at(self.log.home), None, 1_000_000, {})
+        place = place or Home.at(self.log.home)
+        running = Running("tests", flows, self.log, place, None, 1_000_000, {})
         running._queries.update(queries)
         return running
 

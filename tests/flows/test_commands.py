@@ -283,6 +283,33 @@ def test_what_a_programs_function_raises_is_told_from_its_own_lines_on(program: 
             assert wrong in "".join(trace) and "click" not in "".join(trace).replace("clicks", "")
 
 
+@pytest.mark.usefixtures("program")
+def test_an_audit_before_the_first_run_does_not_say_that_all_is_well(here: Shell) -> None:
+    assert here.ok("audit", "shop.py").err.endswith("no view of shop has been run yet (headrace run shop.py)\n")
+
+
+def test_check_makes_no_topic(program: Path, tmp_path: Path, here: Shell) -> None:
+    """A wrong program that was checked once would refuse the right one: its topics would be there."""
+    chain = """
+minutes = app.stream(clicks).window(hr.tumbling("1 minute")).group_by("page").agg(n=hr.count()).to_view("minutes")
+app.stream(minutes).window(hr.tumbling("1 hour")).agg(n=hr.sum("n")).to_topic("hours")
+app.stream(clicks).dedup("page", within="1 hour").group_by("page").agg(n=hr.count()).to_view("once")
+"""
+    program.write_text(PROGRAM.replace("page string, ", "page int, extra string, ") + chain)
+    here.ok("check", "shop.py")
+    assert not (tmp_path / ".headrace" / "log.db").exists() and not (tmp_path / ".headrace" / "views.db").exists()
+    program.write_text(PROGRAM)
+    here.ok("run", "shop.py", "--drain")
+    before = here.ok("topics", "list").rows
+    program.write_text(PROGRAM + chain)
+    here.ok("check", "shop.py")
+    assert here.ok("topics", "list").rows == before
+    with hr.open_log(tmp_path / ".headrace") as log, pytest.raises(hr.UnknownTopic):
+        log.topic("__changes.minutes")
+    program.write_text(PROGRAM.replace("page string, ", "page int, "))
+    assert "'page'" in here.refused("check", "shop.py")
+
+
 def test_check_names_flow_and_column(program: Path, tmp_path: Path, here: Shell, spark: Any) -> None:
     here.ok("check", "shop.py")
     program.write_text(PROGRAM.replace('group_by("page")', 'group_by("pag")'))

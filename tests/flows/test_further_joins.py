@@ -117,3 +117,50 @@ def test_pairs_of_one_large_batch_are_not_late_for_the_next_join(spark: Any) -> 
             topic.append([{"id": n, topic.name: n, "at": at(60 * n)} for n in range(50)])
         app.drain()
         assert sorted(row["id"] for row in sent.to_arrow().to_pylist()) == list(range(50))
+
+
+@pytest.mark.parametrize("time", ["at", "at_right"])
+def test_windows_behind_a_join_go_by_the_time_of_a_side(spark: Any, time: str) -> None:
+    """A pair's window may end long before `joined_at`: it is open, and is kept, until no such pair can come."""
+    dice = random.Random(7)
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        sides = [app.topic(name, f"id string, {name} int, at timestamp", event_time="at") for name in ("left", "right")]
+        one, other = map(app.stream, sides)
+        times = {"before": "8 seconds", "after": "15 seconds", "grace": "3 seconds"}
+        joined = one.join(other, on="id", how="left", late=hr.correct(within="2 seconds"), **times)
+        windows = joined.window(hr.tumbling("5 seconds"), time=time).group_by("id")
+        view = windows.agg(n=hr.count(), paid=hr.sum("right")).to_view("by_side")
+        rows: list[list[tuple[str, int, int]]] = [[], []]
+        for number in range(60):
+            side, row = dice.randrange(2), (dice.choice("ab"), number, number + dice.randint(-3, 0))
+            rows[side].append(row)
+            sides[side].append({"id": row[0], sides[side].name: row[1], "at": at(row[2])})
+            if number % 7 == 0:
+                app.drain()
+                for each in view.to_arrow().to_pylist():  # final rows stay as they are: nothing here is idle
+                    assert each["_status"] == "open" or each["window_end"] < at(number)
+        app.drain(close=True)
+        wanted: dict[tuple[Any, str], list[int]] = {}
+        for id_, _, when in rows[0]:
+            near = [row for row in rows[1] if row[0] == id_ and when - 8 <= row[2] <= when + 15]
+            for row in near or [None]:
+                by = when if time == "at" else None if row is None else row[2]
+                if by is not None:
+                    found = wanted.setdefault((at(by - by % 5), id_), [0, 0])
+                    found[0], found[1] = found[0] + 1, found[1] + (0 if row is None else row[1])
+        found_rows = {
+            (row["window_start"], row["id"]): [row["n"], row["paid"] or 0] for row in view.to_arrow().to_pylist()
+        }
+        assert found_rows == wanted and len(wanted) > 10
+        assert app.audit().ok
+
+
+def test_a_window_behind_a_join_goes_by_no_other_time(spark: Any) -> None:
+    with hr.App("shop", home=":temp:", spark=spark) as app:
+        orders = app.stream(app.topic("orders", "id string, at timestamp, due timestamp", event_time="at"))
+        joined = orders.join(orders, on="id", grace="0 seconds")
+        joined.window(hr.tumbling("1 day"), time="due").group_by("id").agg(n=hr.count()).to_view("by_due")
+        with pytest.raises(InvalidArgument, match="There are: at, at_right, joined_at"):
+            app.drain()
+        with pytest.raises(InvalidArgument, match="own event time"):
+            joined.window(hr.tumbling("1 day"), time="_arrived_at")

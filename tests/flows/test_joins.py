@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.errors import InvalidArgument, UnknownColumn
+from headrace.errors import FlowChanged, InvalidArgument, UnknownColumn
 from headrace.flows.folding import reading_in_parts
 from headrace.testing import add, advance, assert_cut_invariant, crash_points
 
@@ -261,6 +261,18 @@ def test_a_transform_of_joined_rows_filters_computes_and_explodes(app: hr.App) -
     users.upsert([{"id": "ann", "zip": "8", "at": at(10)}, {"id": "bob", "zip": "9", "at": at(10)}])
     app.drain()
     assert rows_by(view, "both", "part") == [("ann 8", "a"), ("ann 8", "b")]
+
+
+def test_rows_that_are_exploded_before_and_behind_a_join_have_different_ids(app: hr.App) -> None:
+    clicks, buys = (app.topic(name, CLICKS, key="user", event_time="at") for name in ("clicks", "buys"))
+    parts = app.stream(buys).transform(lambda df: df.withColumn("page", F.explode(F.split("page", "/"))))
+    joined = app.stream(clicks).join(parts, on="user", grace="0 seconds")
+    again = joined.transform(lambda df: df.withColumn("page", F.explode(F.split("page", "/"))))
+    view = again.to_view("both")
+    clicks.append({"user": "ann", "page": "a/b", "at": at(15)})
+    buys.append({"user": "ann", "page": "1/2", "at": at(15)})
+    app.drain()
+    assert rows(view, "page", "page_right") == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
 
 
 # -- interval joins --------------------------------------------------------------------------------------
@@ -557,6 +569,45 @@ def test_joined_rows_are_rebuilt_streamed_and_watched(app: hr.App) -> None:
     app.drain()
     assert rows_by(counts, "zip", "n") == [("8001", 1), ("8002", 3)]
     assert app.audit().ok
+
+
+def test_a_column_that_a_topic_gets_is_in_its_joins_when_the_program_declares_it(tmp_path: Path, spark: Any) -> None:
+    def program(more: str = "") -> tuple[hr.App, list[hr.View]]:
+        app = hr.App("shop", home=tmp_path, spark=spark)
+        zips = app.table("zips", f"zip string, city string{more}", key="zip")
+        clicks = app.stream(app.topic("clicks", f"{CLICKS}{more.replace('x', 'y')}", key="user", event_time="at"))
+        seen = clicks.enrich(zips, on={"page": "zip"})
+        both = seen.join(clicks, on="user", grace="0 seconds")
+        return app, [zips, seen.to_view("seen"), both.to_view("both"), zips.join(zips, on="zip").to_view("pairs")]
+
+    def append(app: hr.App, **more: int) -> None:
+        app.log.topic("zips").append({"zip": "1", "city": str(more), "_op": "upsert"})
+        app.log.topic("clicks").append({"user": "ann", "page": "1", "at": at(15), **more})
+
+    app, views = program()
+    with app:
+        append(app)
+        app.drain()
+        app.log.topic("zips").alter(schema="zip string, city string, _op string, x int")
+        app.log.topic("clicks").alter(schema=f"{CLICKS}, y int")
+        append(app, y=1)
+        app.drain()
+        columns = [each.to_arrow().column_names for each in views]
+    app, views = program()  # the same
+    with app:
+        append(app, y=2)
+        app.drain()
+        assert [each.to_arrow().num_rows for each in views] == [1, 3, 9, 1]
+        assert [each.to_arrow().column_names for each in views] == columns
+        assert app.audit().ok
+    app, views = program(", x int")
+    with app:
+        with pytest.raises(FlowChanged, match="what is kept: x int came"):
+            app.drain()
+        assert views[0].to_arrow().column_names == columns[0]  # is still there to be read
+        for name in ("zips", "seen", "pairs"):
+            app.rebuild(name).switch()
+        assert {row["y"] for row in views[1].to_arrow().to_pylist()} == {None, 1, 2}
 
 
 def test_a_record_of_a_table_that_does_not_say_what_it_does_is_an_upsert(app: hr.App) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
+import urllib.error
 import urllib.request
 from dataclasses import replace
 
@@ -44,3 +46,26 @@ def is_open(connection: socket.socket) -> bool:
         return True
     except OSError:
         return False
+
+
+def test_health_without_the_page() -> None:
+    states = ["running", "waiting"]
+    port = metrics.serve(0, lambda: [flow(f"f{number}", state) for number, state in enumerate(states)])
+
+    def asked() -> tuple[int, dict[str, object]]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    assert asked() == (200, {"status": "ok", "flows": {"f0": "running", "f1": "waiting"}})
+    states[0] = "retrying"
+    assert asked()[0] == 200 and asked()[1]["status"] == "retrying"
+    states[1] = "failed"
+    assert asked()[0] == 503 and asked()[1]["status"] == "failed"
+
+
+def flow(name: str, state: str) -> FlowStatus:
+    return FlowStatus(name, state, 0, 0, 0.0, 0.0, 0, None, 0, 0, "")

@@ -243,3 +243,30 @@ def test_a_transform_with_an_action_is_refused(app: hr.App) -> None:
     app.stream(topic).transform(lambda df: df if df.count() else df.where("v > 1")).agg(n=hr.count()).to_view("v")
     with pytest.raises(hr.TransformRefused, match=r"count\(\) is an action.*one plan serves many batches"):
         app.drain()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "said"),
+    [
+        (hr.count(where="v > "), r"where='v > ' cannot be computed\. Syntax error at or near end of input"),
+        (hr.sum("nope(v)"), r"sum\(nope\(v\)\) cannot be computed\. Cannot resolve routine `nope`"),
+        (hr.max("v + array(1)"), r"max\(v \+ array\(1\)\) cannot be computed\. .*type"),
+    ],
+)
+def test_an_expression_that_spark_refuses_is_named_without_a_traceback(app: hr.App, aggregate: Any, said: str) -> None:
+    app.stream(app.topic("t", "v int")).agg(n=aggregate).to_view("v")
+    with pytest.raises(hr.InvalidArgument, match=rf"agg='n': flow 'v': {said}") as refused:
+        app.drain()
+    assert "\n" not in str(refused.value) and "SQLSTATE" not in str(refused.value)
+
+
+def test_a_spark_dataframe_with_times_is_appended_as_it_is(spark: Any, app: hr.App) -> None:
+    df = spark.sql("select 7 as v, timestamp'2026-01-01T09:00:05Z' as at")
+    topic = app.topic("t", "v int, at timestamp", event_time="at")
+    table = app.table("k", "v int, at timestamp", key="v")
+    topic.append(df)
+    topic.load(df)
+    table.upsert(df)
+    app.drain()
+    assert [record.value for record in topic.records()] == [{"v": 7, "at": DAY + timedelta(hours=9, seconds=5)}] * 2
+    assert rows(app, "k", "v", "at") == [(7, DAY + timedelta(hours=9, seconds=5))]

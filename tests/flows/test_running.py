@@ -238,7 +238,7 @@ def test_what_is_no_records_fault_makes_no_dead_letter(
         def fail(*_: Any) -> None:
             raise error
 
-        monkeypatch.setattr(*((flow.loop._query, "rows") if what == "rows" else (flow.loop, "_ends")), fail)
+        monkeypatch.setattr(*((flow.loop._query, "rows") if what == "rows" else (flow.loop._inputs, "ends")), fail)
         with pytest.raises(type(error)):
             Supervisor(flow.loop, lambda _: flow.started()).work_off()
         assert not list(flow.log.dead_letters())

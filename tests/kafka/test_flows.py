@@ -19,6 +19,7 @@ import headrace as hr
 from headrace import app as apps
 from headrace import failpoints
 from headrace.failpoints import InjectedFault
+from tests.kafka.test_flow_hardships import until_ended
 from tests.kafka.test_foreign import plain_records
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +134,32 @@ def test_a_view_is_that_of_the_embedded_log_however_it_is_cut_and_stopped(
         standing[change["shops"]] += 1 if change["op"] == "+" else -1
         assert standing[change["shops"]] >= 0
     assert [(shops, count) for shops, count in standing.items() if count] == [(len(wanted[0]), 1)]
+
+
+def test_a_record_waits_for_a_transaction_that_its_table_has_open(
+    broker: str, prefix: str, headrace_spark: Any, tmp_path: Path
+) -> None:
+    """What the transaction holds arrived before the record, and is seen after it."""
+    from confluent_kafka import Producer
+
+    log = f"kafka://{broker}?prefix={prefix}"
+    with hr.App("shop", home=tmp_path / "home", spark=headrace_spark, log=log) as app:
+        users = app.table("users", "id string, zip string", key="id")
+        clicks = app.topic("clicks", "user string, at timestamp", event_time="at")
+        app.stream(clicks).enrich(users, on={"user": "id"}, columns=["zip"]).to_view("seen")
+        users.upsert([{"id": "a", "zip": "1"}])
+        others = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex})
+        others.init_transactions(10)
+        others.begin_transaction()
+        others.produce(f"{prefix}users", json.dumps({"id": "a", "zip": "2", "_op": "upsert"}), "a", 0)
+        assert others.flush(10) == 0
+        clicks.append({"user": "a", "at": T0})
+        found = []
+        for end in (others.commit_transaction, None):
+            app.drain()
+            found += [(row["zip"], row["_status"]) for row in app.view("seen").to_arrow().to_pylist()]
+            if end is not None:
+                end(10)
+                until_ended(app.log.topic("users"))
+        assert found == [("1", "open"), ("2", "final")]
+        assert app.audit().ok

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace import keys
 from headrace.log.capabilities import Clock, Erasure, Files, Queues, Usage, Versions, capability
 from headrace.log.contract import Log, Topic
+from headrace.log.kafka import client
 
 CLICKS = "user string, page string, at timestamp"
 
@@ -70,6 +73,16 @@ def produce(broker: str, topic: str, *records: tuple[bytes | None, bytes | None]
     assert producer.flush(10) == 0
 
 
+def committed_for_kafka(broker: str, group: str) -> dict[int, int]:
+    """As Kafka's own tools ask for it."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    return {at.partition: at.offset for at in found.topic_partitions}
+
+
 def make_topic(broker: str, topic: str, **config: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -80,16 +93,16 @@ def make_topic(broker: str, topic: str, **config: str) -> None:
 # -- beside plain clients ------------------------------------------------------------------------------
 
 
-def test_it_is_a_log_and_has_none_of_the_capabilities(log: Any) -> None:
+def test_it_is_a_log_and_has_queues_of_all_the_capabilities(log: Any) -> None:
     topic = log.create_topic("t", "a int", key="a")
     assert isinstance(log, Log) and isinstance(topic, Topic) and isinstance(topic.ref().open(), Topic)
-    kinds = [(topic, kind) for kind in (Queues, Erasure, Usage)] + [(log, Files), (log, Clock)]
+    kinds = [(topic, kind) for kind in (Erasure, Usage)] + [(log, Files), (log, Clock)]
     for handle, kind in kinds:
         with pytest.raises(hr.Unsupported, match=f"has no {kind.__name__.lower()}"):
             capability(handle, kind)
     with pytest.raises(hr.Unsupported, match="versions"):
         log.create_topic("v", "a int", key="a", versioned=True)
-    assert not isinstance(topic, Versions)
+    assert isinstance(topic, Queues) and not isinstance(topic, Versions)
 
 
 def test_a_plain_client_reads_json_values_text_keys_and_the_published_partition(
@@ -225,6 +238,30 @@ def test_offsets_that_retention_deleted_are_our_error(log: Any, broker: str, pre
     assert [record.offset for record in topic.records()] == [3, 4]
 
 
+def test_a_group_that_retention_overtook_is_told_what_it_lost(log: Any, broker: str, prefix: str) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    topic = log.create_topic("t", "n int")
+    topic.append([{"n": n} for n in range(5)])
+    with topic.group("g").join() as member:
+        assert len(member.poll(timeout="20 seconds", max_records=1)) == 1
+        member.commit()
+    admin = AdminClient({"bootstrap.servers": broker})
+    for done in admin.delete_records([TopicPartition(f"{prefix}t", 0, 3)]).values():
+        done.result(10)
+    with topic.group("g").join() as member:
+        for _ in range(2):
+            with pytest.raises(hr.OffsetOutOfRange) as error:
+                member.poll(timeout="20 seconds")
+            assert (error.value.offset, error.value.earliest, error.value.next) == (1, 3, 5)
+    topic.group("g").rewind("earliest")
+    with topic.group("g").join() as member:
+        assert [record.offset for record in member.poll(timeout="20 seconds")] == [3, 4]
+    with topic.group("new").join() as member:  # one that has read nothing has lost nothing
+        assert [record.offset for record in member.poll(timeout="20 seconds")] == [3, 4]
+
+
 def test_a_topic_that_others_created_again_is_another(log: Any, broker: str, prefix: str) -> None:
     from confluent_kafka.admin import AdminClient
 
@@ -240,7 +277,7 @@ def test_a_topic_that_others_created_again_is_another(log: Any, broker: str, pre
         log.topic("t")
 
 
-def test_two_members_that_poll_share_a_topic_and_kafka_knows_their_lag(log: Any) -> None:
+def test_two_members_that_poll_share_a_topic_and_kafka_knows_their_lag(log: Any, broker: str, prefix: str) -> None:
     topic = log.create_topic("t", "n int", partitions=2)
     topic.append([{"n": n} for n in range(100)])
     found: list[int] = []
@@ -263,6 +300,35 @@ def test_two_members_that_poll_share_a_topic_and_kafka_knows_their_lag(log: Any)
         worker.join(60)
     assert sorted(set(found)) == list(range(100))
     assert {number: lag.records for number, lag in topic.group("g").lag().items()} == {0: 0, 1: 0}
+    assert committed_for_kafka(broker, f"{prefix}g") == topic.group("g").committed()
+
+
+def test_verify_names_what_others_have_done_to_topics(log: Any, broker: str, prefix: str) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    topic = log.create_topic("t", "n int", key="n", partitions=2)
+    topic.append([{"n": n} for n in range(20)])
+    log.create_topic("gone", "n int")
+    assert (log.verify().ok, log.verify().records, log.verify().topics) == (True, 20, 2)
+    produce(broker, f"{prefix}t", (None, b"no row"))
+    number = int(keys.partitions_of(pa.record_batch({"n": pa.array([7], pa.int32())}), ("n",), 2)[0])
+    plain = Producer({"bootstrap.servers": broker})
+    plain.produce(f"{prefix}t", b'{"n": 7}', b"7", 1 - number)  # by another rule than ours
+    assert plain.flush(10) == 0
+    admin = AdminClient({"bootstrap.servers": broker})
+    shorter = ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
+    asked = ConfigResource(ResourceType.TOPIC, f"{prefix}t", incremental_configs=[shorter])
+    for done in [*admin.incremental_alter_configs([asked]).values(), *admin.delete_topics([f"{prefix}gone"]).values()]:
+        done.result(10)
+    found = {(each.topic, each.what.partition(":")[0].partition(" in Kafka")[0]) for each in log.verify().problems}
+    assert found == {
+        ("gone", "is not in the cluster any more"),
+        ("t", "is no row"),
+        ("t", "lies outside the partition of its key"),
+        ("t", "retention.ms is 1000000"),
+    }
+    assert log.dead_letters_count() == 0  # it changes nothing
 
 
 # -- settings and secrets ------------------------------------------------------------------------------
@@ -323,3 +389,32 @@ def test_a_secret_is_resolved_for_the_client_and_nowhere_else(tmp_path: Any, mon
     monkeypatch.delenv("CANARY")
     with pytest.raises(hr.InvalidArgument, match="not set"):
         by_env.client_config()
+
+
+# -- what a newcomer meets -----------------------------------------------------------------------------
+
+
+def test_a_topic_of_others_is_to_be_adopted(log: Any, broker: str, prefix: str) -> None:
+    make_topic(broker, f"{prefix}theirs")
+    produce(broker, f"{prefix}theirs", (None, b'{"a": 7}'))
+    with pytest.raises(hr.UnknownTopic, match=r"is of others.*app\.topic\('theirs', .*create=False\)"):
+        log.topic("theirs")
+    with pytest.raises(hr.TopicExists, match=r"others have made it.*create=False") as refused:
+        log.create_topic("theirs", "a int")
+    assert refused.value.foreign
+    assert [record.value for record in log.adopt_topic("theirs", "a int").records()] == [{"a": 7}]
+    with pytest.raises(hr.UnknownTopic, match=r"^there is no topic 'nobodys'"):
+        log.topic("nobodys")
+
+
+@pytest.mark.parametrize(
+    ("servers", "why"), [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:9092", "Failed to resolve")]
+)
+def test_a_cluster_that_cannot_be_reached_is_told_soon_and_why(
+    monkeypatch: pytest.MonkeyPatch, servers: str, why: str
+) -> None:
+    monkeypatch.setattr(client, "UNREACHED_SECONDS", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(hr.KafkaFailed, match=rf"{why}.* Does a broker run at this address"):
+        hr.open_log(f"kafka://{servers}")
+    assert time.monotonic() - begun < client.REQUEST_SECONDS / 2

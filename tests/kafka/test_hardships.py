@@ -63,11 +63,11 @@ def test_many_processes_create_one_topic_at_once(address: str) -> None:
 
 
 def test_a_topic_whose_creator_died_in_between_is_finished_and_one_of_others_is_not(address: str, broker: str) -> None:
-    from headrace.log.kafka.catalog import _config
+    from headrace.log.kafka.catalog import config_of
     from headrace.log.settings import settings_of
 
     prefix = address.partition("prefix=")[2]
-    make_topic(broker, f"{prefix}ours", **_config(settings_of({})))
+    make_topic(broker, f"{prefix}ours", **config_of(settings_of({})))
     make_topic(broker, f"{prefix}others")
     with hr.open_log(address) as log:
         ours: Any = log.create_topic("ours", "n int", exist_ok=True)
@@ -140,3 +140,26 @@ def test_what_is_behind_is_read_first(address: str, monkeypatch: pytest.MonkeyPa
         assert [span.stop for span in topic.spans(0, 0)][-1] == 100 and len(topic.spans(0, 0, 3)) == 3
         planned = {each.partition: each.stop for each in ranges.plan([behind], 60)["t"]}
     assert planned[0] >= 40 and planned[1] <= 60  # those of partition 1 are ahead by 40 seconds
+
+
+def test_an_error_of_a_poll_loses_no_record(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the registry is away, or a dead letter cannot be written: what was fetched comes with the next poll."""
+    from headrace.log.kafka.consume import groups
+
+    with hr.open_log(address) as log:
+        topic = log.create_topic("t", "n int")
+        topic.append([{"n": n} for n in range(4)])
+        with topic.group("g").join() as member, monkeypatch.context() as patched:
+
+            def fails(*_: Any) -> Any:
+                patched.undo()
+                raise hr.KafkaFailed("broker", "decoding", "_TEST", "the registry is away", True)
+
+            patched.setattr(groups, "decode", fails)
+            with pytest.raises(hr.KafkaFailed):
+                while not (found := member.poll(timeout="10 seconds")):
+                    pass
+            found = []
+            while len(found) < 4:
+                found += member.poll(timeout="10 seconds")
+            assert [record.value["n"] for record in found] == [0, 1, 2, 3]

@@ -247,13 +247,14 @@ def test_a_directory_removed_and_made_again_is_another_log(home: Path) -> None:
 
 
 def test_two_paths_to_one_directory_are_one_log(home: Path, tmp_path: Path) -> None:
+    before = set(engines._engines)  # logs that other tests of this process have open
     with open_log(home) as log:
         (tmp_path / "alias").symlink_to(home)
         with open_log(tmp_path / "alias") as other:
             assert other._engine is log._engine
             log.create_topic("t", "n int").append({"n": 1})
             assert [record.value["n"] for record in other.topic("t").records()] == [1]
-    assert not engines._engines
+    assert set(engines._engines) <= before
 
 
 def test_a_poll_that_meets_damage_loses_nothing(home: Path) -> None:

@@ -320,6 +320,9 @@ class TwinTopic:
                 progress = None if told is None else from_us(told)
                 yield Record(self.name, number, offset, from_us(came), progress, key, value)
 
+    def ends(self) -> dict[int, Offsets]:
+        return self.offsets()
+
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]:
         out = {}
         for number, each in enumerate(self._known().partitions):

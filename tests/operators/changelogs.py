@@ -86,9 +86,17 @@ def arrow(batch: Sequence[Change], schema: pa.Schema) -> pa.Table:
     )
 
 
-def latest(changes: Sequence[Change], key: Sequence[str]) -> dict[tuple[Any, ...], Change]:
-    """The last change of each key that is no delete, by brute force."""
-    last = {tuple(each.values[name] for name in key): each for each in sorted(changes, key=lambda one: one.position)}
+def latest(changes: Sequence[Change], key: Sequence[str], valid: str | None = None) -> dict[tuple[Any, ...], Change]:
+    """The last change of each key that is no delete, by brute force. `valid`: the column with a time that decides
+    before the position does; null is the arrival."""
+
+    def order(one: Change) -> tuple[Any, ...]:
+        if valid is None:
+            return one.position
+        since = one.values[valid]
+        return (one.arrived if since is None else (since - times([0])[0].as_py()).total_seconds(), *one.position)
+
+    last = {tuple(each.values[name] for name in key): each for each in sorted(changes, key=order)}
     return {at: each for at, each in last.items() if each.op == "upsert"}
 
 

@@ -33,6 +33,7 @@ from headrace.views.contract import (
     LedgerRow,
     Mark,
     Outgoing,
+    ReadMark,
     Waiting,
     widened,
 )
@@ -52,6 +53,7 @@ class Kept:
     sent: dict[str, int] = field(default_factory=dict)
     """How many rows have gone to each target."""
     ledger: dict[tuple[int | None, int | None], LedgerRow] = field(default_factory=dict)
+    read_marks: list[ReadMark] = field(default_factory=list)
 
 
 @dataclass
@@ -120,6 +122,9 @@ class MemoryStore:
 
     def state(self, flow: str) -> FlowState:
         return self._known(flow).state
+
+    def read_marks(self, flow: str) -> list[ReadMark]:
+        return self._known(flow).read_marks
 
     def feeds(self, flow: str) -> tuple[Emit, ...]:
         known = self.flows.get(flow)
@@ -195,6 +200,7 @@ class MemoryStore:
                 self._check_changes(known, before, commit)
             self._settle(known, commit.relayed)
             self._put_out(known, commit.outgoing)
+            known.read_marks += commit.read_marks
             for row in commit.ledger:
                 self._count(known, row)
             known.spec = self._widened(known.spec, known.tables)

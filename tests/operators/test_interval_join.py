@@ -554,6 +554,8 @@ def test_columns_are_the_lefts_then_the_rights() -> None:
         "at_right timestamp",
         "joined_at timestamp",
     ]
+    in_upper_case = columns("k string, at timestamp, Name int", "k string, name int, at timestamp", ("k", "k"))
+    assert in_upper_case[2:4] == ["Name int", "name_right int"]  # to Spark and to SQL they are the same name
     assert columns("k string, at timestamp", "id string, k int, at timestamp", ("k", "id"), suffix="2") == [
         "k string",
         "at timestamp",

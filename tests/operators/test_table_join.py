@@ -18,6 +18,7 @@ from headrace.errors import InvalidArgument
 from headrace.operators.contract import InputTimes, Operator
 from headrace.operators.joins.table_join import How, TableJoin
 from headrace.testing import MemoryTables, OperatorContract
+from headrace.testing.view_contract import INSTANT
 from headrace.views.keyed import State
 from tests.operators.changelogs import NOTHING, Asked, Change, add_up, arrow, latest, log_of, reach_us, readings, times
 from tests.views.test_keyed import FileTables
@@ -29,6 +30,7 @@ FEW: dict[pa.DataType, list[Any]] = {
     TEXT: ["a", 'q"|', "", None],
     INT: [1, 2, 3, 2**31 - 1, None],
     LONG: [1, 2, 3, 2**31 - 1, 2**40, None],
+    INSTANT: times([0, 5, 9, 20, None]).to_pylist(),
 }
 """What columns have: few values, so that many rows meet."""
 
@@ -42,22 +44,23 @@ class Case:
     keys: tuple[tuple[str, ...], tuple[str, ...]]
     on: tuple[tuple[str, str], ...]
     seen: tuple[str, ...]
+    valid: tuple[str | None, str | None] = (None, None)
 
     def join(self, how: How) -> TableJoin:
-        return TableJoin(pa.schema(self.left), pa.schema(self.right), *self.keys, self.on, how)
+        schemas = pa.schema(self.left), pa.schema(self.right)
+        return TableJoin(*schemas, *self.keys, self.on, how, valid_from=self.valid)
 
     def schema(self, side: int) -> pa.Schema:
         return pa.schema((self.left, self.right)[side])
 
     def log(self, side: int, dice: random.Random, count: int, **more: Any) -> list[Change]:
-        columns = (self.left, self.right)[side]
-        return log_of(
-            dice, count, lambda: {n: dice.choice(FEW[t]) for n, t in columns.items()}, self.keys[side], **more
-        )
+        columns, valid = (self.left, self.right)[side], self.valid[side]
+        kept = (*self.keys[side], *(() if valid is None else (valid,)))
+        return log_of(dice, count, lambda: {n: dice.choice(FEW[t]) for n, t in columns.items()}, kept, **more)
 
     def rows(self, how: How, left: Sequence[Change], right: Sequence[Change]) -> Counter[str]:
         """The model."""
-        lefts, rights = latest(left, self.keys[0]), latest(right, self.keys[1])
+        lefts, rights = (latest(*each) for each in zip((left, right), self.keys, self.valid, strict=True))
         pairs = [(a, b) for a in lefts for b in rights if self.meet(lefts[a].values, rights[b].values)]
         lone = [(a, None) for a in lefts if a not in {pair[0] for pair in pairs}] if how in ("left", "full") else []
         alone = [(None, b) for b in rights if b not in {pair[1] for pair in pairs}] if how in ("right", "full") else []
@@ -129,6 +132,14 @@ CASES = {
         (("a", "k"), ("b", "k")),
         ("id", "a", "b", "k", "y"),
     ),
+    "valid times": Case(
+        {"id": INT, "author": INT, "since": INSTANT},
+        {"id": INT, "at": INSTANT, "name": TEXT},
+        (("id",), ("id",)),
+        (("author", "id"),),
+        ("id", "author", "since", "id_right", "at", "name"),
+        ("since", "at"),
+    ),
 }
 
 
@@ -168,7 +179,13 @@ def run(case: Case, how: How, dice: random.Random, *, again: bool, tables: Any =
         check_indexes(operator, tables.state())
     if not again:
         left = {spec.name: tables.state().scan(spec.name, NOTHING).num_rows for spec in operator.tables}
-        assert (left["left/deletes"], left["right/deletes"]) == (0, 0), "nothing older can come any more"
+        deletes = left["left/deletes"], left["right/deletes"]
+        if case.valid == (None, None):
+            assert deletes == (0, 0), "nothing older can come any more"
+        else:
+            for number, some, key, valid in zip(deletes, read, case.keys, case.valid, strict=True):
+                keys = {tuple(each.values[name] for name in key) for each in some}
+                assert number == len(keys - latest(some, key, valid).keys()), "an older one can always come"
 
 
 def check_indexes(operator: TableJoin, state: State) -> None:

@@ -560,6 +560,8 @@ def test_a_joined_row_says_where_it_comes_from(page: Any) -> None:
         ["left", "sales", "2", "payments 0 makes progress: it has none yet"],
         ["right", "payments", "1", "sales 0 moves on: it is at 1 Jan 12:01:00"],
     ]
+    go(page, "views/priced")
+    assert sorted(row[0] for row in cells(page, "Rows of priced")) == ["ch + 8", "de"]  # which has found no price
 
 
 @needs_browser
@@ -674,6 +676,7 @@ def test_an_empty_home_and_a_link_that_is_over(opened: Callable[..., Any], tmp_p
     try:
         page = opened(served.link, but="401|ERR_|Failed to load")
         expect(page.locator(".commands")).to_contain_text("headrace topics create clicks")
+        expect(page.locator(".commands")).to_contain_text(f"produce clicks --home {tmp_path / 'home'}")
         check(page, "an empty home")
         with hr.open_log(tmp_path / "home") as log:
             log.create_topic("first", "a int").append({"a": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,12 +72,12 @@ def test_a_commit_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_backup_has_the_files(tmp_path: Path) -> None:
-    backup = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "backup.py"))["backup"]
     hr.open_log(tmp_path / "home").close()
     with SqliteViews(tmp_path / "home") as store:
         state = store.begin(counting())
         store.commit(state, commit(state, outgoing=[Outgoing("x", LARGE)]))
-        backup(tmp_path / "home", tmp_path / "copy")
+        assert hr.backup(tmp_path / "home", tmp_path / "backup").views
+    hr.restore(tmp_path / "backup", tmp_path / "copy")
     with SqliteViews(tmp_path / "copy") as store:
         assert [each.rows for each in store.outbox("clicks")] == [LARGE]
     assert [each.stat().st_mode & 0o777 for each in files(tmp_path / "copy")] == [0o600]

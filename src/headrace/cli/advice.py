@@ -17,6 +17,7 @@ from headrace.errors import (
     UnknownQueue,
     UnknownTopic,
     UnknownView,
+    Unsupported,
 )
 from headrace.places import without_secrets
 
@@ -34,14 +35,14 @@ def _words(error: HeadraceError) -> str:
             f"there is no log in {error.path}. Name another directory with --home, or begin one: "
             f"{CREATE.format('clicks')}"
         )
-    if isinstance(error, TopicExists):
+    if isinstance(error, TopicExists) and not error.foreign:
         return f"topic {error.topic!r} exists already. Choose another name, or say --exist-ok to leave it as it is."
     if isinstance(error, TopicReplaced):
         return (
             f"topic {error.topic!r} was deleted or mended meanwhile (another topic may have its name now). Run the "
             f"command again; rebuild its views (headrace rebuild APP.py VIEW --switch), or drop them."
         )
-    if isinstance(error, UnknownTopic) and not error.known:
+    if isinstance(error, UnknownTopic) and not error.known and not error.foreign:
         made = f"Start the program that declares it, or create it: {CREATE.format(error.topic)}"
         return f"there is no topic {error.topic!r}, and no other. {made}"
     if isinstance(error, UnknownView) and not error.known and error.why is None:
@@ -51,6 +52,8 @@ def _words(error: HeadraceError) -> str:
         if isinstance(place, str):
             return f"{what} at {without_secrets(place)}. {made}. Name another address with --views."
         return f"{what} in {place}. {made}. Name another directory with --home."
+    if isinstance(error, Unsupported) and error.handle.startswith("<"):  # a log or a topic, not what one was to have
+        return f"this command is for a log in a directory: {error.handle[1:-1]} has no {error.what}."
     if isinstance(error, UnknownGroup | UnknownQueue):
         known = f" There are: {', '.join(sorted(error.known)[:10])}." if error.known else " It has none yet."
         return f"{error}{known}"

@@ -3,16 +3,18 @@ Exit code 3 if something is wrong."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.deployment import Finding, brokers, database, executors
 from headrace.cli.options import format_option, home, home_option, log_url, opened, views_at
 from headrace.cli.output import FOUND, busy, counted, note, print_rows
 from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
@@ -37,11 +39,11 @@ def verify(format_: str | None) -> None:
     Example:
       headrace verify
     """
-    from headrace.log.capabilities import Files, capability
+    from headrace.log.capabilities import Verification, capability
 
     try:
         with opened() as log, busy(f"checking {log.address}"):
-            result = capability(log, Files).verify()
+            result = capability(log, Verification).verify()
     except (IndexDamaged, DamagedData, LogMissing) as error:
         if error.path == str(home()):
             raise  # there is nothing to verify
@@ -84,26 +86,26 @@ INODES_WARN = 1000
 DEAD_WARN_BYTES = 64 << 20
 
 
-class Finding(NamedTuple):
-    check: str
-    state: str  # ok | warn | fail
-    found: str
-    do: str | None = None
-
-
 @click.command()
+@click.option("--spark", metavar="MASTER", help="Also start this Spark, and check its executors: spark://HOST:7077.")
+@click.option("--write", is_flag=True, help="Also append a record to a topic of its own on Kafka, to compare clocks.")
 @format_option
 @home_option
-def doctor(format_: str | None) -> None:
+def doctor(spark: str | None, write: bool, format_: str | None) -> None:
     """Check this machine and the home directory; each line says ok, warn or fail, and what to do.
 
-    Exit code 3 if something fails; warnings do not.
+    With --log and --views also the brokers and the database: versions, clocks, permissions. With --spark also the
+    executors: versions, clocks, and whether they reach the brokers and the database. Exit code 3 if something fails;
+    warnings do not.
 
     \b
     Example:
       headrace doctor
+      headrace doctor --log kafka://broker:9092 --views postgresql://db/shop --spark spark://master:7077
     """
-    findings = [*_machine(), *_home(home()), *_views(views_at())]
+    findings = [*_machine(), *_home(home(), write), *_views(views_at())]
+    if spark is not None:
+        findings += _executors(spark)
     print_rows([finding._asdict() for finding in findings], Finding._fields, format_)
     if any(finding.state == "fail" for finding in findings):
         raise click.exceptions.Exit(FOUND)
@@ -168,7 +170,7 @@ def _inotify() -> Finding:
     return Finding("notification", "ok", f"inotify: {text}")
 
 
-def _home(path: Path) -> Iterator[Finding]:
+def _home(path: Path, write: bool) -> Iterator[Finding]:
     from headrace.storage import disk
 
     present = path.is_dir()
@@ -183,9 +185,13 @@ def _home(path: Path) -> Iterator[Finding]:
         yield Finding("file system", "fail", str(error), "put the log on a local disk: --home DIR")
     yield free_space(near)
     if not present:
-        yield Finding("home", "ok", f"{path} does not exist yet; the first topic creates it")
+        if os.access(near, os.W_OK | os.X_OK):
+            yield Finding("home", "ok", f"{path} does not exist yet; the first topic creates it")
+        else:
+            why = f"{path} does not exist yet, and you cannot write to {near}"
+            yield Finding("home", "fail", why, "name another with --home or HEADRACE_HOME")
         if log_url() is not None:
-            yield from _log()
+            yield from _log(write)
         return
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
@@ -195,7 +201,7 @@ def _home(path: Path) -> Iterator[Finding]:
         yield Finding("permissions", "fail", f"{path} has mode {mode:04o}: you cannot write", f"chmod 700 {path}")
     else:
         yield Finding("permissions", "ok", f"{path} has mode {mode:04o}")
-    yield from _log()
+    yield from _log(write)
 
 
 def free_space(near: Path) -> Finding:
@@ -212,13 +218,14 @@ def free_space(near: Path) -> Finding:
     return Finding("free space", state, text, None if state == "ok" else do)
 
 
-def _log() -> Iterator[Finding]:
+def _log(write: bool) -> Iterator[Finding]:
     from headrace.log.capabilities import Files
 
     try:
         with opened() as log:
             topics = log.topics()
             yield Finding("log", "ok", f"{log.address}, id {log.log_id}, {counted(len(topics), 'topic')}")
+            yield from brokers(log, write=write)
             if not isinstance(log, Files):
                 return
             usage = log.usage()
@@ -238,6 +245,8 @@ def _log() -> Iterator[Finding]:
     except HeadraceError as error:
         elsewhere = "look at --log or HEADRACE_LOG, and at the broker's own log"
         do = "headrace verify says more, if it can be opened" if log_url() is None else elsewhere
+        if log_url() is None and not os.access(home(), os.R_OK | os.W_OK | os.X_OK):
+            do = f"run headrace as the owner of {home()}, or chmod u+rwx it"
         yield Finding("log", "fail", str(error), do)
 
 
@@ -253,8 +262,20 @@ def _views(address: str | Path) -> Iterator[Finding]:
             counted(len(views.names()), "view") if views.identity() is not None else "none yet; the first run makes it"
         )
         yield Finding("views", "ok", f"{views.address}, {count}")
+        yield from database(address)
     except HeadraceError as error:
         yield Finding("views", "fail", str(error), "look at --views or HEADRACE_VIEWS, and at the database's own log")
+
+
+def _executors(spark: str) -> Iterator[Finding]:
+    from headrace.cli.options import opened_if_any
+
+    try:
+        log = opened_if_any()
+        with contextlib.nullcontext() if log is None else log:
+            yield from executors(spark, log, home() if log_url() is None else None, views_at())
+    except HeadraceError as error:
+        yield Finding("executors", "fail", str(error), "look at --spark, --log and --views")
 
 
 def _upkeep(usage: LogUsage) -> Finding:

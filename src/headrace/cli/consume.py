@@ -130,7 +130,7 @@ def consume(
         elif follow:
             _following(found, printer, begin, partition, key, limit=max_, timeout=timeout)
         else:
-            printed = printer.drain(_all(found, printer, begin, partition, key, found.offsets()), max_)
+            printed = printer.drain(_all(found, printer, begin, partition, key, found.ends()), max_)
             if not printed and kind == "table":
                 note("no records")
 
@@ -170,7 +170,7 @@ def _following(
 ) -> None:
     wanted = None if key is None else key_of(topic, [key], hint="--key")
     if wanted is None:  # what is there already goes out in large pieces; only then one by one, as they come
-        states = topic.offsets()
+        states = topic.ends()
         printed = printer.drain(_all(topic, printer, start, partition, None, states), limit)
         if limit is not None and printed >= limit:
             return
@@ -395,7 +395,7 @@ def _arrow_scan(
             yield batch.column("_arrived_at")[0].as_py(), number, batch.column("_offset")[0].as_py(), batch
 
     left = limit
-    for _, _, _, batch in heapq.merge(*map(scan, topic.offsets() if partition is None else [partition])):
+    for _, _, _, batch in heapq.merge(*map(scan, topic.ends() if partition is None else [partition])):
         if left is not None:
             if left <= 0:
                 return

@@ -19,7 +19,7 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import about, chosen, counted, note, print_one, print_rows, say
-from headrace.log.standing import group_facts, lag_seconds, risks_of
+from headrace.log.standing import group_facts, groups_in, lag_seconds, risks_of
 
 if TYPE_CHECKING:
     from headrace.log.contract import AtRisk, Group, Topic
@@ -82,7 +82,7 @@ def list_(topic: str | None, format_: str | None) -> None:
     with log:
         topics = log.topics() if topic is None else [log.topic(topic)]
         kind = chosen(format_)
-        rows = [group_row(found, group, kind) for found in topics for group in found.groups()]
+        rows = [group_row(found, group, kind) for found, group in groups_in(log, topics)]
         for found in topics:
             warn(risks_of(found))
     if not rows:

@@ -41,7 +41,11 @@ def new(name: str) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
         raise click.BadParameter(f"{name} is here already, and {what}: choose another name", param_hint="NAME")
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        why = f"{name} cannot be made in {Path.cwd()}: {error.strerror}"
+        raise click.BadParameter(why, param_hint="NAME") from None
     for file, template in FILES.items():
         text = Path(__file__).with_name("starter").joinpath(template).read_text("utf-8")
         with (folder / file).open("x", encoding="utf-8") as written:  # never over a file that came meanwhile

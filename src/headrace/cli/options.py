@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headrace.cli.output import counted
-from headrace.errors import HeadraceError, LogMissing
-from headrace.places import directory
+from headrace.errors import HeadraceError, InvalidArgument, LogMissing
+from headrace.places import directory, without_secrets
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -103,9 +103,21 @@ def log_url() -> str | None:
     return chosen or os.environ.get("HEADRACE_LOG") or None
 
 
+def log_at() -> str | None:
+    """The same, checked; InvalidArgument if it means no log."""
+    from headrace.log.open import log_address
+
+    url = log_url()
+    return None if url is None else log_address(url).address
+
+
 def views_at() -> str | Path:
     """Where the views are of the command that runs now."""
-    return click.get_current_context().meta.get(VIEWS) or os.environ.get("HEADRACE_VIEWS") or home()
+    said = click.get_current_context().meta.get(VIEWS) or os.environ.get("HEADRACE_VIEWS")
+    if said and "://" in said and not said.startswith(("postgresql://", "postgres://")):
+        why = "must be an address of Postgres, postgresql://USER@HOST/DATABASE, or a directory"
+        raise InvalidArgument("views", without_secrets(said), why)
+    return said or home()
 
 
 def opened(*, create: bool = False) -> Log:

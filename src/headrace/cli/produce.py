@@ -3,6 +3,7 @@ end. A batch is appended whole or not at all; its bad lines are reported and lef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,8 @@ def produce(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is for new topics: say --create, too.")
     writable(topic)
     sources = [Source(path, format_) for path in files or ("-",)]
+    if not files and sys.stdin.isatty():
+        note("type records as JSON, one a line; Ctrl-D ends")
     with ExitStack() as stack:
         for source in sources:
             source.open()

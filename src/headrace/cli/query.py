@@ -52,9 +52,11 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
     kind = chosen(format_)
     views = opened_views()
     if wait_for is not None:
-        limit = timeout or "5 seconds"
+        from headrace.position import Position
+
+        limit, position = timeout or "5 seconds", None if wait_for == LATEST else Position.parse(wait_for)
         views.wait_for_any(timeout=limit)  # the app may be starting
-        views.wait_for(_position(views, wait_for), timeout=limit)
+        views.wait_for(position or _latest(views), timeout=limit)
     if name:
         _whole(views, sql, kind)
     elif kind == "arrow":
@@ -78,17 +80,15 @@ def _whole(views: SqlViews, view: str, kind: str) -> None:
         print_rows((row for batch in batches for row in to_rows(batch)), schema.names, kind)
 
 
-def _position(views: SqlViews, text: str) -> Position:
+def _latest(views: SqlViews) -> Position:
     from headrace.position import Position
 
-    if text != LATEST:
-        return Position.parse(text)
     found = Position()
     sources = {topic for spec in views.specs() for topic in spec.sources}
     with opened() as log:
         for topic in log.topics():
             if topic.name in sources:
-                nexts = {number: at.next for number, at in topic.offsets().items()}
+                nexts = {number: at.next for number, at in topic.ends().items()}
                 found |= Position.of(topic.name, topic.describe().topic_id, nexts)
     return found
 

@@ -31,6 +31,17 @@ Result = TypeVar("Result")
 
 STATUS_COLUMNS = ("flow", "state", "rows", "rate", "lag", "frontier", "dead", "restarts", "error")
 
+
+def _address(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """Where `--metrics` listens."""
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{value!r} is no port: write 9321, or 0.0.0.0:9321")
+    return host or "127.0.0.1", int(port)
+
+
 app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Path(dir_okay=False))
 
 
@@ -39,9 +50,15 @@ app_argument = click.argument("program", metavar="APP.py[:NAME]", type=click.Pat
 @click.option("--drain", "--once", "drain", is_flag=True, help="Process all records, then end.")
 @click.option("--standby", is_flag=True, help="If another process runs the flows, wait until it ends.")
 @click.option("--take-over", is_flag=True, help="If another process runs the flows, take them from it.")
+@click.option("--share", is_flag=True, help="Run a part of the flows; other runners with --share have the others.")
 @click.option("--spark", metavar="MASTER", help="The Spark to use: local[4], spark://…; default: a local session.")
 @click.option("--serve/--no-serve", default=None, help="Serve the page; default: on a terminal.")
-@click.option("--metrics", metavar="PORT", type=int, help="Serve metrics for Prometheus on this port of 127.0.0.1.")
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    callback=_address,
+    help="Serve /metrics for Prometheus and /api/health on this port; HOST: 127.0.0.1 by default.",
+)
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -55,9 +72,10 @@ def run(
     drain: bool,
     standby: bool,
     take_over: bool,
+    share: bool,
     spark: str | None,
     serve: bool | None,
-    metrics: int | None,
+    metrics: tuple[str, int] | None,
     log_format: str,
 ) -> None:
     """Run every flow of a program, until Ctrl-C or SIGTERM; on a terminal, serve the page meanwhile.
@@ -71,8 +89,8 @@ def run(
       headrace run shop.py
       headrace run shop.py --drain
     """  # fmt: skip
-    if standby and take_over:
-        raise click.UsageError("--standby waits, --take-over does not: say one of them.")
+    if standby + take_over + share > 1:
+        raise click.UsageError("--standby waits, --take-over takes all flows, --share a part: say one of them.")
     _log_to_stderr(log_format)
     note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
@@ -89,12 +107,13 @@ def run(
         began = time.monotonic()
         what = "Spark starts, and flows are checked" if waiting is None else "on standby"
         ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
-        aside(lambda: app.running.start(wait=waiting, take_over=take_over), stopping, ticker)
+        aside(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows import metrics as numbers
 
-            note(f"metrics on http://127.0.0.1:{numbers.serve(metrics, app.status)}/metrics")
+            host, port = metrics
+            note(f"metrics on http://{host}:{numbers.serve(port, app.status, host=host)}/metrics")
         if server is not None:
             from headrace.cli.serve import tell
 
@@ -113,7 +132,7 @@ def _server(app: App, wanted: bool | None) -> Server | None:
     from headrace.serve import open_server
 
     try:
-        return open_server(app.home, token=token(), flows=app.status, views=app.views_at)
+        return open_server(app.home, token=token(), flows=app.status, views=app.views_at, log=app.log_at)
     except ServeMissing as error:
         if wanted:
             app.close()
@@ -159,7 +178,7 @@ def _watch(app: App, stopping: Stopping) -> None:
     pace = Pace(bar=live)
     ticker = Ticker(lambda: line(app.status(), pace, shown_columns())) if live else catching_up(app.status)
     while not stopping.is_set():
-        if app.running.wait(0.2):
+        if app.wait("200 milliseconds"):
             return
         ticker.tick()
     ticker.clear()
@@ -185,6 +204,7 @@ def _together(statuses: list[FlowStatus]) -> str:
     for status in statuses:
         if status.state in ("retrying", "failed"):
             said += f", {status.flow} {status.state}: {status.error}"
+        said += "".join(f", {each}" for each in status.held)
     return said + in_spark(statuses)
 
 
@@ -204,6 +224,7 @@ def _one_by_one(statuses: list[FlowStatus], pace: Pace) -> str:
             said += f", committing for {status.committing_seconds:.0f} s"
         if status.state in ("retrying", "failed"):
             said += f", {status.state}: {status.error}"
+        said += "".join(f", {each}" for each in status.held)
         parts.append(said + in_spark([status]))
     return " · ".join(parts)
 
@@ -223,7 +244,7 @@ def check(program: str, spark: str | None) -> None:
         app = loaded(program, spark)
         with contextlib.closing(app), blamed(program, app):
             _check_flows(app)
-            app.running.check()
+            app._check()
     note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
 
 
@@ -248,6 +269,9 @@ def audit(program: str, spark: str | None, format_: str | None) -> None:
         print_rows([{name: getattr(each, name) for name in columns} for each in result.differences], columns, format_)
     for each in result.gone:
         note(str(each))
+    if not result.views and not result.gone:
+        note(f"nothing to compare: no view of {app.name} has been run yet (headrace run {program})")
+        return
     note(
         f"{counted(result.views, 'view')}, {counted(result.rows, 'row')} recomputed: "
         + ("no difference" if result.ok else counted(result.found, "difference"))
@@ -284,6 +308,9 @@ def loaded(program: str, spark: str | None) -> App:
     if spark:
         apps.overrides["spark"] = spark
     sys.path.insert(0, str(path.parent.absolute()))
+    from headrace.flows.spark import shipping
+
+    shipping.by_value(path.stem)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

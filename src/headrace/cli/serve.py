@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import home, home_option, views_at
+from headrace.cli.options import home, home_option, log_at, views_at
 from headrace.cli.output import note
 from headrace.cli.stopping import stoppable
 from headrace.errors import InvalidArgument
@@ -50,7 +50,7 @@ def serve(port: int | None, host: str, insecure: bool, token_file: Path | None, 
     if host not in LOOPBACK and not insecure:
         why = "the connection would not be encrypted: use an ssh tunnel (ssh -L), or add --insecure"
         raise InvalidArgument("host", host, why)
-    server = open_server(home(), host=host, port=port, token=token(token_file), views=views_at())
+    server = open_server(home(), host=host, port=port, token=token(token_file), views=views_at(), log=log_at())
     with stoppable() as stopping, server, contextlib.ExitStack() as opening:
         tell(server)
         if open_:

@@ -64,6 +64,11 @@ _unread = click.option(
     type=click.Choice(["keep", "delete"]),
     help="What retention does with records a group or queue has not read; default: delete.",
 )
+_archive = click.option(
+    "--archive",
+    metavar="DIR",
+    help="Where retention moves records, as Parquet files, in place of deleting them (none: it deletes).",
+)
 _tombstone_grace = click.option(
     "--tombstone-grace", metavar="DURATION", help="The least time that compaction keeps a tombstone; default: 1 day."
 )
@@ -95,6 +100,7 @@ _extra = click.option(
 @_retention_bytes
 @_cleanup
 @_unread
+@_archive
 @_tombstone_grace
 @_durability
 @_compression
@@ -132,6 +138,7 @@ def create(name: str, schema: str, exist_ok: bool, versioned: bool, **given: Any
 @_retention_bytes
 @_cleanup
 @_unread
+@_archive
 @_tombstone_grace
 @_durability
 @_compression
@@ -161,7 +168,7 @@ def alter(topic: str, schema: str | None, add_column: tuple[str, ...], **given: 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """What was said on the command line, as `create_topic` takes it."""
     out = {name: value for name, value in given.items() if value is not None}
-    for name in ("retention", "retention_bytes"):
+    for name in ("retention", "retention_bytes", "archive"):
         if out.get(name) == NONE:
             out[name] = None
         elif name == "retention_bytes" and name in out:
@@ -230,31 +237,34 @@ def show(topic: str, format_: str | None) -> None:
         print_one(_shown(log, log.topic(topic), chosen(format_)), format_)
 
 
-def _shown(log: Log, topic: Topic, kind: str) -> dict[str, Any]:
-    from headrace.log.capabilities import Clock, Files, Usage, capability
+USAGE = ("batches", "small_batches", "would_delete_records", "would_delete_bytes")
+HOME_USAGE = ("live_bytes", "dead_bytes", "would_free_bytes")
+"""Of a log that keeps its own files."""
 
-    found, usage, home = topic.describe(), capability(topic, Usage).usage(), capability(log, Files).usage()
-    settings, offsets = found.settings, topic.offsets()
-    ahead = {each.partition for each in capability(log, Clock).clock().partitions if each.topic == topic.name}
+
+def _shown(log: Log, topic: Topic, kind: str) -> dict[str, Any]:
+    from headrace.log.capabilities import Clock, Files, Usage
+
+    found, usage = topic.describe(), topic.usage() if isinstance(topic, Usage) else None
+    home = log.usage() if isinstance(log, Files) else None
+    settings, offsets = found.settings, topic.ends()
+    standing = log.clock().partitions if isinstance(log, Clock) else []
+    ahead = {each.partition for each in standing if each.topic == topic.name}
     return {
         **topic_facts(found),
         "topic_id": found.topic_id,
         "schema_version": found.schema_version,
         "retention_bytes": settings.retention_bytes,
         "unread": settings.unread,
+        "archive": settings.archive,
         "compression": settings.compression,
         "tombstone_grace": duration(settings.tombstone_grace_us),
         "versioned": settings.versioned,
         "max_ahead": duration(settings.max_ahead_us),
         "forget": duration(settings.forget_us),
         "extra": settings.extra,
-        "batches": usage.batches,
-        "small_batches": usage.small_batches,
-        "would_delete_records": usage.would_delete_records,
-        "would_delete_bytes": usage.would_delete_bytes,
-        "home_live_bytes": home.live_bytes,
-        "home_dead_bytes": home.dead_bytes,
-        "home_would_free_bytes": home.would_free_bytes,
+        **({} if usage is None else {name: getattr(usage, name) for name in USAGE}),
+        **({} if home is None else {f"home_{name}": getattr(home, name) for name in HOME_USAGE}),
         "partitions": [
             {
                 "partition": number,
@@ -269,7 +279,7 @@ def _shown(log: Log, topic: Topic, kind: str) -> dict[str, Any]:
         "groups": [_group(topic, group, kind) for group in topic.groups()],
         "consumers": [
             {**asdict(consumer), "lag_records": offsets[consumer.partition].next - consumer.offset}
-            for consumer in usage.consumers
+            for consumer in (() if usage is None else usage.consumers)
         ],
     }
 

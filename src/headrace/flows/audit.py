@@ -16,6 +16,7 @@ from headrace.errors import FlowChanged, TopicReplaced
 from headrace.flows.compiler.own_check import same
 from headrace.flows.loop import FlowLoop
 from headrace.flows.query import FlowQuery
+from headrace.flows.reading.reached import remembering
 from headrace.views.contract import FlowState, Place, ViewSpec
 from headrace.views.open import open_store, open_views
 from headrace.views.reading import LEDGER_COLUMNS, Moment
@@ -103,7 +104,8 @@ def audit(flows: list[FlowQuery], log: Log, home: Home) -> Audited:
         if compared is None:
             continue
         with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder, open_store(folder) as store:
-            until = replace(state, buried=real.buried(flow.name))
+            marks = real.read_marks(flow.name) if any(map(remembering, flow.topics)) else ()
+            until = replace(state, buried=real.buried(flow.name), read_marks=marks)
             loop = FlowLoop(query, log=log, store=store, until=until, scratch=home.directory)
             loop.begin()
             loop.drain()
@@ -131,7 +133,7 @@ def gone_of(flow: Flow, state: FlowState) -> list[Gone]:
     """What the view was made of and is not in the log any more."""
     out = []
     for topic in flow.topics:
-        ends = topic.offsets()
+        ends = topic.ends()
         for partition, place in sorted(state.places.get(topic.name, {}).items()):
             begin = state.begins.get(topic.name, {}).get(partition, Place(0, None)).offset
             end = ends[partition]

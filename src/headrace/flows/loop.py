@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,30 +22,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace import horizon
-from headrace.durations import from_us, instant_us
+from headrace.durations import from_us
 from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
 from headrace.failpoints import reach
+from headrace.flows.flow import event_times
 from headrace.flows.folding import parted, reading_in_parts
 from headrace.flows.folding.meeting import MeetingFold
 from headrace.flows.folding.passing_on import InParts, PassedOn, PassingOn
 from headrace.flows.folding.shaping import Shaping
+from headrace.flows.folding.staging import Staging
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
+from headrace.flows.reading.inputs import Clock, Inputs, Look, steady_clock, wall_clock_us
+from headrace.flows.reading.reached import remembering
 from headrace.flows.relay import Relay
 from headrace.flows.spark import session
 from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed
 from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
-from headrace.log.capabilities import Remembers
 from headrace.log.contract import DEAD_LETTERS, META, Offsets
-from headrace.log.declared import DeclaredTopic
 from headrace.operators.aggregate import Bounds
-from headrace.operators.contract import InputTimes
-from headrace.operators.fold import Fold
+from headrace.operators.fold import Fold, StagedRows
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
+from headrace.time import UNSET
 from headrace.views.contract import (
     CHANGE,
     MARK,
@@ -54,9 +55,9 @@ from headrace.views.contract import (
     FlowSpec,
     FlowState,
     LedgerRow,
-    Mark,
     Outgoing,
     Place,
+    ReadMark,
     State,
     ViewStore,
     wholes_in,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from headrace.flows.flow import Flow
     from headrace.log.contract import Log, Topic
 
-Clock = Callable[[], int]
 ROWS_MAX, RECORDS_MAX = 4_000_000, 1_000_000
 """No batch has more records, unless its author says so: of those that are folded where they are read, and of those that
 come to the driver."""
@@ -74,32 +74,8 @@ LAST_MARK_ROWS = 10_000
 """So far back the last mark is looked for when a flow begins again."""
 REPORT_SECONDS = 1.0
 """The log is told this often how far a flow is."""
-Ends = dict[str, dict[int, Offsets]]
 Culprits = Mapping[tuple[str, int, int], str]
 """Topic, partition and offset of records that cannot be processed, each with its error."""
-
-
-def wall_clock_us() -> int:
-    return time.time_ns() // 1000
-
-
-def steady_clock() -> Clock:
-    """The machine's clock as it is now, moved on by one that nobody sets."""
-    offset_ns = time.time_ns() - time.monotonic_ns()
-    return lambda: (offset_ns + time.monotonic_ns()) // 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a flow saw of its topics at one moment: what has come since is not in it, so nobody is quiet for not being
-    in it. `quiet_us`: for how long nothing has come to a partition, where that counts. `marks`: of topics that flows
-    write to; None if nobody asked."""
-
-    ends: Ends
-    now_us: int = 0
-    """The clock, before the ends were looked up."""
-    quiet_us: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    marks: Mapping[str, Mark | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +87,8 @@ class Batch:
     rows: int
     begins: dict[str, dict[int, Place]] = field(default_factory=dict)
     partials: pa.Table | None = None
+    staged: StagedRows | None = None
+    """The same of a large batch, where workers have laid them down."""
     ledger: list[LedgerRow] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
     buried: list[tuple[str, int, int]] = field(default_factory=list)
@@ -122,6 +100,8 @@ class Batch:
     """Of a flow over a view's changes: up to where that says that nothing changes any more."""
     reaches_us: Mapping[str, int | None] = field(default_factory=dict)
     """Of topics with marks: the reach that the last mark says."""
+    read_marks: Sequence[ReadMark] = ()
+    """How far what was read has come, where only reading tells."""
 
 
 class FlowLoop:
@@ -149,10 +129,12 @@ class FlowLoop:
         self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
         self._query, self._log, self._store = query, log, store
         self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())
+        self._inputs = self._made_inputs(at_once)
         self._shape = Shaping(query) if self.flow.after else None
         self._fold: Fold | None = None
+        self._staging: Staging | None = None
         self._state: FlowState | None = None
-        self._relay = Relay(log, store, self.flow.name)
+        self._relay = Relay(log, store, self.flow.name, self.refuse_fenced)
         self._noted = -1
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
@@ -161,45 +143,70 @@ class FlowLoop:
         self._marked_us = dict[str, int | None]()
         """Of topics with marks: the reach that the last mark read says."""
         self._reporting = _Reporting(log, self.flow) if until is None else None
-        self._at_once = at_once
         self.asked_us: int | None = None
         """Silence counts up to then; by default up to now."""
-        self._at_end_since: dict[tuple[str, int], int] = {}
         self.planned_rows = 0
         """How many offsets the last `prepare` meant to cover."""
         self.computing = False
         """Whether it failed while it computed something of them: then records may be to blame."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, Look({}), 0))
 
+    def _made_inputs(self, at_once: bool) -> Inputs:
+        return Inputs(self.flow, self._store, until=self._until, at_once=at_once, clock_us=self._clock_us)
+
+    def _look(self, *, marks: bool = False) -> Look:
+        return self._inputs.look(
+            self._places, self._clock_us() if self.asked_us is None else self.asked_us, marks=marks
+        )
+
     # -- where it is -------------------------------------------------------------------------------
 
     def begin(self, *, replace: bool = False) -> None:
         """Takes the flow from whoever had it, and finishes what that one left in the outbox."""
         state = self._store.begin(self.spec, replace=replace)
+        self.remember(self._store.read_marks(self.flow.name) if self._until is None else self._until.read_marks)
         self._fold, self._meeting = self._folding(), self._meeting_fold()
+        self._staging = Staging.of(self._query, self._fold, self._store, state)
         for topic in self.flow.topics:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
-            self._remember(topic, state.places.get(topic.name, {}))
             self._refuse_diverged(topic, state.places.get(topic.name, {}))
         self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
         self._marked_us = self._last_marks() if self.flow.meets is not None else {}
         self._relay.begin(state.born)
-        self._at_end_since.clear()
+        self._inputs.begin()
         if state.sequence == 0:
             first = self._first_places()
-            self._commit(Batch(first, self._look(), 0, begins=first))
+            self._commit(Batch(first, self._look(), 0, begins=first, read_marks=self._read_marks(first, {})))
         self.report(now=True)
-        self._relay.run()
+        self._send_out()
         self.note_relayed()
 
-    def _remember(self, topic: Topic, places: Mapping[int, Place]) -> None:
-        """The flow's transactions keep how far its topics' time had come: where the log does not, it is told."""
-        opened = topic.opened() if isinstance(topic, DeclaredTopic) else topic
-        logged = not (self.flow.own_progress or self.flow.marked or self.flow.by_arrival)
-        if logged and isinstance(opened, Remembers):
-            opened.remember(places)
+    def remember(self, marks: Sequence[ReadMark]) -> None:
+        """The flow's transactions keep how far its topics had come where only reading tells."""
+        for topic in self.flow.topics:
+            if known := remembering(topic):
+                some: dict[int, list[ReadMark]] = {}
+                for mark in marks:
+                    if mark.topic == topic.name:
+                        some.setdefault(mark.partition, []).append(mark)
+                known.remember(some)
+
+    def _read_marks(
+        self, places: Mapping[str, Mapping[int, Place]], before: Mapping[str, Mapping[int, Place]]
+    ) -> list[ReadMark]:
+        """Of the places that the flow comes to from those before."""
+        out = []
+        for topic in self.flow.topics:
+            known = remembering(topic)
+            for partition, place in places[topic.name].items() if known else ():
+                assert known is not None
+                if place != before.get(topic.name, {}).get(partition):
+                    at = known.reached(partition, place.offset)
+                    us = None if at.progress_us == UNSET else at.progress_us
+                    out.append(ReadMark(topic.name, partition, place.offset, us, at.arrived_us, at.raised))
+        return out
 
     def _folding(self) -> Fold | None:
         """What folds batches into the view."""
@@ -210,8 +217,9 @@ class FlowLoop:
     def _meeting_fold(self) -> MeetingFold | None:
         if self.flow.meets is None:
             return None
-        own = self.flow.target is not None and self.flow.parent is None
-        time = self._log.topic(self.flow.target or "").settings.event_time if own else None
+        time = self.flow.meets.time(event_times(self.flow))
+        if self.flow.target is not None and self.flow.parent is None:
+            time = self._log.topic(self.flow.target).settings.event_time
         return MeetingFold(self.flow, self._fed_spec(), self._shape, time)
 
     def _last_marks(self) -> dict[str, int | None]:
@@ -219,7 +227,7 @@ class FlowLoop:
         out: dict[str, int | None] = {}
         for topic in self.flow.topics:
             if self.flow.is_marked(topic.name):
-                earliest = {partition: end.earliest for partition, end in topic.offsets().items()}
+                earliest = {partition: end.earliest for partition, end in topic.ends().items()}
                 for partition, place in self._places.get(topic.name, {}).items():
                     start = max(earliest[partition], place.offset - LAST_MARK_ROWS)
                     out[topic.name] = ranges.marks(topic, ranges.Range(partition, start, place.offset))[1]
@@ -232,10 +240,12 @@ class FlowLoop:
     def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
         """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
         since. Upkeep keeps when a record arrived; of one that it took away nothing can be said."""
-        ends = topic.offsets()
+        ends = topic.ends()
         for partition, place in places.items():
-            found = topic.arrived_us(partition, place.offset - 1)
-            another = None not in (found, place.arrived_us) and found != place.arrived_us
+            found, known = topic.arrived_us(partition, place.offset - 1), place.arrived_us
+            another = None not in (found, known) and found != known
+            if remembering(topic):  # there the newest arrival up to the place is kept
+                another = another and (found or 0) > (known or 0)
             if another or place.offset > ends[partition].next:
                 raise LogDiverged(
                     self.flow.name, topic.name, partition, place.offset, ends[partition].next, self.flow.parent
@@ -244,7 +254,7 @@ class FlowLoop:
     def _first_places(self) -> dict[str, dict[int, Place]]:
         """Where the flow starts is committed before anything is read: 'latest' is decided once."""
         out = {}
-        ends = self._ends()
+        ends = self._inputs.ends(self._places)
         for read in self.flow.inputs:
             name = read.topic.name
             begin = ranges.begin(read.topic, read.start) if self._until is None else self._began(name, ends[name])
@@ -258,9 +268,41 @@ class FlowLoop:
     def _place(self, topic: Topic, partition: int, offset: int, end: Offsets) -> Place:
         """Without the progress of a time that the log does not know."""
         place = Place(offset, None)
-        if not self.flow.own_progress and not self.flow.is_marked(topic.name):
+        if self._inputs.is_logged(topic) or remembering(topic):
             place = ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
-        return replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
+        if remembering(topic) is None:
+            place = replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
+        return place if self._inputs.is_logged(topic) else replace(place, progress_us=None)
+
+    def _settled(self, planned: Planned, batch: Batch) -> Batch:
+        """With how far what was read has come, where only reading tells."""
+        self._query.take_reports()
+        for topic in self.flow.topics:
+            places, ends = batch.places.get(topic.name, {}), batch.look.ends.get(topic.name, {})
+            for each in planned[topic.name] if remembering(topic) else ():
+                found, known = (
+                    self._place(topic, each.partition, each.stop, ends[each.partition]),
+                    places[each.partition],
+                )
+                logged = self._inputs.is_logged(topic)
+                places[each.partition] = found if logged else replace(known, arrived_us=found.arrived_us)
+        return self._raised(batch)
+
+    def _raised(self, batch: Batch) -> Batch:
+        """Partitions that slept do not reopen the past when they wake: see `_reaches`. Other logs stamp that on the
+        records; here it is a mark of the flow's, by which it is known again."""
+        if self._until is None and self.flow.time is None and not self.flow.by_arrival:
+            for topic in self.flow.topics:
+                known, places = remembering(topic), batch.places[topic.name]
+                if known is None or self.flow.is_marked(topic.name):
+                    continue
+                for partition, each in zip(places, self._inputs.reaches(topic, places, batch.look.ends), strict=True):
+                    place = places[partition]
+                    if each.floor_us is not None and each.floor_us > (place.progress_us or UNSET):
+                        place = places[partition] = replace(place, progress_us=each.floor_us)
+                        at = (place.offset, place.progress_us, place.arrived_us)
+                        known.remember({partition: [ReadMark(topic.name, partition, *at, raised=True)]})
+        return replace(batch, read_marks=self._read_marks(batch.places, self._places))
 
     def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
         """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""
@@ -270,50 +312,6 @@ class FlowLoop:
             partition: max(ends[partition].earliest, began[partition].offset if partition in began else 0)
             for partition in self._until.places.get(topic, {})
         }
-
-    def _ends(self) -> Ends:
-        ends = {topic.name: topic.offsets() for topic in self.flow.topics}
-        if self._until is not None:  # partitions that were added since are not read
-            for topic, found in ends.items():
-                places = self._until.places.get(topic, {})
-                ends[topic] = {partition: self._end_at(place, found[partition]) for partition, place in places.items()}
-        return ends
-
-    def _look(self, *, marks: bool = False) -> Look:
-        """`marks`: asks the store for them, first, so that what they speak of is before the ends."""
-        now_us = self._clock_us() if self.asked_us is None else self.asked_us
-        told = self._marks() if marks else None
-        ends = self._ends()
-        quiet = {} if self._until is not None else self._quiet(ends, now_us)
-        return Look(ends, now_us, quiet, told)
-
-    def _marks(self) -> dict[str, Mark | None]:
-        """None by arrival: whatever flows write yet, it will have arrived later."""
-        asked = [] if self.flow.by_arrival else self._unmarked_names()
-        return self._store.marks(asked) if asked else {}
-
-    def _unmarked_names(self) -> list[str]:
-        return [topic.name for topic in self.flow.topics if not self.flow.is_marked(topic.name)]
-
-    def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
-        """For how long nothing has come, of the partitions where that counts."""
-        out = {}
-        for topic in self._unmarked_names():
-            for partition, end in ends[topic].items():
-                place = self._places.get(topic, {}).get(partition, Place(0, None))
-                since_us = self._at_end_since.setdefault((topic, partition), now_us)
-                if place.offset < end.next:
-                    since_us = self._at_end_since[topic, partition] = now_us  # at the earliest
-                if self._at_once or now_us - since_us >= self.flow.idle_us:
-                    out[topic, partition] = now_us - _arrived_us(end)
-        return out
-
-    def _end_at(self, place: Place, end: Offsets) -> Offsets:
-        """The end of a partition that is read no further than to the place."""
-        reached = None if place.progress_us is None else from_us(place.progress_us)
-        earliest = min(end.earliest, place.offset)  # what came later may be gone, too
-        arrived = reached if self.flow.by_arrival else end.arrived_at
-        return replace(end, earliest=earliest, next=place.offset, progress=reached, arrived_at=arrived)
 
     @property
     def position(self) -> FlowState:
@@ -366,7 +364,9 @@ class FlowLoop:
                 chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
                 planned[topic.name] = chosen
             for each in chosen:
-                place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
+                place = Place(each.stop, None)
+                if remembering(topic) is None:
+                    place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
                 carried = self.flow.own_progress
                 if self.flow.is_marked(topic.name):
                     closed, reachable = ranges.marks(topic, each)
@@ -389,6 +389,7 @@ class FlowLoop:
         self.computing = True
         batch = self._planned[1] if not any(read.values()) else self._computed(read, self._planned[1])
         self.computing = False
+        batch = self._settled(planned, batch)
         reach("flow.computed")
         self._places, self._marked_us = places, marked_us
         return batch
@@ -433,6 +434,7 @@ class FlowLoop:
             for name, chosen in planned.items()
         }
         made = self._computed(read, batch) if any(read.values()) else batch
+        made = self._settled(planned, made)
         self._places, self._marked_us = batch.places, dict(batch.reaches_us)
         letters = [self._letters(topic, culprits) for topic in self.flow.topics]
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
@@ -485,6 +487,11 @@ class FlowLoop:
         flow = self.flow
         if flow.meets is not None:
             return replace(batch, met=self._query.by_input(planned))
+        if self._staging is not None and self._staging.pays(batch.rows):
+            staged = self._staging.run(planned)
+            self._staging.learn(batch.rows, staged.rows.num_rows)
+            outgoing = self._dropped(planned) if staged.dropped else []
+            return replace(batch, staged=staged.rows, ledger=staged.ledger, outgoing=outgoing)
         table = self._query.rows(planned)
         if flow.aggregates is None:
             assert flow.target is not None
@@ -497,6 +504,8 @@ class FlowLoop:
             self._reach(batch.places, reached_by(table))
         rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
+        if self._staging is not None:
+            self._staging.learn(batch.rows, rows.num_rows)
         return replace(
             batch,
             partials=rows.select(needed(self.spec.view)),
@@ -534,7 +543,11 @@ class FlowLoop:
         """Commits, and sends on what goes out."""
         self._commit(batch)
         self.report()
-        self._relay.run()
+        self._send_out()
+
+    def _send_out(self) -> None:
+        with self._unless_fenced(self.position):
+            self._relay.run()
 
     def report(self, *, now: bool = False) -> None:
         """Tells the log how far the flow is, if it is time to; or `now`, and has it told when it returns."""
@@ -559,10 +572,10 @@ class FlowLoop:
                 found = self._passing.step(batch.records, self._store.read_state(state), self._in_parts(batch.records))
             folded = replace(found, outgoing=[*batch.outgoing, *found.outgoing])
         self._sync_sources()
-        frontier = self.frontier(batch.places, batch.look)
+        frontier = self._inputs.frontier(batch.places, batch.look)
         unchanged = batch.unchanging_us
-        if not self.flow.retracts and not self._goes_back():
-            unchanged = self.spec.horizon.unchanged_us(self._reach_us(batch.places, batch.look.ends))
+        if not self.flow.retracts and not self._inputs.goes_back():
+            unchanged = self.spec.horizon.unchanged_us(self._inputs.reach_us(batch.places, batch.look.ends))
         closed = self.spec.horizon.final_us(frontier)
         if close:
             last = self._store.last_window_end(self.flow.name)
@@ -570,13 +583,14 @@ class FlowLoop:
         changes = None
         if self._fold is not None:
             with self._unless_fenced(state):
-                made = self._fold(
-                    batch.partials,
-                    self._store.read_state(state),
-                    Bounds(frontier, closed, unchanged),
-                    Bounds(state.frontier_us, state.closed_us, state.unchanged_us),
-                    watched=self._store.is_watched(self.flow.name),
-                )
+                known = self._store.read_state(state)
+                now = Bounds(frontier, closed, unchanged)
+                before = Bounds(state.frontier_us, state.closed_us, state.unchanged_us)
+                watched = self._store.is_watched(self.flow.name)
+                if batch.staged is None:
+                    made = self._fold(batch.partials, known, now, before, watched=watched)
+                else:
+                    made = self._fold.of_staged(batch.staged, known, now, before, watched=watched)
             folded = PassedOn([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
             changes = made.changes
         self._state = self._store.commit(
@@ -594,6 +608,7 @@ class FlowLoop:
                 outgoing=folded.outgoing if self._until is None else (),
                 writes=folded.writes,
                 buried=batch.buried,
+                read_marks=batch.read_marks,
                 relayed=relayed,
                 written=self._relay.written,
             ),
@@ -604,7 +619,7 @@ class FlowLoop:
         """The same where records of several inputs meet: the operator says how far what comes out is."""
         state, relayed = self.position, self._relay.done
         self._sync_sources()
-        times = self._input_times(batch)
+        times = self._inputs.times(batch.places, batch.look, batch.unchanging_us, batch.reaches_us)
         with self._unless_fenced(state):
             known = self._readable_state(sum(each.num_rows for each in (batch.met or {}).values()))
             made = meeting.step(batch.met or {}, known, times, state, self._clock_us(), closes=close)
@@ -623,6 +638,7 @@ class FlowLoop:
                 outgoing=[*batch.outgoing, *made.outgoing] if self._until is None else (),
                 writes=made.writes,
                 buried=batch.buried,
+                read_marks=batch.read_marks,
                 relayed=relayed,
                 written=self._relay.written,
             ),
@@ -633,73 +649,6 @@ class FlowLoop:
         """A view must not know what a power loss could take from the log."""
         if any(topic.settings.durability == "os" for topic in self.flow.topics):
             self._log.sync()
-
-    def _input_times(self, batch: Batch) -> dict[str, InputTimes]:
-        """By side, how far its topics are. A table that was read to its ends is known as of the clock before these were
-        looked up; and what it gets later arrives no earlier than what other topics had then."""
-        assert self.flow.meets is not None
-        look, out = batch.look, dict[str, InputTimes]()
-        marks = self._marks() if look.marks is None else look.marks
-        told = {each.role for each in self.flow.inputs if each.marked}
-        for role in dict.fromkeys(each.role for each in self.flow.inputs):
-            topics = list({each.topic.name: each.topic for each in self.flow.inputs if each.role == role}.values())
-            places = {topic.name: batch.places[topic.name] for topic in topics}
-            if role in self.flow.meets.first and any(map(self.flow.is_marked, places)):
-                known = [place.progress_us for each in places.values() for place in each.values()]
-                told_us = None if None in known else min((us for us in known if us is not None), default=None)
-                out[role] = InputTimes(told_us, batch.unchanging_us if self._until is None else None)
-                continue
-            if role in self.flow.meets.first:
-                read = all(
-                    known.get(at, Place(0, None)).offset >= end.next  # partitions that were added since, too
-                    for name, known in places.items()
-                    for at, end in look.ends[name].items()
-                )
-                arrived = [_arrived_us(end) for known in look.ends.values() for end in known.values()]
-                out[role] = InputTimes(look.now_us, max(arrived, default=None)) if read else InputTimes(None, None)
-                continue
-            if any(map(self.flow.is_marked, places)):
-                out[role] = self._told_by_marks(places, batch)
-                continue
-            found = [self._frontier_of(name, known, look, marks) for name, known in places.items()]
-            bounds = [mark.us for name, mark in marks.items() if mark is not None and name in places]
-            known_us = [us for us in found if us is not None]
-            reach_us = horizon.reach([each for t in topics for each in self._reaches(t, places[t.name], look.ends)])
-            frontier_us = min([*known_us, *bounds]) if known_us else None
-            if frontier_us is not None and reach_us is not None and not marks:
-                frontier_us = max(frontier_us, reach_us)
-            reach_us = reach_us if self._until is None and not self._goes_back() else None
-            records = not any(each.changes for each in self.flow.inputs if each.role == role)
-            arrives_us = self._arrives_us(places, look.ends) if records else None  # rows that go have old arrivals
-            out[role] = InputTimes(frontier_us, reach_us, arrived_us=arrives_us)
-        streams = [each.frontier_us for role, each in out.items() if role not in self.flow.meets.first]
-        others = min((us for us in streams if us is not None), default=None)
-        for role, each in out.items():  # a side without any progress holds nobody up
-            if each.frontier_us is None and role not in (*self.flow.meets.first, *told):
-                out[role] = replace(each, frontier_us=others)
-        return out
-
-    def _arrives_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
-        """What is still to come of these topics arrived then or later: behind the end of one, later than all that had
-        arrived when the ends were looked up. None: not known, as of what flows write, which keeps its own arrival."""
-        if self._until is not None or any(name.startswith("__") for name in places):
-            return None
-        newest_us = max((_arrived_us(end) for known in ends.values() for end in known.values()), default=None)
-        found = [
-            newest_us if place.offset >= ends[name][partition].next else place.arrived_us
-            for name, known in places.items()
-            for partition, place in known.items()
-        ]
-        return None if None in found else min((us for us in found if us is not None), default=None)
-
-    def _told_by_marks(self, places: Mapping[str, Mapping[int, Place]], batch: Batch) -> InputTimes:
-        """How far a side is whose records another flow passes on. One that has said nothing yet may be behind. A view
-        has no reach: when it is rebuilt, it may take any row back."""
-        (name,) = places
-        closed = [place.progress_us for place in places[name].values()]
-        frontier_us = min((us for us in closed if us is not None), default=None) if None not in closed else None
-        rebuilt = any(each.rows for each in self.flow.inputs if each.topic.name == name)
-        return InputTimes(frontier_us, None if rebuilt or self._until is not None else batch.reaches_us.get(name))
 
     @contextmanager
     def _unless_fenced(self, state: FlowState) -> Iterator[None]:
@@ -714,41 +663,47 @@ class FlowLoop:
     def _readable_state(self, records: int) -> State:
         """The flow's state, of which a step of so many records may read many keys."""
         state, query = self._store.read_state(self.position), self._query
-        if records < reading_in_parts.KEYS_MIN:
+        if records < reading_in_parts.KEYS_MIN or not self._workers_reach_it():
             return state
         opener = self._store.state_opener(self.position)
         return reading_in_parts.ReadInParts(state, self.spec.tables, opener, query.spark, query.spark_use)
 
     def _in_parts(self, records: pa.Table) -> InParts | None:
         """How Spark's workers make the step over these records, if they are many."""
-        if records.num_rows < parted.ROWS_MIN:
+        if records.num_rows < parted.ROWS_MIN or not self._workers_reach_it():
             return None
         query, opener = self._query, self._store.state_opener(self.position)
         return lambda operator, rows: parted.step_in_parts(operator, rows, opener, query.spark, query.spark_use)
 
+    def _workers_reach_it(self) -> bool:
+        return session.workers_reach(self._query.spark, shared=self._store.leases is not None)
+
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
         look = self._look(marks=True)
+        places = {topic: dict(known) for topic, known in self._places.items()}
         if self._meeting is not None:
-            batch = Batch(self._places, look, 0, reaches_us=self._marked_us)
+            batch = self._raised(Batch(places, look, 0, reaches_us=self._marked_us))
             return self._close_meeting(self._meeting, batch, all_of_them)
-        if not all_of_them and not self._closes_more(self.frontier(self._places, look)):
+        if not all_of_them and not self._closes_more(self._inputs.frontier(self._places, look)):
             return False
-        self._commit(Batch(self._places, look, 0), close=all_of_them)
-        self._relay.run()
+        self._commit(self._raised(Batch(places, look, 0)), close=all_of_them)
+        self._places = places
+        self._send_out()
         self.note_relayed()
         return True
 
     def _close_meeting(self, meeting: MeetingFold, batch: Batch, all_of_them: bool) -> bool:
         """The same where records of several inputs meet: rows without a match, and rows that become final."""
-        times = self._input_times(batch)
+        times = self._inputs.times(batch.places, batch.look, batch.unchanging_us, batch.reaches_us)
         if not all_of_them:
             state = self._store.read_state(self.position)
             does, frontier_us = meeting.when_quiet(times, state, self.position)
             if not does and not self._closes_more(frontier_us):
                 return False
         self._commit(batch, close=all_of_them)
-        self._relay.run()
+        self._places = {topic: dict(known) for topic, known in batch.places.items()}
+        self._send_out()
         self.note_relayed()
         return True
 
@@ -766,72 +721,10 @@ class FlowLoop:
         """Whether those who read the topic that it writes do not know that all of it has arrived."""
         return self.flow.target is not None and not self.flow.feeds and self._relay.done > self._noted
 
-    def frontier(self, places: Mapping[str, Mapping[int, Place]], look: Look) -> int | None:
-        """Up to where all inputs are complete; one without any progress holds nobody up. In the log's time, no further
-        than flows are that write an input: records of one partition of theirs say nothing of the others."""
-        marks = self._marks() if look.marks is None else look.marks
-        found = [self._frontier_of(topic, places[topic], look, marks) for topic in places]
-        known = [us for us in found if us is not None]
-        if not known:
-            return None
-        bounds = [mark.us for mark in marks.values() if mark is not None] if self.flow.time is None else []
-        least = min([*known, *bounds])
-        reached = None if self._until is not None or marks else self._reach_us(places, look.ends)
-        return least if reached is None else max(least, reached)
-
-    def _frontier_of(
-        self, topic: str, places: Mapping[int, Place], look: Look, marks: Mapping[str, Mark | None]
-    ) -> int | None:
-        """Of one topic. What flows write is moved on by them alone, and not by silence: they may be behind."""
-        ends = look.ends[topic]
-        at_end = {partition for partition, place in places.items() if place.offset >= ends[partition].next}
-        counts = at_end if topic not in marks else ()
-        partitions = [
-            horizon.Partition(place.progress_us, look.quiet_us.get((topic, partition), 0) if partition in counts else 0)
-            for partition, place in places.items()
-        ]
-        found, mark = horizon.frontier(partitions, self.flow.idle_us, self.flow.absent_us), marks.get(topic)
-        if mark is None or not mark.sent or look.marks is None or len(at_end) < len(places):
-            return found
-        return mark.us if found is None else max(mark.us, found)
-
     def closed_by_log_us(self) -> int | None:
         """Windows that end by then are final by what was read alone, without silence and without other flows."""
-        return self.spec.horizon.final_us(self.frontier(self._places, Look(self._ends(), marks={})))
-
-    def _goes_back(self) -> bool:
-        """Whether a record to come can have less progress than one that was read: then nothing that is kept goes. Asked
-        for each commit, since a flow that writes a topic may begin after those that read it."""
-        if self._until is not None:
-            return True
-        if (self.flow.window is None and self.flow.meets is None) or self.flow.by_arrival:
-            return False
-        return self._store.goes_back(self._unmarked_names())
-
-    def _reach_us(self, places: Mapping[str, Mapping[int, Place]], ends: Ends) -> int | None:
-        """The least progress a record to come can have."""
-        found = [each for topic in self.flow.topics for each in self._reaches(topic, places[topic.name], ends)]
-        return horizon.reach(found)
-
-    def _reaches(self, topic: Topic, places: Mapping[int, Place], ends: Ends) -> Sequence[horizon.Partition]:
-        """A partition that slept for longer than `forget`, until the last record came to the topic, wakes with the
-        topic's floor; not in a time that the log does not know."""
-        known = ends[topic.name]
-        newest_us = max(map(_arrived_us, known.values()), default=0)
-        furthest = max((end.progress for end in known.values() if end.progress is not None), default=None)
-        floor_us = None
-        if furthest is not None and self.flow.time is None and not self.flow.is_marked(topic.name):
-            floor_us = instant_us(furthest, argument="progress") - topic.settings.forget_us
-        out = []
-        for partition, place in places.items():
-            end = known[partition]
-            at_end = place.offset >= end.next
-            sleeps = at_end and newest_us - _arrived_us(end) > topic.settings.forget_us
-            least_us = floor_us if sleeps else None
-            if at_end and self.flow.lives:  # nothing arrives before what has arrived, but where a clock was mended
-                least_us = min(newest_us, self._clock_us())
-            out.append(horizon.Partition(place.progress_us, floor_us=least_us))
-        return out
+        look = Look(self._inputs.ends(self._places), marks={})
+        return self.spec.horizon.final_us(self._inputs.frontier(self._places, look))
 
     # -- many batches ------------------------------------------------------------------------------
 
@@ -894,11 +787,6 @@ class _Reporting:
             for topic in self._flow.topics
         )
         return bounded or time.monotonic() - self._told_at >= REPORT_SECONDS
-
-
-def _arrived_us(end: Offsets) -> int:
-    assert end.arrived_at is not None
-    return instant_us(end.arrived_at, argument="arrived_at")
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

@@ -1,8 +1,10 @@
-"""How flows do, as text for Prometheus. Owns the names of the metrics, and a small server on the loopback."""
+"""How flows do, as text for Prometheus, and whether they do at all. Owns the names of the metrics, and a small server
+for both, on the loopback unless it is told another address."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable
@@ -51,8 +53,8 @@ CONNECTIONS_MAX = 50
 class _Server(ThreadingHTTPServer):
     daemon_threads, request_queue_size = True, CONNECTIONS_MAX
 
-    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(("127.0.0.1", port), handler)
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__((host, port), handler)
         self._open: list[Any] = []
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -68,17 +70,32 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
 
-def serve(port: int, statuses: Callable[[], list[FlowStatus]]) -> int:
-    """Answers GET /metrics on 127.0.0.1; the port it got (0 asks for a free one)."""
+def health(statuses: list[FlowStatus]) -> tuple[int, dict[str, object]]:
+    """The HTTP status and what is said: 503 if a flow has failed for good, and a restart of the process is due. A flow
+    that is tried again is not."""
+    states = {status.flow: status.state for status in statuses}
+    said = next((state for state in ("failed", "retrying") if state in states.values()), "ok")
+    return 503 if said == "failed" else 200, {"status": said, "flows": states}
+
+
+def serve(port: int, statuses: Callable[[], list[FlowStatus]], *, host: str = "127.0.0.1") -> int:
+    """Answers GET /metrics and /api/health; the port it got (0 asks for a free one)."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path.split("?")[0] != "/metrics":
+            path = self.path.split("?")[0]
+            if path == "/metrics":
+                self._answer(200, "text/plain; version=0.0.4", exposition(statuses()))
+            elif path == "/api/health":
+                code, said = health(statuses())
+                self._answer(code, "application/json", json.dumps(said))
+            else:
                 self.send_error(404)
-                return
-            body = exposition(statuses()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
+
+        def _answer(self, code: int, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -86,6 +103,6 @@ def serve(port: int, statuses: Callable[[], list[FlowStatus]]) -> int:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = _Server(port, Handler)
+    server = _Server(host, port, Handler)
     threading.Thread(target=server.serve_forever, name="headrace-metrics", daemon=True).start()
     return int(server.server_address[1])

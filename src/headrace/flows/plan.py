@@ -225,7 +225,7 @@ def _check_window(node: graph.Window, window: Window) -> None:
     elif isinstance(found, graph.Source) and holds_changes(found.topic):
         _check_over_changes(f"topic {found.topic.name!r}", node, window)
     elif isinstance(found, Stateful):
-        if node.time is not None:
+        if node.time is not None and not _by_a_side(node):
             why = f"behind {_called(found)} windows use the records' own event time: leave it out"
             raise InvalidArgument("time", node.time, why)
         if can_retract(found) and not window.aligned:
@@ -234,6 +234,13 @@ def _check_window(node: graph.Window, window: Window) -> None:
             raise InvalidArgument("window", str(window), why)
     if node.fill is not None:
         _check_fill(node.fill, window)
+
+
+def _by_a_side(node: graph.Window) -> bool:
+    """Whether windows behind a join of streams may go by a column of their own: the time of a side, as the compiler
+    makes sure."""
+    found = origin(node.of)
+    return isinstance(found, graph.Meet) and isinstance(found.step, Joining) and node.time != ARRIVED
 
 
 def _check_over_view(view: Flow, node: graph.Window, window: Window) -> None:
@@ -328,7 +335,7 @@ def plan(sink: graph.Sink, written: Written) -> list[Flow]:
         flow = replace(
             flow,
             window=window.window,
-            time=window.time,
+            time=None if _by_a_side(window) else window.time,
             grace_us=window.grace_us,
             late=window.late or Drop(),
             idle_us=window.idle_us,
@@ -357,6 +364,8 @@ def _reading(
     flow = Flow(sink.name, (), target=sink.target, emit=sink.emit, sink=sink)
     found = origin(records)
     if isinstance(found, Stateful):
+        if isinstance(found, graph.Meet) and isinstance(found.step, Joining) and window.time is not None:
+            found = replace(found, step=replace(found.step, by=window.time))
         helpers = _helpers(sink.name, sink.name, found, window, written)
         exact = can_retract(found)
         read = Input(written(helpers[-1]), changes=exact, judged=exact)

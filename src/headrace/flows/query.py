@@ -33,6 +33,7 @@ from headrace.flows.flow import Flow, Input, through
 from headrace.flows.reading import ranges
 from headrace.flows.reading.numbers import gathered
 from headrace.flows.reading.poison import Failing, Failure, culprits
+from headrace.flows.reading.reached import remembering, take_reports
 from headrace.flows.spark import session
 from headrace.flows.spark.spark_use import SparkUse
 from headrace.kernels.judge import DROPPED, EVENT, JUDGED, PANE, REACHED, SOURCE, Judge, OwnProgress
@@ -48,6 +49,7 @@ Planned = Mapping[str, Sequence[ranges.Range]]
 """Topic -> what to read of it, for every input that reads it."""
 Tasks = Mapping[str, Sequence[ranges.Task]]
 """Topic -> what each task reads of it."""
+Step = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Reader = Callable[[ranges.Columns], "DataFrame"]
 """The records of an input."""
 
@@ -79,6 +81,8 @@ class FlowQuery:
     driver_rows: float = DRIVER_ROWS
     one_task_rows: float = ONE_TASK_ROWS
 
+    _behind: tuple[Step, str] | None = None
+
     def __init__(self, compiled: Compiled, spark: SparkSession, prepared: _Prepared | None = None) -> None:
         self.compiled, self._flow, self.spark = compiled, compiled.flow, spark
         self._prepared = prepared or _Prepared(None if compiled.reads.by_number is None else _Prepared())
@@ -99,6 +103,13 @@ class FlowQuery:
         view = None if spec.view is None else replace(spec.view, name=name)
         spec = replace(spec, name=name, view=view, feeds=())  # flows over the view are told of the switch
         return self._like(replace(self.compiled, flow=flow, spec=spec))
+
+    def behind(self, step: Step, schema: str) -> FlowQuery:
+        """The same with a step behind it, which makes something else of each task's rows where they are."""
+        made = FlowQuery(self.compiled, self.spark, _Prepared())
+        made._behind, made.spark_use = (step, schema), self.spark_use
+        made.one_task_rows = self.one_task_rows
+        return made
 
     def _like(self, compiled: Compiled) -> FlowQuery:
         made = FlowQuery(compiled, self.spark, self._prepared)
@@ -149,6 +160,10 @@ class FlowQuery:
             self._prepared.by_number = None
         return found
 
+    def rows_by_spark(self, planned: Planned) -> pa.Table:
+        """As `rows`, always by a Spark job, with the step behind it."""
+        return self._by_spark(planned, sum(each.rows for chosen in planned.values() for each in chosen))
+
     def _by_spark(self, planned: Planned, rows: int) -> pa.Table:
         if rows <= self.one_task_rows:
             return self._one_job(planned, 1)
@@ -159,7 +174,7 @@ class FlowQuery:
 
     def _one_job(self, planned: Planned, count: int) -> pa.Table:
         """`count`: so many tasks for each topic."""
-        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
+        tasks = self._shared_out(planned, count)
         if not self._serves(count):
             return self._collect(self._query(self._readers(tasks), count))
         with self._plans(count, 1) as (plan,):
@@ -167,7 +182,7 @@ class FlowQuery:
 
     def _jobs_side_by_side(self, planned: Planned, count: int) -> pa.Table:
         """Each job has one task, which reads its part of every topic."""
-        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
+        tasks = self._shared_out(planned, count)
         parts = [{name: some[number : number + 1] for name, some in tasks.items()} for number in range(count)]
         parts = [part for part in parts if any(part.values())]
         with self._plans(1, len(parts)) as plans:
@@ -193,8 +208,10 @@ class FlowQuery:
         """For each input: as many in all as there are cores."""
         return -(-session.cores(self.spark) // len(self.compiled.columns))
 
-    def _shared_out(self, chosen: Sequence[ranges.Range], count: int) -> list[ranges.Task]:
-        return ranges.tasks_of(chosen, count, uncut=self._flow.own_progress)
+    def _shared_out(self, planned: Planned, count: int) -> dict[str, list[ranges.Task]]:
+        """Where progress is made by reading, who reads the second half of a partition would read the first one, too."""
+        uncut = {topic.name for topic in self._flow.topics if self._flow.own_progress or remembering(topic)}
+        return {name: ranges.tasks_of(chosen, count, uncut=name in uncut) for name, chosen in planned.items()}
 
     def _serves(self, count: int) -> bool:
         """Whether a plan with so many tasks for each input can serve every batch."""
@@ -243,7 +260,7 @@ class FlowQuery:
         """The records that were too late, whole, with `_pane`, which is their time where windows are not aligned, and
         `_dropped`: for how many of its windows."""
         count = self._tasks()
-        tasks = {name: self._shared_out(chosen, count) for name, chosen in planned.items()}
+        tasks = self._shared_out(planned, count)
         df = self._transformed(self._readers(tasks, whole=True))
         names = df.columns
         df = self._judged(df, [name for name in names if name not in JUDGED], count).where(F.col(DROPPED) > 0)
@@ -251,6 +268,11 @@ class FlowQuery:
         if self._flow.window is not None and not self._flow.window.aligned and time is not None:
             df = df.withColumn(PANE, F.unix_micros(time))
         return self._collect(df.select(*(quoted_name(name) for name in names if name not in JUDGED), PANE, DROPPED))
+
+    def take_reports(self) -> None:
+        """Topics whose progress is made by reading are told what the last jobs have found out."""
+        for topic in self._flow.topics:
+            take_reports(self.spark, topic)
 
     def culprits(self, planned: Planned, enough: float) -> dict[tuple[str, int, int], str]:
         """(topic, partition, offset) -> error, of the records that break the transforms, or what is aggregated; none
@@ -309,6 +331,10 @@ class FlowQuery:
 
     def _query(self, readers: Mapping[str, Reader], count: int) -> DataFrame:
         """`count`: so many tasks there are for each input."""
+        df = self._rows_of(readers, count)
+        return df if self._behind is None else df.mapInArrow(*self._behind)
+
+    def _rows_of(self, readers: Mapping[str, Reader], count: int) -> DataFrame:
         if self.compiled.arrow is not None:
             return _together([read(self.compiled.columns[name]) for name, read in readers.items()])
         df = self._transformed(readers, together=count == 1)

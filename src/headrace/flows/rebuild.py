@@ -25,9 +25,10 @@ from headrace.errors import CannotRebuild, FlowChanged, FlowFenced, HeadraceErro
 from headrace.failpoints import reach
 from headrace.flows.audit import Gone, gone_of
 from headrace.flows.fingerprint import fingerprint
-from headrace.flows.loop import Batch, Ends, FlowLoop, Look
+from headrace.flows.loop import Batch, FlowLoop
 from headrace.flows.query import FlowQuery
 from headrace.flows.reading import ranges
+from headrace.flows.reading.inputs import Ends, Inputs, Look
 from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
 from headrace.log.contract import DEAD_LETTERS
@@ -115,7 +116,7 @@ class Rebuild:
         return any(
             state.places.get(topic.name, {}).get(partition, Place(end.earliest, None)).offset < end.earliest
             for topic in self._query.compiled.flow.topics
-            for partition, end in topic.offsets().items()
+            for partition, end in topic.ends().items()
         )
 
     def _comparable_us(self, served: FlowState) -> int | None:
@@ -130,6 +131,7 @@ class Rebuild:
             buried = open_views(self._home.views).buried(self.view)
             given_up = {(topic, *place) for topic, places in buried.items() for place in places}
             loop = _Beside(given_up, self._query, log=self._log, store=self._store, **self._settings)
+            loop.remember(self._store.read_marks(self.view))
             loop.begin()
             self._loop = loop
         return self._loop
@@ -147,11 +149,11 @@ class Rebuild:
         limit: dict[str, dict[int, Place]] = {}
         for topic in flow.topics:
             places = known.get(topic.name, {})
-            for partition, end in topic.offsets().items():
+            for partition, end in topic.ends().items():
                 offset = min(places[partition].offset, end.next) if partition in places else end.next
                 at = ranges.place_at(topic, partition, offset, end, by_arrival=flow.by_arrival)
                 limit.setdefault(topic.name, {})[partition] = at
-        loop.limit, loop.repeats = limit, served is not None
+        loop.limits.limit, loop.repeats = limit, served is not None
         work = Supervisor(loop, lambda _: loop)
         try:
             work.work_off()
@@ -181,7 +183,7 @@ class Rebuild:
         self._end()
 
     def _switch(self, fenced: FlowState) -> FlowState:
-        self._begun().least_us = self._comparable_us(fenced)
+        self._begun().limits.least_us = self._comparable_us(fenced)
         self._read_to(fenced)
         self._read_to(None)
         self._log.forget_flow(self.version)  # before: what it needs is kept for the view, which has read less
@@ -222,7 +224,7 @@ def roll_back(log: Log, home: Home, store: ViewStore, view: str) -> None:
             why="has no previous version to go back to: one is kept from a switch until it is discarded, or until the "
             "next rebuild",
         )
-    lock = FlowLock(home.directory, version_name(view, "next"))  # a runner waits for who has it
+    lock = FlowLock(home.directory, version_name(view, "next"), store.leases)  # a runner waits for who has it
     lock.take()
     try:
         state = _while_fenced(log, store, view, lambda fenced: store.switch(fenced, store.state(previous)))
@@ -278,42 +280,56 @@ def _of_these_topics(flow: Flow, state: FlowState) -> FlowState:
     )
 
 
+class _Limited(Inputs):
+    """No further than `limit`: what is behind it has not come yet."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.limit: Places = {}
+        self._limited: set[tuple[str, int]] = set()
+        self.least_us: int | None = None
+        """The frontier is at least this."""
+
+    def ends(self, places: Places) -> Ends:
+        ends = super().ends(places)
+        self._limited.clear()
+        for topic, limits in self.limit.items():
+            newest = max(end.arrived_at for end in ends[topic].values() if end.arrived_at is not None)
+            for partition, place in limits.items():
+                own, end = places.get(topic, {}).get(partition, place), ends[topic][partition]
+                at = own if own.offset > place.offset else place
+                if at.offset < end.next:  # there is more: this partition does not sleep, and is not quiet
+                    self._limited.add((topic, partition))
+                    progress = None if at.progress_us is None else from_us(at.progress_us)
+                    arrived = progress if self._flow.by_arrival else newest
+                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=arrived)
+        return ends
+
+    def _written(self) -> dict[tuple[str, int], int]:
+        return {} if self.limit else super()._written()  # what is behind the limit is no transaction's
+
+    def _quiet(self, places: Places, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
+        return {at: us for at, us in super()._quiet(places, ends, now_us).items() if at not in self._limited}
+
+    def frontier(self, places: Places, look: Look) -> int | None:
+        known = (super().frontier(places, look), self.least_us)
+        return max((us for us in known if us is not None), default=None)
+
+
 class _Beside(FlowLoop):
-    """The loop of a version that is not served. Reads no further than `limit`, and sends nothing: what it emits waits
-    in its outbox for the switch. While it `repeats` what the served version has done, that is dead letters alone, and
-    not of records that one has given up, too (`given_up`)."""
+    """The loop of a version that is not served. Reads no further than `limits` says, and sends nothing: what it emits
+    waits in its outbox for the switch. While it `repeats` what the served version has done, that is dead letters alone,
+    and not of records that one has given up, too (`given_up`)."""
 
     def __init__(self, given_up: set[tuple[str, int, int]], query: FlowQuery, **settings: Any) -> None:
         super().__init__(query, **settings)
         self._relay = _Waiting(settings["log"], settings["store"], self.flow.name)
         self._given_up = given_up
-        self.limit: Places = {}
-        self._limited: set[tuple[str, int]] = set()
         self.repeats = True
-        self.least_us: int | None = None
-        """The frontier is at least this."""
 
-    def _ends(self) -> Ends:
-        ends = super()._ends()
-        self._limited.clear()
-        for topic, places in self.limit.items():
-            newest = max(end.arrived_at for end in ends[topic].values() if end.arrived_at is not None)
-            for partition, place in places.items():
-                own, end = self._places.get(topic, {}).get(partition, place), ends[topic][partition]
-                at = own if own.offset > place.offset else place
-                if at.offset < end.next:  # there is more: this partition does not sleep, and is not quiet
-                    self._limited.add((topic, partition))
-                    progress = None if at.progress_us is None else from_us(at.progress_us)
-                    arrived = progress if self.flow.by_arrival else newest
-                    ends[topic][partition] = replace(end, next=at.offset, progress=progress, arrived_at=arrived)
-        return ends
-
-    def _quiet(self, ends: Ends, now_us: int) -> dict[tuple[str, int], int]:
-        return {at: us for at, us in super()._quiet(ends, now_us).items() if at not in self._limited}
-
-    def frontier(self, places: Places, look: Look) -> int | None:
-        known = (super().frontier(places, look), self.least_us)
-        return max((us for us in known if us is not None), default=None)
+    def _made_inputs(self, at_once: bool) -> Inputs:
+        self.limits = _Limited(self.flow, self._store, until=None, at_once=at_once, clock_us=self._clock_us)
+        return self.limits
 
     def _commit(self, batch: Batch, close: bool = False) -> None:
         new = [self._that_is_new(each) for each in batch.outgoing]

@@ -6,8 +6,11 @@ sent rows, and before the outbox knew, does no harm when it is run again."""
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headrace.errors import KafkaFailed
 from headrace.failpoints import reach
 from headrace.flows.targets import target_of
 from headrace.position import Position
@@ -16,10 +19,14 @@ from headrace.views.contract import ViewStore, Waiting
 if TYPE_CHECKING:
     from headrace.log.contract import Log, Sender
 
+AGAIN_SECONDS, PAUSE_SECONDS = 30.0, 0.2
+"""For how long a cluster is asked again, and how often."""
+
 
 class Relay:
-    def __init__(self, log: Log, store: ViewStore, flow: str) -> None:
-        self._log, self._store, self._flow = log, store, flow
+    def __init__(self, log: Log, store: ViewStore, flow: str, still_ours: Callable[[], None] = lambda: None) -> None:
+        """`still_ours` raises FlowFenced if the flow was taken."""
+        self._log, self._store, self._flow, self._still_ours = log, store, flow, still_ours
         self._sender: Sender | None = None
         self.done = -1
         """All of the outbox up to this sequence has arrived …"""
@@ -41,7 +48,17 @@ class Relay:
         return sent
 
     def _send(self, waiting: Waiting) -> int:
+        """A cluster that does not answer (a broker is restarted, a coordinator moves) is asked again for a while."""
         assert self._sender is not None
-        self.written |= target_of(waiting.target, self._sender, self._flow).send(waiting.rows, waiting.base)
+        target, until = target_of(waiting.target, self._sender, self._flow), time.monotonic() + AGAIN_SECONDS
+        while True:
+            try:
+                self.written |= target.send(waiting.rows, waiting.base)
+                break
+            except KafkaFailed:
+                if time.monotonic() > until:
+                    raise
+                self._still_ours()  # who tries again takes the target back
+                time.sleep(PAUSE_SECONDS)
         reach("relay.appended")
         return int(waiting.rows.num_rows)

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from headrace.errors import (
     FlowFenced,
     IncompatibleSchema,
     InvalidArgument,
+    KafkaFailed,
+    StorageError,
     UnknownTopic,
     UnknownView,
     ViewInUse,
@@ -28,12 +30,13 @@ from headrace.errors import (
 from headrace.flows.flow import Flow
 from headrace.flows.spark import session
 from headrace.rendering import html_table
+from headrace.storage import disk
 from headrace.views.contract import Emit, feed_topic, version_name
 from headrace.views.kept import Kept
 from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.origins import Reader, branches
 from headrace.views.owner import FlowLock
-from headrace.views.standing import lag_of, read_of, sources_of
+from headrace.views.standing import holds_up, lag_of, read_of, sources_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +46,9 @@ if TYPE_CHECKING:
     from headrace.flows.loop import FlowLoop
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
+    from headrace.flows.sharing import Sharing
     from headrace.flows.supervise import Supervisor
+    from headrace.log.capabilities import OpenTransaction
     from headrace.log.contract import Log, Start, Topic
     from headrace.places import Home
     from headrace.views.contract import FlowState, ViewSpec, ViewStore
@@ -83,6 +88,8 @@ class FlowStatus:
     driver_batches: int = 0
     kept: tuple[Kept, ...] = ()
     """Of a join, or a flow behind one: what is kept of each input."""
+    held: tuple[OpenTransaction, ...] = ()
+    """On Kafka: transactions of others that did not end, behind which its topics cannot be read."""
 
 
 class AppStatus(list[FlowStatus]):
@@ -123,6 +130,7 @@ class Running:
         self._locks: dict[str, FlowLock] = {}
         self._supervisors: dict[str, Supervisor] = {}
         self._queries: dict[str, FlowQuery] = {}
+        self._sharing: Sharing | None = None
         self._begun: dict[str, FlowState] = {}
         """Each flow as it was when it was begun."""
         self._lock = threading.RLock()
@@ -162,7 +170,12 @@ class Running:
         with self._lock:
             if self._session is None:
                 self._starting = True
+                if self._home.log != str(self._home.directory):  # else the log has made it, and it is not made again
+                    with disk.typed(self._home.directory):
+                        self._home.directory.mkdir(mode=disk.DIRECTORY_MODE, parents=True, exist_ok=True)
                 try:
+                    if self._home.log_directory != self._home.directory:  # a log makes its own
+                        disk.make_directory(self._home.directory)
                     self._session, self._owned = session.make(
                         self._app, self._given, self._home.directory, outlives_home=self._throwaway
                     )
@@ -171,6 +184,7 @@ class Running:
                 if self._closed:
                     self._let_go()
                     raise Closed(what=f"the app {self._app!r}")
+                session.refuse_far_workers(self._session, self._home.log_directory)
             return self._session
 
     @property
@@ -230,9 +244,12 @@ class Running:
         """Says that this process runs the flow, unless it does already."""
         with self._lock:
             if flow.name not in self._locks:
-                lock = FlowLock(self._home.directory, flow.name)
+                lock = self._lock_of(flow.name)
                 lock.take(wait=wait, take_over=take_over)
                 self._locks[flow.name] = lock
+
+    def _lock_of(self, flow: str) -> FlowLock:
+        return FlowLock(self._home.directory, flow, self.store.leases)
 
     def begun(self, flow: Flow, *, at_once: bool = True) -> FlowLoop:
         """A new loop of the flow, at its last commit."""
@@ -264,7 +281,7 @@ class Running:
         its place, not before that is done; then at that one, or FlowFenced if another program has made it."""
         from headrace.flows.rebuild import refuse_other
 
-        lock = FlowLock(self._home.directory, version_name(flow.name, "next"))
+        lock = self._lock_of(version_name(flow.name, "next"))
         supervisor = self._supervisors.get(flow.name)
         while self.store.is_fenced(flow.name) and lock.is_held():
             if supervisor is None or supervisor.is_stopping(LOOK_SECONDS):
@@ -438,9 +455,9 @@ class Running:
         process runs the flow, with its views in another store, the topic stays."""
         with contextlib.suppress(UnknownTopic):
             topic = self._log.topic(name)
-            if not any(end.next for end in topic.offsets().values()):
+            if not any(end.next for end in topic.ends().values()):
                 return
-            if flow.name not in self._locks and FlowLock(self._home.directory, flow.name).is_held():
+            if flow.name not in self._locks and self._lock_of(flow.name).is_held():
                 return
             _ = self.store  # made, if there is none
             specs = open_views(self._home.views).specs()
@@ -475,7 +492,7 @@ class Running:
         """Everything the log has, and what flows write for others meanwhile."""
         if self._supervisors:
             raise InvalidArgument("drain", "", "the app is running: stop() it first, or wait with query(…, wait_for=…)")
-        from headrace.flows.loop import wall_clock_us
+        from headrace.flows.reading.inputs import wall_clock_us
         from headrace.flows.supervise import Supervisor
 
         total, asked_us = 0, (self._clock_us or wall_clock_us)()
@@ -495,17 +512,29 @@ class Running:
 
     # -- for as long as it goes ----------------------------------------------------------------------
 
-    def start(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
-        """Runs all flows that do not run yet, each in a thread of its own, until `stop`."""
-        from headrace.flows.supervise import Supervisor
-
+    def start(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False, share: bool = False) -> None:
+        """Runs all flows that do not run yet, each in a thread of its own, until `stop`; with `share` this runner's
+        part of them."""
         with self._lock:
             if not self.flows:
                 raise InvalidArgument("app", self._app, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
             idle = [flow for flow in self.settle() if not self._runs(flow)]
+            if share:
+                return self._share(idle)
             for flow in idle:
                 self._loops.pop(flow.name, None)
+            if wait is not None:  # on standby, with all that can be had before: Spark runs, and the flows are checked
+                for flow in idle:
+                    self.query(flow)
+            for flow in sorted(idle, key=lambda each: each.name):  # everywhere in one order: nobody waits in a circle
                 self.take(flow, wait=wait, take_over=take_over)
+            self._start(idle)
+
+    def _start(self, idle: Sequence[Flow]) -> None:
+        """Those that were taken."""
+        from headrace.flows.supervise import Supervisor
+
+        with self._lock:
             for flow in idle:
                 self.query(flow)
             # What cannot begin is said here, not by a thread. Producers may be about to start, too: silence must last.
@@ -515,12 +544,60 @@ class Running:
                 self._supervisors[loop.flow.name] = supervisor
                 supervisor.start()
 
+    def _share(self, flows: Sequence[Flow]) -> None:
+        from headrace.flows.sharing import Sharing
+
+        leases = self.store.leases
+        if leases is None:
+            why = "needs views in Postgres (--views), whose leases say which runner has which flow"
+            raise InvalidArgument("share", True, why)
+        for flow in flows:
+            self.query(flow)
+        if self._sharing is None:
+            self._sharing = Sharing(self, leases, self._app)
+
+    def shared(self) -> tuple[list[str], list[str]]:
+        """The names of the flows that run here, and of the others. One that was taken from here runs elsewhere."""
+        with self._lock:
+            for name, supervisor in list(self._supervisors.items()):
+                taken = isinstance(supervisor.error, FlowFenced) and not supervisor.superseded
+                if taken or (supervisor.error is None and supervisor.join(0)):  # let go, in a batch that took long
+                    self._forget(name)
+            return [*self._supervisors], [flow.name for flow in self.flows if flow.name not in self._supervisors]
+
+    def begin_one(self, name: str) -> None:
+        with self._lock:
+            flow = self._flows[name]
+            self._loops.pop(name, None)
+            self.take(flow)
+            try:
+                self._start([flow])
+            except BaseException:
+                self._forget(name)
+                raise
+
+    def let_go(self, name: str) -> None:
+        """In a batch that takes long: the next time."""
+        supervisor = self._supervisors[name]
+        supervisor.ask_to_stop()
+        if supervisor.join(STOP_SECONDS) and supervisor.error is None:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._supervisors.pop(name, None)
+            if (lock := self._locks.pop(name, None)) is not None:
+                lock.release()
+
     def _runs(self, flow: Flow) -> bool:
         """One that has failed does not."""
         return flow.name in self._supervisors and not self._supervisors[flow.name].join(0)
 
     def stop(self) -> None:
         """Stops all flows; another process may run them then."""
+        if (sharing := self._sharing) is not None:
+            self._sharing = None
+            sharing.end()
         stopped = list(self._supervisors)
         self._end([self._supervisors[flow] for flow in stopped])
         self._supervisors.clear()
@@ -545,19 +622,27 @@ class Running:
         limit = None if timeout is None else time.monotonic() + timeout
         while True:
             supervisors = list(self._supervisors.values())
-            ended = all(supervisor.join(0) for supervisor in supervisors)
+            shares = self._sharing is not None
+            ended = not shares and all(supervisor.join(0) for supervisor in supervisors)
             for supervisor in supervisors:
-                if supervisor.error is not None and (ended or not supervisor.superseded):
+                taken = shares and isinstance(supervisor.error, FlowFenced)  # by another runner
+                if supervisor.error is not None and (ended or not (supervisor.superseded or taken)):
                     raise supervisor.error
             if ended:
                 return True
             left = 0.1 if limit is None else min(0.1, limit - time.monotonic())
             if left <= 0:
                 return False
-            next(each for each in supervisors if not each.join(0)).join(left)
+            running = next((each for each in supervisors if not each.join(0)), None)
+            if running is None:  # other runners have all flows
+                time.sleep(left)
+            else:
+                running.join(left)
 
     def status(self) -> AppStatus:
-        readers = open_views(self._home.views).readers()
+        readers: Mapping[str, Reader] = {}
+        with contextlib.suppress(StorageError):  # it cannot be reached now: the flows that run say so themselves
+            readers = open_views(self._home.views).readers()
         return AppStatus(self._status(flow, flow.name, readers) for flow in self.flows)
 
     def making(self, view: str) -> list[FlowStatus]:
@@ -575,12 +660,14 @@ class Running:
         pulse = supervisor.pulse if supervisor else Pulse(flow.name, state="stopped")
         lag, read, frontier = 0, 0, None
         kept: tuple[Kept, ...] = ()
-        with contextlib.suppress(UnknownView, KeyError):  # not run yet
+        held: tuple[OpenTransaction, ...] = ()
+        with contextlib.suppress(UnknownView, KeyError, StorageError, KafkaFailed):  # not run yet, or not reached now
             views = open_views(self._home.views)  # the store may be busy
             state, kept = views.state(name, topics=True), views.kept(name)
             frontier = None if state.frontier_us is None else from_us(state.frontier_us)
             sources = sources_of(self._log, branches(name, readers), state)
             lag, read = lag_of(sources) or 0, read_of(sources)  # of a topic that is gone its error says so
+            held = tuple(holds_up(self._log, (source["topic"] for source in sources)))
         return FlowStatus(
             flow.name,
             pulse.state,
@@ -600,6 +687,7 @@ class Running:
             use.seconds,
             use.on_driver,
             kept,
+            held,
         )
 
     def close(self, *, keep_session: bool = False) -> None:
@@ -611,7 +699,7 @@ class Running:
     def _let_go(self, *, keep_session: bool = False) -> None:
         with self._lock:
             self.stop()  # flows that a start in another thread began meanwhile
-            for lock in self._locks.values():
+            for lock in list(self._locks.values()):  # another thread may be stopping flows
                 lock.release()
             self._locks.clear()
             if self._store is not None:

@@ -267,9 +267,10 @@ class Supervisor:
     def _expect(self, loop: FlowLoop, batch: Batch) -> None:
         """Batches grow as soon as one has few rows to merge, since the next is prepared while that one is committed; at
         first so far that a commit is expected to take no longer than computing the next batch."""
-        if batch.partials is None or not loop.merges_plainly:
+        rows = batch.partials if batch.staged is None else batch.staged
+        if rows is None or not loop.merges_plainly:
             return
-        expected_seconds = batch.partials.num_rows * ROW_SECONDS
+        expected_seconds = rows.num_rows * ROW_SECONDS
         most = batch.rows * COMMIT_SECONDS / 4 / max(expected_seconds, ROW_SECONDS)
         self._pace = max(self._pace, min(paced(self._pace, batch.rows, expected_seconds), int(most)))
 

@@ -8,8 +8,9 @@ uses."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from headrace.durations import Duration
 from headrace.errors import Unsupported
@@ -19,6 +20,7 @@ from headrace.log.contract import (
     ClockStanding,
     Closing,
     Erased,
+    Group,
     Log,
     LogUsage,
     Maintained,
@@ -29,22 +31,33 @@ from headrace.log.contract import (
     Rows,
     Start,
     Topic,
+    TopicRef,
     TopicUsage,
     Verified,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.storage.copying import Copied, Told
+
 __all__ = [
     "Clock",
+    "Cluster",
     "Erasure",
     "Files",
     "Foreign",
+    "GroupsAtOnce",
     "Message",
+    "OpenTransaction",
     "Order",
-    "Place",
     "Queue",
     "Queues",
+    "ReadMark",
     "Remembers",
+    "Transactions",
     "Usage",
+    "Verification",
     "Versions",
     "capability",
 ]
@@ -103,6 +116,10 @@ class Queue(Protocol):
     @property
     def order(self) -> Order: ...
 
+    @property
+    def has_stats(self) -> bool:
+        """Whether `stats` can be asked for: some logs do not count."""
+
     def stats(self) -> QueueStats: ...
 
     def time_to_loss(self) -> timedelta | None: ...
@@ -153,8 +170,8 @@ class Foreign(Protocol):
     def adopt_topic(self, name: str, schema: object, **settings: Any) -> Topic: ...
 
 
-class Place(Protocol):
-    """Where a flow is in a partition: how far event time and arrival had come below the offset."""
+class ReadMark(Protocol):
+    """How far event time and arrival had come below an offset of a partition."""
 
     @property
     def offset(self) -> int: ...
@@ -165,12 +182,64 @@ class Place(Protocol):
     @property
     def arrived_us(self) -> int | None: ...
 
+    @property
+    def raised(self) -> bool:
+        """True if a flow has raised it: records from the offset on have at least this progress, and reading those
+        before does not give it."""
+
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A topic whose progress is made by its readers: it is told what a flow has stored of it."""
+    """A topic whose progress is made by its readers, from the nearest mark below. Flows keep marks in their
+    transactions, and tell them to the topic."""
 
-    def remember(self, places: Mapping[int, Place]) -> None: ...
+    def remember(self, marks: Mapping[int, Iterable[ReadMark]]) -> None:
+        """Progress is made from these marks, by partition: what is before them need not be read again."""
+
+    def reached(self, partition: int, offset: int) -> ReadMark:
+        """The mark at the offset. Reads what is between it and the nearest one that this process knows."""
+
+    def ref_from(self, starts: Mapping[int, Iterable[int]]) -> TopicRef:
+        """A reference for who reads from these offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that did not end, and holds readers up: they see none of the records of offsets [offset, end)
+    before it does. `stored`: the topic's name in the cluster. `since`: when its first record was written."""
+
+    topic: str
+    stored: str
+    partition: int
+    offset: int
+    end: int
+    since: datetime
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition}: a transaction that is open since {self.since.isoformat()} holds up what "
+            f"was written from offset {self.offset} to {self.end}. End its producer, or abort it: "
+            f"kafka-transactions.sh abort --topic {self.stored} --partition {self.partition} "
+            f"--start-offset {self.offset}"
+        )
+
+
+@runtime_checkable
+class Transactions(Protocol):
+    """A topic that is read up to the first open transaction."""
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Those that hold readers up for so long that they may never end."""
+
+    def written(self) -> dict[int, int]:
+        """The offset behind the last record of each partition, whether it can be read yet or not."""
+
+
+@runtime_checkable
+class GroupsAtOnce(Protocol):
+    """A log that tells the groups of all its topics in one go."""
+
+    def groups(self) -> list[tuple[Topic, Group]]: ...
 
 
 @runtime_checkable
@@ -205,6 +274,23 @@ class Files(Protocol):
     def maintain(self) -> Maintained: ...
 
     def usage(self) -> LogUsage: ...
+
+    def verify(self) -> Verified: ...
+
+    def back_up(self, target: Path, told: Told) -> tuple[list[Copied], Verified, int]: ...
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """A log that is kept by servers."""
+
+    def servers(self) -> list[str]:
+        """Their addresses, HOST:PORT, as they tell them to clients."""
+
+
+@runtime_checkable
+class Verification(Protocol):
+    """A log that can be checked."""
 
     def verify(self) -> Verified: ...
 

@@ -253,6 +253,8 @@ class Maintained:
 
     records_deleted: int = 0
     """Records that retention deleted."""
+    records_archived: int = 0
+    """Records that retention moved into the topic's archive."""
     records_compacted: int = 0
     """Records that compaction removed, because there is a newer record of their key."""
     batches_sealed: int = 0
@@ -545,6 +547,9 @@ class Topic(Protocol):
 
     def offsets(self, at: datetime | None = None) -> dict[int, Offsets]: ...
 
+    def ends(self) -> dict[int, Offsets]:
+        """As `offsets`, but reads no records: without progress where that is only made by reading them."""
+
     def arrived_us(self, partition: int, offset: int) -> int | None:
         """The arrival of the record at the offset; None if there is no such record, or it can no longer be read."""
 
@@ -597,6 +602,7 @@ class Log(Closing, Protocol):
         retention_bytes: int | None = None,
         cleanup: str = "delete",
         unread: str = "delete",
+        archive: str | None = None,
         tombstone_grace: Duration = "1 day",
         durability: str = "fsync",
         compression: str = "zstd",

@@ -41,6 +41,9 @@ def _batches(data: Any, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """In order, whatever it is: a dataset's files by name, each from its beginning."""
     import pyarrow as pa
 
+    from headrace.rows import without_stream
+
+    data = without_stream(data)
     if hasattr(data, "scanner") and hasattr(data, "get_fragments"):
         return iter(
             data.scanner(batch_size=batch_rows, batch_readahead=AHEAD_BATCHES, fragment_readahead=1).to_reader()

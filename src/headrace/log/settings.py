@@ -28,6 +28,8 @@ class TopicSettings:
     cleanup: str = "delete"
     unread: str = "delete"
     """What retention does with records that a registered group or queue has not read: "delete" or "keep" them."""
+    archive: str | None = None
+    """The directory into which retention moves records as Parquet files, in place of deleting them."""
     tombstone_grace_us: int = 86_400_000_000
     """How long compaction keeps a tombstone at least."""
     durability: str = "fsync"
@@ -71,6 +73,30 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
+class Avro:
+    """The values of a topic that others write are Avro: `hr.avro()`. `schemas`: the writers' schemas that were given,
+    as JSON texts by their ids."""
+
+    schemas: tuple[tuple[int, str], ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[int, str | Mapping[str, Any]]) -> Avro:
+        import json
+
+        found = []
+        for id, schema in given.items():
+            if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < 1 << 32:
+                raise InvalidArgument("schemas", id, "must have whole numbers as keys: the ids of the schemas")
+            try:
+                text = schema if isinstance(schema, str) else json.dumps(dict(schema))
+                json.loads(text)
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument("schemas", schema, f"is no Avro schema: {error}") from None
+            found.append((id, text))
+        return cls(tuple(sorted(found)))
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDescription:
     """A topic as `describe()` tells it; made without Arrow."""
 
@@ -111,7 +137,8 @@ def settings_of(
     fixed: tuple[str, ...] = (),
 ) -> TopicSettings:
     """Settings as users write them, checked one by one: `retention="30 days"`, `key="user"`."""
-    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned", "changes"}
+    known = {*_DURATIONS, *_CHOICES, "key", "event_time", "partitions", "retention_bytes", "versioned"}
+    known |= {"changes", "archive"}
     out: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
@@ -134,6 +161,8 @@ def settings_of(
             out[name] = partition_count(value)
         elif name == "retention_bytes":
             out[name] = None if value is None else _whole_number(value, name, 1, 2**62)
+        elif name == "archive":
+            out[name] = None if value is None else _directory(value)
         elif name in ("versioned", "changes"):
             out[name] = bool(value)
         else:
@@ -143,7 +172,17 @@ def settings_of(
     if (settings.cleanup == "compact" or settings.versioned) and not settings.key:
         what = "versioned" if settings.versioned else "cleanup"
         raise InvalidArgument(what, getattr(settings, what), "needs a key: pass key='column'")
+    if settings.cleanup == "compact" and settings.archive is not None:
+        raise InvalidArgument("archive", settings.archive, "is for topics that are not compacted: cleanup='delete'")
     return settings
+
+
+def _directory(value: Any) -> str:
+    import os
+
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise InvalidArgument("archive", value, "must be a directory")
+    return os.path.abspath(os.fspath(value))
 
 
 def _duration(name: str, value: Duration | None) -> int | None:

@@ -3,7 +3,7 @@ Owns the names of the facts; reads, and changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import format_duration
@@ -13,10 +13,20 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from headrace.log.capabilities import Queue
-    from headrace.log.contract import AtRisk, Group, Lag, Topic
+    from headrace.log.contract import AtRisk, Group, Lag, Log, Topic
     from headrace.log.settings import TopicDescription
 
-__all__ = ["duration", "group_facts", "lag_seconds", "queue_facts", "queues_of", "risks_of", "topic_facts"]
+__all__ = [
+    "counted_queues",
+    "duration",
+    "group_facts",
+    "groups_in",
+    "lag_seconds",
+    "queue_facts",
+    "queues_of",
+    "risks_of",
+    "topic_facts",
+]
 
 
 def topic_facts(found: TopicDescription) -> dict[str, Any]:
@@ -48,11 +58,26 @@ def group_facts(topic: Topic, group: Group) -> dict[str, Any]:
     }
 
 
+def groups_in(log: Log, topics: Sequence[Topic]) -> list[tuple[Topic, Group]]:
+    """The groups of these topics of a log."""
+    from headrace.log.capabilities import GroupsAtOnce
+
+    if not isinstance(log, GroupsAtOnce):
+        return [(topic, group) for topic in topics for group in topic.groups()]
+    asked = {topic.topic_id: topic for topic in topics}
+    return [(asked[topic.topic_id], group) for topic, group in log.groups() if topic.topic_id in asked]
+
+
 def queues_of(topic: Topic) -> Sequence[Queue]:
     """The topic's queues; none where its log has no queues."""
     from headrace.log.capabilities import Queues
 
     return topic.queues() if isinstance(topic, Queues) else ()
+
+
+def counted_queues(topic: Topic) -> list[Queue]:
+    """The topic's queues, where its log counts their messages."""
+    return [queue for queue in queues_of(topic) if queue.has_stats]
 
 
 def risks_of(topic: Topic) -> list[AtRisk]:
@@ -63,7 +88,9 @@ def risks_of(topic: Topic) -> list[AtRisk]:
 
 
 def queue_facts(topic: str, queue: Queue) -> dict[str, Any]:
-    stats = asdict(queue.stats())
+    from headrace.log.contract import QueueStats
+
+    stats = asdict(queue.stats()) if queue.has_stats else dict.fromkeys(each.name for each in fields(QueueStats))
     oldest = stats.pop("oldest")
     return {
         "queue": queue.name,

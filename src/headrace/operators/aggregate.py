@@ -157,7 +157,7 @@ class Aggregation:
         pieces, told, adds = Pieces(), None, {}
         given = None if partials is None or not partials.num_rows else self._prepared(partials, before)
         if given is not None and given.num_rows:
-            if not changes and self.rows.spec.rules and self._adds:
+            if not changes and self.adds_up:
                 adds = {RESULTS: self.lasting(self.rows.added(given), now, before)}
             else:
                 merged = self._merged(given, state, now, pieces)
@@ -168,6 +168,16 @@ class Aggregation:
         self._expire(state, now, before, pieces)
         writes = joined_writes(pieces, self.tables, state)
         return Step(Writes(writes.puts, adds, writes.deletes, writes.drops), told)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether a store can add partial rows to its own, without anybody reading these."""
+        return bool(self.rows.spec.rules) and self._adds
+
+    def addable(self, partials: pa.Table) -> pa.Table:
+        """The rows that the store adds, each key once; of where it adds up. Those that are not kept are among them."""
+        given = self._prepared(partials, Bounds())
+        return self.rows.added(self.rows.packed(given, self.rows.grouped(given)))
 
     @property
     def _adds(self) -> bool:

@@ -5,7 +5,7 @@ locked, and a transform behind the aggregation, which may be a Spark job, is a f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,10 +22,10 @@ from headrace.operators.kinds import aggregation
 from headrace.operators.result_rows import aligned, chosen, column, differ, together
 from headrace.operators.shaped import Shape, ShapedAggregation
 from headrace.views.changes import as_fed, as_results, as_seen, marked, with_status
-from headrace.views.contract import Emit, FlowSpec, Outgoing, ViewSpec, feed_topic
-from headrace.views.keyed import State, TableSpec, Writes
+from headrace.views.contract import RESULTS, WINDOW, Emit, FlowSpec, Outgoing, ViewSpec, feed_topic
+from headrace.views.keyed import Staged, State, TableSpec, Writes
 
-__all__ = ["Fold", "Folded", "difference"]
+__all__ = ["Fold", "Folded", "StagedRows", "difference"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -39,6 +39,18 @@ class Folded:
     changes: Callable[[], pa.Table]
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Partial rows that lie in the store already, each key once in a part. `read()`: these rows."""
+
+    parts: tuple[Staged, ...]
+    read: Callable[[], pa.Table]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(each.rows for each in self.parts)
+
+
 class Fold:
     """The fold of one flow. `shape`: the transform behind the aggregation, if there is one: results in, rows out."""
 
@@ -49,14 +61,44 @@ class Fold:
         self._shaped = None if spec.view.shaped is None else ShapedAggregation(self._operator)
 
     @property
+    def view(self) -> ViewSpec:
+        return self._view
+
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         return self._operator.tables if self._shaped is None else self._shaped.tables
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether a batch whose changes nobody asks for is rows that the store adds to its own, and no more: then they
+        can be staged."""
+        return self._shaped is None and not self._tells and self._operator.adds_up
+
+    @property
+    def _tells(self) -> bool:
+        return self._spec.emit is not None or bool(self._spec.feeds)
+
+    def addable(self, partials: pa.Table) -> pa.Table:
+        """The rows to be staged."""
+        return self._operator.addable(partials)
+
+    def of_staged(
+        self, staged: StagedRows, state: State, now: Bounds, before: Bounds, *, watched: bool = False
+    ) -> Folded:
+        """The same as of the rows that are staged. `watched`: they are read back, for what changes must be known."""
+        if watched:
+            return self(staged.read(), state, now, before, watched=True)
+        made = self(None, state, now, before)
+        gone_us = self._operator.gone_us(now, before)
+        above = None if gone_us is None or self._view.window_us is None else (WINDOW[1], gone_us)
+        writes = replace(made.writes, staged={RESULTS: staged.parts}, staged_above=above)
+        return replace(made, writes=writes, changes=lambda: self(staged.read(), state, now, before).changes())
 
     def __call__(
         self, partials: pa.Table | None, state: State, now: Bounds, before: Bounds, *, watched: bool = False
     ) -> Folded:
         """`watched`: somebody will ask what changes. Otherwise the step need not read old rows, if nothing goes out."""
-        told = watched or self._spec.emit is not None or bool(self._spec.feeds)
+        told = watched or self._tells
         step, made = self._step(partials, state, now, before, changes=told)
 
         def changes() -> pa.Table:

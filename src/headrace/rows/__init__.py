@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from headrace.errors import InvalidArgument
-from headrace.rows.arrow import from_arrow, from_pandas, one_batch
+from headrace.rows.arrow import from_arrow, from_pandas, one_batch, without_stream
 from headrace.rows.mappings import as_dict, from_mappings, from_one, plan_of
 from headrace.rows.out import python_values, to_rows
 from headrace.rows.values import EXPECTED, cut
 
-__all__ = ["python_values", "to_batch", "to_rows"]
+__all__ = ["python_values", "to_batch", "to_rows", "without_stream"]
 
 
 def to_batch(data: object, schema: pa.Schema, *, extra: str, topic: str) -> pa.RecordBatch:

@@ -32,7 +32,13 @@ from headrace.rows.values import (
 from headrace.schema import EXTRA_COLUMN, is_list_like, type_ddl
 
 
+def without_stream(data: Any) -> Any:
+    """A Spark DataFrame as a table: its own stream (Spark 4.3) fails on columns with times."""
+    return data.toArrow() if hasattr(data, "toArrow") else data
+
+
 def one_batch(data: Any) -> pa.RecordBatch:
+    data = without_stream(data)
     try:
         if isinstance(data, pa.Table):
             table = data

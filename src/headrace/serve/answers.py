@@ -19,6 +19,7 @@ from headrace.errors import (
     InvalidArgument,
     InvalidQuery,
     InvalidSchema,
+    KafkaFailed,
     LogMissing,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -26,6 +27,7 @@ from headrace.errors import (
     QueryTimeout,
     RecordRejected,
     RecordTooLarge,
+    RegistryFailed,
     StorageError,
     TopicExists,
     TopicFull,
@@ -34,6 +36,7 @@ from headrace.errors import (
     UnknownQueue,
     UnknownTopic,
     UnknownView,
+    Unsupported,
     VersionConflict,
     ViewInUse,
     WaitTimeout,
@@ -55,9 +58,10 @@ STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that 
     (404, (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, LogMissing)),
     (504, (WaitTimeout, QueryTimeout)),
     (503, (Busy, TopicFull, ClockAhead, Overloaded, StorageError, Closed)),
+    (503, (KafkaFailed, RegistryFailed)),
     (409, (TopicExists, TopicReplaced, VersionConflict, OutOfOrderSequence, ForgottenSequence, Fenced)),
     (409, (CommitConflict, ViewInUse, WatchLost)),
-    (400, (InvalidArgument, InvalidQuery, InvalidSchema, OffsetOutOfRange)),
+    (400, (InvalidArgument, InvalidQuery, InvalidSchema, OffsetOutOfRange, Unsupported)),
 ]
 ERRORS = {
     400: "The request is not valid: `error` says why.",
@@ -67,7 +71,7 @@ ERRORS = {
     409: "A conflict: the topic or view has changed. Read it again.",
     413: "Too large.",
     422: "A record that the topic cannot hold, or a parameter of the wrong type.",
-    503: "Not possible now: the server is at its limit, or the disk has a problem. Nothing was done.",
+    503: "Not possible now: the server is at its limit, or the disk or the Kafka cluster has a problem.",
     504: "It took longer than the timeout.",
 }
 EXACT_MAX = 2**53

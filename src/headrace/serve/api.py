@@ -26,7 +26,7 @@ from headrace.durations import duration_us, instant_us
 from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
 from headrace.jsonrows import decode_row, encode_row, split_objects
 from headrace.log.contract import Appended, Offsets, Topic
-from headrace.log.standing import duration, group_facts, queue_facts, queues_of, topic_facts
+from headrace.log.standing import counted_queues, duration, group_facts, groups_in, queue_facts, topic_facts
 from headrace.log.starting import start_of
 from headrace.names import check_name
 from headrace.position import Position
@@ -217,7 +217,7 @@ class Routes:
 
         def look() -> dict[str, Any]:
             found = self._topic(topic)
-            settings = found.settings
+            settings, ends = found.settings, found.ends()
             return {
                 **_named(found),
                 "topic_id": found.topic_id,
@@ -226,10 +226,10 @@ class Routes:
                 "versioned": settings.versioned,
                 "max_ahead": duration(settings.max_ahead_us),
                 "extra": settings.extra,
-                "position": str(_position(found, found.offsets())),
-                "partitions": [{"partition": number, **asdict(at)} for number, at in found.offsets().items()],
+                "position": str(_position(found, ends)),
+                "partitions": [{"partition": number, **asdict(at)} for number, at in ends.items()],
                 "groups": [group_facts(found, group) for group in found.groups()],
-                "queues": [queue_facts(found.name, queue) for queue in queues_of(found)],
+                "queues": [queue_facts(found.name, queue) for queue in counted_queues(found)],
             }
 
         return Json(await self.home.read(look))
@@ -277,7 +277,7 @@ class Routes:
         begin = await self.home.read(lambda: self._begin(topic, start, partition, offset))
 
         async def there() -> bool:
-            ends = await self.home.read(lambda: self._topic(topic).offsets())
+            ends = await self.home.read(lambda: self._topic(topic).ends())
             return any(at.next > begin.get(number, 0) for number, at in ends.items() if partition in (None, number))
 
         if seconds and not await there():
@@ -287,7 +287,7 @@ class Routes:
     def _begin(self, topic: str, start: str, partition: int | None, offset: int | None) -> dict[int, int]:
         """Where to begin in each partition."""
         found = self._topic(topic)
-        ends = found.offsets()
+        ends = found.ends()
         for number in {} if partition is None else {partition} - ends.keys():
             raise InvalidArgument("partition", number, f"topic {topic!r} has 0..{len(ends) - 1}")
         chosen = {partition: ends[partition]} if partition is not None else ends
@@ -306,7 +306,7 @@ class Routes:
 
     def _records(self, topic: str, begin: dict[int, int], partition: int | None, limit: int) -> dict[str, Any]:
         found = self._topic(topic)
-        ends = {number: at.next for number, at in found.offsets().items() if partition in (None, number)}
+        ends = {number: at.next for number, at in found.ends().items() if partition in (None, number)}
         following, size_bytes = dict(begin), 0
         records: list[dict[str, Any]] = []
         for record in islice(found.records(begin, partition=partition), limit):
@@ -337,8 +337,8 @@ class Routes:
 
         def look() -> list[Mapping[str, Any]]:
             log = self.home.log_if_any()
-            topics = [] if log is None else log.topics()
-            return [group_facts(topic, group) for topic in topics for group in topic.groups()]
+            found = [] if log is None else groups_in(log, log.topics())
+            return [group_facts(topic, group) for topic, group in found]
 
         return Json(await self.home.read(look))
 
@@ -348,7 +348,7 @@ class Routes:
         def look() -> list[Mapping[str, Any]]:
             log = self.home.log_if_any()
             topics = [] if log is None else log.topics()
-            return [queue_facts(topic.name, queue) for topic in topics for queue in queues_of(topic)]
+            return [queue_facts(topic.name, queue) for topic in topics for queue in counted_queues(topic)]
 
         return Json(await self.home.read(look))
 

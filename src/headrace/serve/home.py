@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from headrace.errors import HeadraceError, LogMissing
 from headrace.log.contract import Log
-from headrace.log.open import open_log
+from headrace.log.open import open_address
 from headrace.views.open import open_queries, open_views
 from headrace.views.reading import Bounds
 
@@ -29,12 +29,18 @@ SNAPSHOTS = 2
 
 
 class Home:
-    """`flows`: how the flows of this process do; None if none run. `views`: where the views are; None: in there."""
+    """`flows`: how the flows of this process do; None if none run. `views`: where the views are, `log`: the log's
+    address; None: in there."""
 
     def __init__(
-        self, path: Path, flows: Callable[[], list[FlowStatus]] | None = None, views: str | Path | None = None
+        self,
+        path: Path,
+        flows: Callable[[], list[FlowStatus]] | None = None,
+        views: str | Path | None = None,
+        log: str | None = None,
     ) -> None:
         self.path, self.flows = path, flows
+        self._log_at: str | Path = path if log is None else log
         self.views = open_views(path if views is None else views)
         self.queries = open_queries(path if views is None else views)
         self.closing = threading.Event()
@@ -55,7 +61,7 @@ class Home:
         with self._lock:
             if self._log is None or not self._log.in_place:  # removed, or replaced by another
                 self._forget()
-                self._log = open_log(self.path, create=False)
+                self._log = open_address(self._log_at, create=False)
             return self._log
 
     def log_if_any(self) -> Log | None:

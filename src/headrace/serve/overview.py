@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.durations import from_us, instant_us
-from headrace.errors import HeadraceError, TopicReplaced, UnknownGroup, UnknownQueue, UnknownTopic, UnknownView
+from headrace.errors import (
+    HeadraceError,
+    KafkaFailed,
+    TopicReplaced,
+    UnknownGroup,
+    UnknownQueue,
+    UnknownTopic,
+    UnknownView,
+)
 from headrace.log.contract import DEAD_LETTERS
-from headrace.log.standing import duration, group_facts, queues_of, risks_of
+from headrace.log.standing import counted_queues, duration, group_facts, groups_in, risks_of
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
@@ -179,14 +187,15 @@ class _Gatherer:
         return self._gathered()
 
     def _gathered(self) -> Facts:
-        home, log = self._home, self._home.log_if_any()
+        home = self._home
+        log, problem = self._log()
         self._rates.begin()
         statuses = {} if home.flows is None else {status.flow: status for status in home.flows()}
         topics = [] if log is None else log.topics()
         glances = home.views.glances()
         readers = self._home.views.readers()
         flows = [self._flow(log, glance, statuses.get(glance.spec.name), readers) for glance in glances]
-        groups = [self._group(topic, group) for topic in topics for group in topic.groups()]
+        groups = [self._group(topic, group) for topic, group in ([] if log is None else groups_in(log, topics))]
         letters = {"count": 0, "latest": []} if log is None else self._letters(log)
         specs = [glance.spec for glance in glances]
         names = flow_names(specs)
@@ -202,13 +211,23 @@ class _Gatherer:
             "flows": [{**flow, **names[flow["name"]]} for flow in flows],
             "views": [self._view(glance) for glance in glances if glance.spec.view and glance.spec.view.public],
             "groups": groups,
-            "queues": [_queue(topic.name, queue) for topic in topics for queue in queues_of(topic)],
+            "queues": [_queue(topic.name, queue) for topic in topics for queue in counted_queues(topic)],
             "dead_letters": letters,
         }
-        return {**facts, "problems": list(_problems(facts, topics))}
+        return {**facts, "problems": [*problem, *_problems(facts, topics)]}
+
+    def _log(self) -> tuple[Log | None, list[str]]:
+        """The log; None, and why, where it does not answer: the views are shown all the same."""
+        try:
+            log = self._home.log_if_any()
+            if log is not None:
+                log.topics()
+            return log, []
+        except KafkaFailed as error:
+            return None, [str(error)]
 
     def _topic(self, topic: Topic) -> Facts:
-        found, offsets = topic.describe(), topic.offsets()
+        found, offsets = topic.describe(), topic.ends()
         settings, uid = found.settings, found.topic_id
         return {
             "name": found.name,
@@ -316,7 +335,7 @@ class _Gatherer:
         count = log.dead_letters_count()
         if not count:
             return {"count": 0, "latest": []}
-        ever = log.topic(DEAD_LETTERS).offsets()[0].next
+        ever = log.topic(DEAD_LETTERS).ends()[0].next
 
         def latest() -> list[Facts]:
             facts = [letter_facts(letter) for letter in log.dead_letters(newest=LETTERS)]

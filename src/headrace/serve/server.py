@@ -140,11 +140,12 @@ class Server:
         token: str | None = None,
         flows: Callable[[], list[FlowStatus]] | None = None,
         views: str | Path | None = None,
+        log: str | None = None,
     ) -> None:
         self._token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else checked_token(token)
         self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._home = Home(home, flows, views)
+        self._home = Home(home, flows, views, log)
         self._error: BaseException | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-serve", daemon=True)

@@ -27,6 +27,7 @@ IOV_MAX = 512
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FILES = {errno.EMFILE, errno.ENFILE}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def translate(error: OSError, path: str | Path) -> StorageError:
@@ -38,6 +39,8 @@ def translate(error: OSError, path: str | Path) -> StorageError:
         return TooManyFiles(path=str(path), why=f"{why}: raise the limit ('ulimit -n') or close logs you do not need")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
         return LogMissing(path=str(path), why=f"{why}: it was removed, or never existed. It is not created again")
+    if error.errno in _DENIED:
+        why += ". headrace writes here even to read (locks): run it as the owner of these files"
     return StorageError(path=str(path), why=why)
 
 

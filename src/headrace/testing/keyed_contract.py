@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DoesNotFit
@@ -26,9 +26,6 @@ from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
 from headrace.views.values import INSTANT, arrow_type, as_column
 
 __all__ = ["KeyedTables", "KeyedTablesContract"]
-
-several = settings(examples, suppress_health_check=[*examples.suppress_health_check, HealthCheck.differing_executors])
-"""The suite has several heirs."""
 
 NESTED: dict[str, st.SearchStrategy[Any]] = {
     "array<bigint>": st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), max_size=3),
@@ -127,7 +124,7 @@ class KeyedTablesContract:
     def open_tables(self, home: Path, *specs: TableSpec) -> KeyedTables:
         raise NotImplementedError("the suite's heir opens its tables here")
 
-    @several
+    @examples
     @given(st.data())
     def test_whatever_is_written_is_read_as_from_memory(
         self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -23,9 +23,11 @@ from headrace.errors import IncompatibleSchema, InvalidArgument
 from headrace.horizon import Horizon
 from headrace.position import Position
 from headrace.views.keyed import Column as Column
+from headrace.views.keyed import Staged as Staged
 from headrace.views.keyed import State as State
 from headrace.views.keyed import TableSpec as TableSpec
 from headrace.views.keyed import Writes as Writes
+from headrace.views.owner import Leases
 from headrace.windows import Ending, Kind, ending
 
 if TYPE_CHECKING:
@@ -347,8 +349,9 @@ class FlowSpec:
                 said.append(f"aggregate {name!r}: {before} became {after}")
             elif self._types(name) != new._types(name) and not self._records_grew(new):
                 said.append(f"aggregate {name!r}: its type {self._types(name)} became {new._types(name)}")
-        if self.view is None and new.view is None and not self._fits_tables(new):
-            said.append(f"what is kept: {_tables_text(self.tables)} became {_tables_text(new.tables)}")
+        passes_on = (self.view is None and new.view is None) or (self.sides and new.sides)
+        if passes_on and not self._fits_tables(new):
+            said.append(f"what is kept: {_tables_differ(self.tables, new.tables)}")
         if self.view is not None and new.view is not None:
             kept, now_kept = self.view.keep_us, new.view.keep_us
             longer = kept is not None and (now_kept is None or now_kept > kept)
@@ -413,6 +416,17 @@ class FlowSpec:
         return ", ".join(slot.type for slot in slots if slot.name.split("__")[0] == aggregate)
 
 
+def _tables_differ(was: Sequence[TableSpec], now: Sequence[TableSpec]) -> str:
+    """Which columns came and went; if there are none, all that there are."""
+    before, after = (
+        dict.fromkeys(f"{column.name} {column.type}" for table in some for column in (*table.key, *table.columns))
+        for some in (was, now)
+    )
+    came = [f"{column} came" for column in after if column not in before]
+    went = [f"{column} went" for column in before if column not in after]
+    return ", ".join([*went, *came]) or f"{_tables_text(was)} became {_tables_text(now)}"
+
+
 def _tables_text(tables: Sequence[TableSpec]) -> str:
     each = [
         (table.name, [f"{column.name} {column.type}" for column in (*table.key, *table.columns)]) for table in tables
@@ -428,6 +442,19 @@ class Place:
     offset: int
     progress_us: int | None
     arrived_us: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMark:
+    """How far event time and arrival had come below an offset, of a topic whose progress is made by its readers. A
+    store keeps one in so many records. `raised`: by the flow, so that reading the topic again does not give it."""
+
+    topic: str
+    partition: int
+    offset: int
+    progress_us: int | None
+    arrived_us: int | None
+    raised: bool = False
 
 
 Places = Mapping[str, Mapping[int, Place]]
@@ -452,6 +479,8 @@ class FlowState:
     """Another text each time those who watch must begin anew: of one line, changes follow each other by sequence."""
     buried: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
     """Topic -> (partition, offset) of records that were given up; only for who asks (`Views.buried`)."""
+    read_marks: Sequence[ReadMark] = ()
+    """Only for who asks (`Views.read_marks`)."""
     held_seconds: float = field(default=0.0, compare=False)
     """How long the commit that made this state kept others from committing."""
     closed_us: int | None = None
@@ -510,6 +539,7 @@ class Commit:
     """Where the flow begins: of its first commit."""
     buried: Sequence[tuple[str, int, int]] = ()
     """(topic, partition, offset) of records that were given up."""
+    read_marks: Sequence[ReadMark] = ()
     frontier_us: int | None = None
     closed_us: int | None = None
     """Windows that end by then are final."""
@@ -527,6 +557,17 @@ class Commit:
     """… and lies below these offsets there."""
 
 
+class Stager(Protocol):
+    """Where workers lay down what a commit will add, side by side. It pickles, and works in any process that reaches
+    the store. What is staged and never committed goes when the flow begins the next time."""
+
+    def put(self, rows: pa.Table) -> list[Staged]:
+        """Durably enough for the commit to notice if they were lost. No key comes twice."""
+
+    def rows(self, staged: Sequence[Staged]) -> pa.Table:
+        """What was put, back."""
+
+
 class ViewStore(Protocol):
     """The side that writes; `views.reading` is the other. One of each for every kind of store."""
 
@@ -539,6 +580,8 @@ class ViewStore(Protocol):
     def drop(self, flow: str) -> list[str]: ...
 
     def state(self, flow: str) -> FlowState: ...
+
+    def read_marks(self, flow: str) -> list[ReadMark]: ...
 
     def refuse_fenced(self, flow: FlowState) -> None: ...
 
@@ -562,8 +605,15 @@ class ViewStore(Protocol):
         """The flow's tables as its last commit left them. Takes no lock: only who has the flow's epoch changes them,
         and the commit of anybody else is refused."""
 
+    @property
+    def leases(self) -> Leases | None:
+        """Who runs which flow, where several homes may share the store; None: the home's locks say it."""
+
     def state_opener(self, flow: FlowState) -> Callable[[], State]:
         """The same for another process of this machine: a function that pickles, and opens the state there."""
+
+    def stager(self, flow: FlowState, table: str) -> Stager | None:
+        """For large batches of rows that are added to the table; None where all rows come with the commit."""
 
     def is_watched(self, flow: str) -> bool:
         """Whether somebody watches the view: then a commit had better know what it changes."""

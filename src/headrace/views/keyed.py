@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AddRule", "Column", "State", "TableSpec", "Writes"]
+__all__ = ["AddRule", "Column", "Staged", "State", "TableSpec", "Writes"]
 
 AddRule = Literal["add", "least", "greatest"]
 """How `Writes.adds` merges a column with the stored value. Null is the neutral value of each. `add` of whole numbers
@@ -86,6 +86,17 @@ class State(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows to be added that lie in the store already, in a table of their own: workers copied them there. No key comes
+    twice in it. Nobody reads them before the commit that adds them, and they go with it."""
+
+    place: str
+    rows: int
+    nulls: tuple[str, ...] = ()
+    """The columns of the key that are null in all of these rows; the others are null in none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Writes:
     """What a step writes: deletes first, then drops, puts and adds. No key is both put and added."""
 
@@ -97,3 +108,7 @@ class Writes:
     """Keys, or first columns of keys: every row that begins so goes."""
     drops: Mapping[str, int] = field(default_factory=dict)
     """Rows whose time is at most that go."""
+    staged: Mapping[str, Sequence[Staged]] = field(default_factory=dict)
+    """As `adds`, of a store that has a `Stager`."""
+    staged_above: tuple[str, int] | None = None
+    """Of staged rows, those whose time in this column is later; the others are left out."""

@@ -10,10 +10,14 @@ from headrace.errors import InvalidArgument
 from headrace.places import ADDRESS, directory, without_secrets
 
 if TYPE_CHECKING:
-    from headrace.views.contract import ViewStore
-    from headrace.views.reading import Queries, SqlViews
+    from collections.abc import Callable
 
-__all__ = ["open_queries", "open_store", "open_views", "store_exists"]
+    from headrace.storage.copying import Copied, Told
+    from headrace.views.contract import FlowSpec, ViewStore
+    from headrace.views.reading import Queries, Server, SqlViews
+    from headrace.views.sql.copying import CopiedFlow
+
+__all__ = ["back_up_views", "copy_views", "examine_views", "open_queries", "open_store", "open_views", "store_exists"]
 
 
 def _postgres(home: str | Path) -> str | None:
@@ -68,3 +72,49 @@ def open_queries(home: str | Path) -> Queries:
     from headrace.views.sqlite.query_process import QueryProcesses
 
     return QueryProcesses(directory(home))
+
+
+def back_up_views(home: Path, target: Path, told: Told) -> list[Copied]:
+    """Copies the views in a directory into another, while they are in use; none, if there are none."""
+    from headrace.views.sqlite.backup import back_up
+    from headrace.views.sqlite.store import SqliteViews
+
+    if not store_exists(home):
+        return []
+    with SqliteViews(home) as store:
+        return back_up(store, target, told)
+
+
+def copy_views(source: str | Path, target: str | Path, told: Callable[[int], object]) -> list[CopiedFlow]:
+    """Copies all flows of a store, with all they have, into another. Both are of the same log. ViewInUse, while a
+    process runs one of them."""
+    from headrace.errors import UnknownView, ViewInUse
+    from headrace.views.sql.copying import copy_flows
+    from headrace.views.sql.store import SqlStore
+
+    views = open_views(source)
+    if not store_exists(source):
+        raise UnknownView(view="", known=[])
+    for spec in views.specs():
+        status = views.status(spec.name, topics=True)
+        if status.running:
+            raise ViewInUse(spec.name, status.pid or 0, status.host or "")
+    checks: list[Callable[[FlowSpec], object]] = []
+    if _postgres(target):
+        from headrace.views.postgres.tables import check_flow
+
+        checks.append(check_flow)
+    with open_store(source) as one, open_store(target) as other:
+        assert isinstance(one, SqlStore) and isinstance(other, SqlStore)
+        return copy_flows(one, other, lambda spec: [check(spec) for check in checks], told)
+
+
+def examine_views(address: str) -> Server:
+    """What the database at an address says of itself."""
+    found = _postgres(address)
+    if found is None:
+        why = "must be a directory, or an address of Postgres: postgresql://…"
+        raise InvalidArgument("views", without_secrets(address), why)
+    from headrace.views.postgres.reading import PostgresReading
+
+    return PostgresReading(found).examine()

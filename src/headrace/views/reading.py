@@ -22,7 +22,7 @@ from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.position import Position
 from headrace.rendering import html_table
-from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ViewSpec
+from headrace.views.contract import Column, Emit, FlowSpec, FlowState, LedgerRow, ReadMark, ViewSpec
 from headrace.views.kept import Kept, kept_of
 from headrace.views.origins import Branch, Reader, branches, reached
 from headrace.views.sources import named_source
@@ -38,6 +38,7 @@ __all__ = [
     "Moment",
     "Page",
     "Queries",
+    "Server",
     "SqlViews",
     "ViewStatus",
     "Views",
@@ -82,6 +83,21 @@ class Moment:
     state: FlowState
     rows: pa.Table
     ledger: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A database that has views, as it says of itself. `clock_us`: its clock; `synced`: what it has committed survives
+    a power loss; `made`: the schema has a store; `may_create`: the user may make tables there."""
+
+    version: str
+    clock_us: int
+    read_only: bool
+    synced: bool
+    user: str
+    schema: str
+    made: bool
+    may_create: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +291,9 @@ class Views(Protocol):
 
     def buried(self, flow: str) -> dict[str, set[tuple[int, int]]]:
         """Topic -> (partition, offset) of records the flow gave up: they are dead letters."""
+
+    def read_marks(self, flow: str) -> list[ReadMark]:
+        """How far the topics of the flow had come at some offsets, in their order, where only reading tells."""
 
     def counts(self, flow: str) -> dict[str, tuple[int, int]]:
         """Of a table or a join: rows, and about how many bytes, by table. Counts nothing: commits keep the numbers."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
-from headrace.errors import UnknownTopic
+from headrace.errors import KafkaFailed, TopicReplaced, UnknownTopic
+from headrace.log.capabilities import OpenTransaction, Transactions
 from headrace.views.contract import HISTORY
 from headrace.views.origins import Branch, higher, lower
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.views.contract import FlowSpec, FlowState
     from headrace.views.reading import Views
 
-__all__ = ["lag_of", "read_of", "reads_of", "sources_of", "table_facts"]
+__all__ = ["holds_up", "lag_of", "read_of", "reads_of", "sources_of", "table_facts"]
 
 
 def reads_of(log: Log | None, flow: FlowSpec, state: FlowState) -> list[dict[str, Any]]:
@@ -61,8 +62,19 @@ def _ends(log: Log | None, name: str, topic_id: str | None) -> Mapping[int, Offs
     with contextlib.suppress(UnknownTopic):
         topic = None if log is None else log.topic(name)
         if topic is not None and topic_id in (None, topic.describe().topic_id):
-            return topic.offsets()
+            return topic.ends()
     return {}
+
+
+def holds_up(log: Log | None, names: Iterable[str]) -> list[OpenTransaction]:
+    """Open transactions by which these topics are not read on, where the log has such."""
+    found = list[OpenTransaction]()
+    for name in dict.fromkeys(names):
+        with contextlib.suppress(UnknownTopic, TopicReplaced, KafkaFailed):  # whoever reads it says so
+            topic = None if log is None else log.topic(name)
+            if isinstance(topic, Transactions):
+                found += topic.open_transactions()
+    return found
 
 
 def _facts(

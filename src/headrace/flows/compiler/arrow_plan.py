@@ -3,7 +3,7 @@ SQL expression, a type it does not share with Arrow) is made by Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +16,11 @@ from headrace.flows.flow import Flow
 from headrace.kernels.arrow_partials import ArrowPartials
 
 
-def arrow_plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequence[pa.Schema]) -> ArrowPartials | None:
+def arrow_plan(
+    flow: Flow, time: str | None, schema: Callable[[], pa.Schema], sources: Sequence[pa.Schema]
+) -> ArrowPartials | None:
     """How to make the flow's partial rows of `schema` without Spark, of records that have these columns, by source;
-    None if only Spark can."""
+    None if only Spark can. Spark is asked for the schema, so only if it is needed."""
     if flow.aggregates is None or flow.own_progress:
         return None
     wanted = [*flow.groups, *([time] if time and not flow.by_arrival else [])]
@@ -33,7 +35,7 @@ def arrow_plan(flow: Flow, time: str | None, schema: pa.Schema, sources: Sequenc
     if not all(_possible(algebra, known) for algebra in algebras):
         return None
     judge = None if flow.window is None or time is None else judge_of(flow, time)
-    return ArrowPartials(schema, judge, time, flow.groups, dict(flow.aggregates), flow.retracts)
+    return ArrowPartials(schema(), judge, time, flow.groups, dict(flow.aggregates), flow.retracts)
 
 
 def _is_a_name(given: Any) -> bool:

@@ -19,12 +19,13 @@ from headrace.flows.compiler.plan_check import check_transform
 from headrace.flows.compiler.reads import Reads, Sieves, reads
 from headrace.flows.compiler.records import no_records, time_folded
 from headrace.flows.compiler.results import flow_spec, settled, shape_type
-from headrace.flows.flow import Flow, Transform
+from headrace.flows.flow import Flow, Input, Transform
 from headrace.flows.reading import ranges
 from headrace.flows.reading.passing import Passed
 from headrace.kernels.judge import EVENT, JUDGED, REACHED, SOURCE
 from headrace.kernels.sieve import Sieve
 from headrace.log.contract import META
+from headrace.log.declared import DeclaredTopic
 from headrace.schema import type_ddl
 from headrace.views.contract import CHANGE, FlowSpec, ViewSpec
 
@@ -120,7 +121,7 @@ def compiled(flow: Flow, app: str, spark: SparkSession) -> Compiled:
 
 def _compiled_meeting(flow: Flow, app: str, spark: SparkSession) -> Compiled:
     """Each input's records are a query of their own; they meet in the operator."""
-    parts = {each.id: compiled(Flow(flow.name, (each,)), app, spark) for each in flow.inputs}
+    parts = {each.id: compiled(Flow(flow.name, (_as_declared(each),)), app, spark) for each in flow.inputs}
     bound = met(flow, {each.id: no_records(parts[each.id].flow, spark) for each in flow.inputs})
     assert bound.operator is not None
     checks = _Checks(flow, spark)
@@ -138,6 +139,13 @@ def _compiled_meeting(flow: Flow, app: str, spark: SparkSession) -> Compiled:
         (*(note for part in parts.values() for note in part.notes), *checks.notes),
         parts,
     )
+
+
+def _as_declared(read: Input) -> Input:
+    """Without columns that the program does not declare: whoever adds one to a topic does not change its joins."""
+    declared = read.topic.columns if isinstance(read.topic, DeclaredTopic) else None
+    more = [] if declared is None else [name for name in read.topic.schema.names if name not in declared.names]
+    return replace(read, transforms=(lambda df: df.drop(*more), *read.transforms)) if more else read
 
 
 def _refuse_taken(flow: Flow, df: DataFrame) -> None:

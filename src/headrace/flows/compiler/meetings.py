@@ -69,7 +69,12 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
                 why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
                 raise InvalidArgument("join", each.called, f"{why} event_time=…, and keep that column in transforms")
     retracts = any(each.changes for each in flow.inputs if each.role not in flow.meets.first)
-    return replace(flow, operator=flow.meets.over(schemas, times, retracts=retracts))
+    operator = flow.meets.over(schemas, times, retracts=retracts)
+    if isinstance(flow.meets, Joining) and operator.behind_us(flow.meets.by) is None:
+        known = ", ".join(each.name for each in operator.output.columns if operator.behind_us(each.name) is not None)
+        why = f"flow {flow.name!r}: behind join(…) windows go by joined_at or by the time of a side. There are: {known}"
+        raise InvalidArgument("time", flow.meets.by, why)
+    return replace(flow, operator=operator)
 
 
 def _plain(read: Input, df: DataFrame) -> DataFrame:

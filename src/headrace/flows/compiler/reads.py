@@ -194,12 +194,10 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
     steps: list[ranges.Step] = []
     if flow.aggregates is not None:
         time = time_column(flow)
-        judged = as_if_judged(flow, df)
-        schema = partial_rows(flow, judged, None if time is None else F.col(quoted_name(time))).schema
-        out = _packed(flow, in_arrow(schema))
-        partials = arrow_plan(flow, time, out, come)
+        partials = arrow_plan(flow, time, functools.partial(_partial_schema, flow, df, time), come)
         if partials is None:
             return None
+        out = partials.schema
         steps = [partials.of]
     elif flow.through is None and all(each == come[0] for each in come):
         out = come[0]
@@ -215,6 +213,12 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
         for name, each in columns.items()
     }
     return Reads(made, arrow=out)
+
+
+def _partial_schema(flow: Flow, df: DataFrame, time: str | None) -> pa.Schema:
+    """The columns of partial rows that are made where the records are read."""
+    rows = partial_rows(flow, as_if_judged(flow, df), None if time is None else F.col(quoted_name(time)))
+    return _packed(flow, in_arrow(rows.schema))
 
 
 def _asked(sieves: Sequence[Sieve]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -269,19 +269,52 @@ def _check_arguments(flow: Flow, df: DataFrame) -> None:
                 instead = "Make an array of it, in a .transform(…) before, or use dedup(…, approx=…)"
                 raise InvalidArgument("dedup", field.name, f"flow {flow.name!r}: {why}. {instead}")
         return
-    for name, aggregate in (flow.aggregates or {}).items():
+    aggregates = flow.aggregates or {}
+    try:
+        known = _argument_types(aggregates, df)  # all at once: a question takes Spark milliseconds
+    except PySparkException:
+        known = {}  # one after the other, to say which
+    for name, aggregate in aggregates.items():
+        types = known[name] if name in known else _types_of_one(flow, name, aggregate, df)
         if aggregate.algebra.where is not None:
-            _check_condition(flow, name, aggregate.algebra.where, df)
-        asked = arguments(aggregate.algebra)
-        for field in df.select(*asked.values()).schema if asked else ():
+            _check_condition(flow, name, aggregate.algebra.where, types[WHERE])
+        for kind in types.values():
             if not isinstance(aggregate.algebra, RolledUp):
-                _check_argument(flow, name, aggregate, field.dataType)
+                _check_argument(flow, name, aggregate, kind)
         if why := aggregate.algebra.check():
             raise InvalidArgument("agg", name, f"flow {flow.name!r}: {aggregate} is of {why}")
 
 
-def _check_condition(flow: Flow, name: str, where: Any, df: DataFrame) -> None:
-    kind = df.select(column_of(where)).schema[0].dataType
+def _argument_types(aggregates: Mapping[str, Aggregate], df: DataFrame) -> dict[str, dict[str, DataType]]:
+    """By aggregate, of what each of its arguments is."""
+    asked = {name: arguments(each.algebra) for name, each in aggregates.items()}
+    columns = [column for each in asked.values() for column in each.values()]
+    found = iter(df.select(*columns).schema if columns else ())
+    return {name: {part: next(found).dataType for part in each} for name, each in asked.items()}
+
+
+def _types_of_one(flow: Flow, name: str, aggregate: Aggregate, df: DataFrame) -> dict[str, DataType]:
+    """The same of one of them; an error says what of it cannot be computed."""
+    where = aggregate.algebra.where
+    what: object = f"where={where!r}"
+    try:
+        if where is not None:  # with the others it fails where it is not true or false
+            _check_condition(flow, name, where, df.select(column_of(where)).schema[0].dataType)
+        what = aggregate
+        return _argument_types({name: aggregate}, df)[name]
+    except AnalysisException as error:
+        raise _not_computed(flow, name, what, error, df) from None
+
+
+def _not_computed(flow: Flow, name: str, what: object, error: AnalysisException, df: DataFrame) -> HeadraceError:
+    """What Spark says of an expression, in its first line and without its codes."""
+    if unknown := unknown_column(error, flow.name, df.columns):
+        return unknown
+    said = re.sub(r"^\[[\w.]+\] | ?SQLSTATE: \w+| \(line \d+, pos \d+\)", "", str(error).strip().splitlines()[0])
+    return InvalidArgument("agg", name, f"flow {flow.name!r}: {what} cannot be computed. {said.strip()}")
+
+
+def _check_condition(flow: Flow, name: str, where: Any, kind: DataType) -> None:
     if not isinstance(kind, BooleanType):
         why = f"flow {flow.name!r}, aggregate {name!r}: is {kind.simpleString()}, and must be true or false"
         raise InvalidArgument("where", str(where), f"{why}: a boolean column, or a comparison such as 'ms > 100'")

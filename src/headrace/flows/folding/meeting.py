@@ -4,6 +4,7 @@ view, sent to topics, and told to those who watch. Knows no Spark, and keeps not
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from headrace.operators.contract import InputTimes, Step
 from headrace.operators.fold import difference
 from headrace.operators.joins.changelog import LOADED
 from headrace.operators.joins.interval_join import IntervalJoin
+from headrace.operators.joins.meetings import TableJoining
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.joins.view_changes import changelog_of
 from headrace.operators.records import OP as CHANGE
@@ -54,6 +56,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MeetingFold", "Met"]
 
+logger = logging.getLogger("headrace.flows")
+
+AGAIN = "//"
+"""Before the number of a row that a transform made of a joined one: the last record in its id may have one, too."""
+FAN_OUT_ROWS, FAN_OUT = 100_000, 100
+"""It is worth a warning if so many joined rows change at once, and for each change of a table so many."""
+
 
 @dataclass(slots=True)
 class Met:
@@ -69,8 +78,8 @@ class Met:
 
 
 class MeetingFold:
-    """`shape`: the transforms of joined rows, if there are some. `time`: the event time of the topic of a user's own
-    that they go to."""
+    """`shape`: the transforms of joined rows, if there are some. `time`: the column by which those who read the topic
+    that the rows go to know their time."""
 
     def __init__(self, flow: Flow, spec: FlowSpec, shape: Shape | None = None, time: str | None = None) -> None:
         assert flow.operator is not None and flow.meets is not None
@@ -79,10 +88,10 @@ class MeetingFold:
         self._operator = copy.deepcopy(flow.operator)  # its own: it may remember rows of the state
         self._inputs = {each.id: each for each in flow.inputs}
         self._times = event_times(flow)
-        joins = isinstance(flow.operator, IntervalJoin)
-        self._joins_into_topic = joins and flow.target is not None and flow.parent is None
+        self._joins_into_topic = isinstance(flow.operator, IntervalJoin) and flow.target is not None
+        self._time = time
         self._behind_us = flow.operator.behind_us(time) if isinstance(flow.operator, IntervalJoin) else 0
-        """How far the time of the rows in that topic may be before that of the operator's rows; None: any time."""
+        """How far that time may be before that of the operator's rows; None: any time."""
 
     # -- one step --------------------------------------------------------------------------------------
 
@@ -110,6 +119,7 @@ class MeetingFold:
             raise OperatorFailed(self._flow.name, str(self._step), why) from error
         ahead = self._ahead(step, times)
         changes = self._shown(step.changes)
+        self._warn_of_fan_out(sum(each.num_rows for each in met.values()), changes.num_rows)
         if closes:
             ahead = InputTimes(before.frontier_us, before.unchanged_us)
             closed_us = _later(self._last_us(changes, state), before.closed_us)
@@ -130,6 +140,12 @@ class MeetingFold:
         self._send(out, step, changes, before)
         self._bury(out, step.letters, now_us)
         return out
+
+    def _warn_of_fan_out(self, records: int, changed: int) -> None:
+        """A row of a table that many are joined with changes all of these, in one commit."""
+        if isinstance(self._step, TableJoining) and changed >= max(FAN_OUT_ROWS, FAN_OUT * records):
+            said = "flow %s: %s changes of its tables made %s changes of joined rows, in one commit"
+            logger.warning(said, self._flow.name, f"{records:,}", f"{changed:,}")
 
     def _ahead(self, step: Step, times: Mapping[str, InputTimes]) -> InputTimes:
         """How far those are who read what comes out, by the time that it has for them."""
@@ -194,7 +210,7 @@ class MeetingFold:
         """Changes in the order of the log, as operators read them. A row of a view is never late: its progress is its
         time."""
         records = records.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
-        ids = _numbered(records[ROW].combine_chunks(), records)
+        ids = _numbered(records[ROW].combine_chunks(), records, AGAIN)
         records = records.append_column(CHANGE, records[OP]).append_column(ID, ids)
         time = self._times[read.role]
         if read.rows:
@@ -229,7 +245,7 @@ class MeetingFold:
             place = np.arange(len(same))
             number = np.empty(len(same), np.int64)
             number[order] = place - np.maximum.accumulate(np.where(same, 0, place))
-            texts = pc.binary_join_element_wise(made[ROW_ID.name], pa.array(number).cast(pa.string()), "/")
+            texts = pc.binary_join_element_wise(made[ROW_ID.name], pa.array(number).cast(pa.string()), AGAIN)
             ids = pc.if_else(pa.array(number == 0), made[ROW_ID.name], texts)
             made = made.set_column(made.column_names.index(ROW_ID.name), ROW_ID.name, ids)
         return made.take(pa.array(order)).drop_columns(["/at"])
@@ -313,7 +329,7 @@ class MeetingFold:
             CORRECTIONS: changes["_corrections"],
             UPDATED_AT: changes["_updated_at"],
             ROW: changes[ROW_ID.name],
-            "_progress": changes["_progress"],
+            "_progress": changes[self._time] if self._joins_into_topic and self._time else changes["_progress"],
         }
         return pa.table({**{name: changes[name] for name in columns}, **own})
 
@@ -365,7 +381,7 @@ def _with_id(read: Input, records: pa.Table) -> pa.Table:
     return records.append_column(ID, _numbered(ids, records))
 
 
-def _numbered(ids: pa.Array, records: pa.Table) -> pa.Array:
+def _numbered(ids: pa.Array, records: pa.Table, mark: str = "/") -> pa.Array:
     """The ids; of several rows that a transform made of one record, each but the first with a number behind it."""
     partition, offset = (records[name].combine_chunks() for name in ("_partition", "_offset"))
     places = np.stack((partition.to_numpy().astype(np.int64), offset.to_numpy()))
@@ -378,6 +394,6 @@ def _numbered(ids: pa.Array, records: pa.Table) -> pa.Array:
         at = np.arange(len(same))
         number = np.empty(len(same), np.int64)
         number[order] = at - np.maximum.accumulate(np.where(same, 0, at))
-        texts = pc.binary_join_element_wise(ids, pa.array(number).cast(pa.string()), "/")
+        texts = pc.binary_join_element_wise(ids, pa.array(number).cast(pa.string()), mark)
         ids = pc.if_else(pa.array(number == 0), ids, texts)
     return ids

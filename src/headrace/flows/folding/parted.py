@@ -1,23 +1,21 @@
 """A large step of an operator, run in parts by Spark's workers. Rows that meet are in one part (`Input.by`), so the
-steps of the parts are, together, the step of all rows: every operator promises that. A part goes to its worker as an
-Arrow file; the worker opens the state where the store lies, and sends back what came of its part.
+steps of the parts are, together, the step of all rows: every operator promises that. A worker opens the state where the
+store lies, and sends back what came of its part.
 
 Exact, because nobody changes the state meanwhile: only the flow's own commit does, and that waits for this."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.aggregates.groups import row_numbers
+from headrace.flows.folding.carrying import in_workers, ipc_bytes
 from headrace.flows.spark import session
 from headrace.operators.contract import Operator, Step
 from headrace.operators.result_rows import column
@@ -32,36 +30,23 @@ __all__ = ["ROWS_MIN", "step_in_parts"]
 
 ROWS_MIN = 50_000
 """Steps of fewer rows are not worth a Spark job."""
-SCHEMA = "kind string, name string, body binary"
 Piece = tuple[str, str, bytes]
 
 
 def step_in_parts(
     operator: Operator, rows: pa.Table, open_state: Callable[[], State], spark: SparkSession, use: SparkUse
 ) -> Step | None:
-    """The operator's step over the rows of its one input; None where there are no parts, or workers are elsewhere."""
+    """The operator's step over the rows of its one input; None where there are no parts."""
     (read,) = operator.inputs
-    if not session.workers_are_here(spark):
-        return None
     parts = _parts(rows, read.by, session.cores(spark))
     if len(parts) < 2:
         return None
-    with tempfile.TemporaryDirectory(prefix="headrace-step-") as folder:
-        paths = [str(Path(folder) / f"{number}.arrow") for number in range(len(parts))]
-        for path, part in zip(paths, parts, strict=True):
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, part.schema) as writer:
-                writer.write_table(part)
 
-        def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    with pa.OSFile(paths[number], "rb") as file:
-                        part = pa.ipc.open_stream(file).read_all()
-                    yield _as_batch(_pieces(operator.step({read.id: part}, open_state(), {}, changes=True)))
+    def work(part: pa.Table) -> pa.Table:
+        return _as_table(_pieces(operator.step({read.id: part}, open_state(), {}, changes=True)))
 
-        job = spark.range(0, len(paths), 1, len(paths)).mapInArrow(in_worker, SCHEMA)
-        found = use.run(spark, job.toArrow)
-    return _joined([tuple(row.values()) for row in found.to_pylist()])
+    made = pa.concat_tables(in_workers(parts, work, spark, use))
+    return _joined([tuple(row.values()) for row in made.to_pylist()])
 
 
 def _parts(rows: pa.Table, by: tuple[str, ...], count: int) -> list[pa.Table]:
@@ -87,10 +72,10 @@ def _pieces(step: Step) -> Iterator[Piece]:
     }
     for kind, tables in writes.items():
         for name, table in tables.items():
-            yield kind, name, _bytes(table)
+            yield kind, name, ipc_bytes(table)
     for kind, rows in (("changes", step.changes), ("dropped", step.dropped), ("letters", step.letters)):
         if rows is not None:
-            yield kind, "", _bytes(rows)
+            yield kind, "", ipc_bytes(rows)
     yield "drops", "", json.dumps(dict(step.writes.drops)).encode()
     yield "ledger", "", json.dumps([asdict(row) for row in step.ledger]).encode()
 
@@ -112,16 +97,8 @@ def _joined(pieces: list[Piece]) -> Step:
     return Step(writes, passed["changes"], tuple(ledger), passed["dropped"], passed["letters"])
 
 
-def _as_batch(pieces: Iterable[Piece]) -> pa.RecordBatch:
+def _as_table(pieces: Iterable[Piece]) -> pa.Table:
     columns = list(zip(*pieces, strict=True))
     kinds = (pa.string(), pa.string(), pa.binary())
     arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=["kind", "name", "body"])
-
-
-def _bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with contextlib.closing(pa.ipc.new_stream(sink, table.schema)) as writer:
-        writer.write_table(table)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    return pa.Table.from_arrays(arrays, names=["kind", "name", "body"])

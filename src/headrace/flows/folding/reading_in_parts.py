@@ -1,5 +1,5 @@
 """A flow's state, of which many keys are read by Spark's workers, side by side. Each worker opens the state where the
-store lies, and writes what it finds to an Arrow file.
+store lies; what it finds comes back by `carrying`.
 
 Why the reading, and not the step: of a large step of a join, most of the time goes into rows that come from the store
 one by one. What is left is Arrow, and cheaper than to divide the records and to put the results together."""
@@ -7,14 +7,13 @@ one by one. What is left is Arrow, and cheaper than to divide the records and to
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.flows.folding.carrying import in_workers
 from headrace.flows.spark import session
 from headrace.operators.result_rows import key_numbers
 from headrace.views.contract import State, TableSpec
@@ -60,7 +59,7 @@ class ReadInParts(State):
         limit: int | None = None,
         descending: bool = False,
     ) -> pa.Table:
-        if prefixes.num_rows < KEYS_MIN or not prefixes.num_columns or not session.workers_are_here(self._spark):
+        if prefixes.num_rows < KEYS_MIN or not prefixes.num_columns:
             return self._state.scan(table, prefixes, low, high, floor=floor, limit=limit, descending=descending)
         for name, bounds in ((LOW, low), (HIGH, high)):
             if bounds is not None:
@@ -73,7 +72,7 @@ class ReadInParts(State):
             return open_state().scan(table, part, low, high, floor=floor, limit=limit, descending=descending)
 
         open_state = self._open
-        return pa.concat_tables(_in_workers(parts, read, self._spark, self._use))
+        return pa.concat_tables(in_workers(parts, read, self._spark, self._use))
 
     def due(self, table: str, upto_us: int, limit: int | None = None, *, after_us: int | None = None) -> pa.Table:
         return self._state.due(table, upto_us, limit, after_us=after_us)
@@ -90,32 +89,3 @@ def _parts(prefixes: pa.Table, key: Sequence[str], count: int) -> list[pa.Table]
     begins = np.flatnonzero(np.diff(number, prepend=-1))
     cuts = [*begins[np.arange(count) * len(begins) // count].tolist(), prefixes.num_rows]
     return [prefixes.slice(start, stop - start) for start, stop in itertools.pairwise(cuts) if stop > start]
-
-
-def _in_workers(
-    parts: Sequence[pa.Table], work: Callable[[pa.Table], pa.Table], spark: SparkSession, use: SparkUse
-) -> list[pa.Table]:
-    """What becomes of each part, each in a task of its own."""
-    with tempfile.TemporaryDirectory(prefix="headrace-read-") as folder:
-        given, made = ([str(Path(folder) / f"{kind}-{at}.arrow") for at in range(len(parts))] for kind in ("in", "out"))
-        for path, part in zip(given, parts, strict=True):
-            _write(part, path)
-
-        def in_worker(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    _write(work(_read(given[number])), made[number])
-                yield batch
-
-        use.run(spark, spark.range(0, len(parts), 1, len(parts)).mapInArrow(in_worker, "id bigint").toArrow)
-        return [_read(path) for path in made]
-
-
-def _write(rows: pa.Table, path: str) -> None:
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
-        writer.write_table(rows)
-
-
-def _read(path: str) -> pa.Table:
-    """Mapped, so it can be read after the file was removed."""
-    return pa.ipc.open_stream(pa.memory_map(path)).read_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import heapq
+import itertools
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from pyspark.sql.types import StructField, StructType
 from headrace.durations import instant_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange
 from headrace.flows.reading.numbers import NUMBER, Numbering
+from headrace.flows.reading.reached import gathering, remembering, report
 from headrace.kernels.judge import JUDGED, Judge
 from headrace.log.contract import META
 from headrace.schema import parse_ddl, quoted_name
@@ -109,7 +111,7 @@ def struct(ddl: str) -> StructType:
 
 def begin(topic: Topic, start: Start) -> dict[int, int]:
     """The offsets a new flow begins at."""
-    ends = topic.offsets()
+    ends = topic.ends()
     if start == "earliest":
         return {partition: offsets.earliest for partition, offsets in ends.items()}
     if start == "latest":
@@ -166,7 +168,7 @@ def _oldest(
     rows, size = 0, 0
     topics = {source.topic.name: source.topic for source in sources}
     spans = [_ordered(topics[name], partition, start) for (name, partition), start in starts.items()]
-    for _, place, span in heapq.merge(*spans, key=lambda each: each[0]):
+    for _, place, span in heapq.merge(*spans, key=lambda each: (each[0], each[2].start - starts[each[1]])):
         stop = min(span.stop, ends[place])
         stop = stop if whole else min(stop, span.start + rows_max - rows)
         if stop <= span.start:
@@ -208,6 +210,11 @@ def without(chosen: Sequence[Range], offsets: Collection[tuple[int, int]]) -> li
 def place_at(topic: Topic, partition: int, offset: int, end: Offsets, *, by_arrival: bool = False) -> Place:
     """The place behind a range: at the end the log says how far it has come, before it the next record does. By
     arrival it has come to where the next record arrived: none that follows can have arrived before."""
+    known = remembering(topic)
+    if known is not None:
+        mark = known.reached(partition, offset)
+        told = mark.arrived_us if by_arrival else mark.progress_us
+        return Place(offset, None if told in (UNSET, 0) else told, mark.arrived_us or None)
     name = "_arrived_at" if by_arrival else "_progress"
     for stop in (offset + 1, end.next) if offset < end.next else ():  # a log reads many small batches at once
         for batch in topic.batches(partition, offset, stop, [name]):
@@ -304,7 +311,7 @@ def _rows(task: Task) -> int:
 
 def read(spark: SparkSession, columns: Columns, tasks: Sequence[Task]) -> DataFrame:
     """The ranges, read by the workers, a partition for each task. For a plan that serves one batch."""
-    reader, told = _reader(columns), _assignment(columns.topic, tasks)
+    reader, told = _reader(spark, columns), _assignment(columns.topic, tasks)
     return _frame(spark, columns, max(1, len(tasks)), lambda number: reader(*_assigned_to(number, told)))
 
 
@@ -314,7 +321,7 @@ ASSIGNED = "headrace.assigned"
 def read_assigned(spark: SparkSession, columns: Columns, tasks: int) -> DataFrame:
     """What was assigned to the topic's tasks (`assigned`) when the job runs. For a plan that serves every batch, of any
     log; not for one with an exchange, of which Spark would not run the map side again."""
-    reader, name = _reader(columns), columns.topic.name
+    reader, name = _reader(spark, columns), columns.topic.name
 
     def read_number(number: int) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -341,7 +348,11 @@ def assigned(
 
 def _assignment(topic: Topic, tasks: Sequence[Task]) -> list[Any]:
     """The topic and each task's ranges, as JSON can carry them: a job's local properties are texts."""
-    ref = base64.b64encode(pickle.dumps(topic.ref())).decode()
+    known = remembering(topic)
+    starts: dict[int, list[int]] = {}
+    for each in itertools.chain.from_iterable(tasks):
+        starts.setdefault(each.partition, []).append(each.start)
+    ref = base64.b64encode(pickle.dumps(topic.ref() if known is None else known.ref_from(starts))).decode()
     return [ref, [[astuple(each) for each in task] for task in tasks]]
 
 
@@ -503,10 +514,19 @@ def marks(topic: Topic, chosen: Range) -> tuple[int | None, int | None]:
     return last
 
 
-def _reader(columns: Columns) -> Callable[[TopicRef, Iterable[Range]], Iterator[pa.RecordBatch]]:
-    """A function for a worker: it is given a reference to the topic."""
+def _reader(spark: SparkSession, columns: Columns) -> Callable[[TopicRef, Sequence[Range]], Iterator[pa.RecordBatch]]:
+    """A function for a worker: it is given a reference to the topic. Where progress is made by reading, it says how far
+    it has come."""
     reading = _reading(columns)
-    return lambda ref, ranges: reading(ref.open(), ranges)
+    reports = None if remembering(columns.topic) is None else gathering(spark)
+
+    def read_ranges(ref: TopicRef, chosen: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        topic = ref.open()
+        yield from reading(topic, chosen)
+        if reports is not None:
+            report(reports, topic, {each.partition: each.stop for each in chosen})
+
+    return read_ranges
 
 
 def read_on_driver(columns: Columns, chosen: Sequence[Range]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import Closed, HeadraceError, InvalidArgument, JavaMissing, SparkLost
-from headrace.flows.spark import class_archive, java, local_dir
+from headrace.flows.spark import class_archive, java, local_dir, shipping
+from headrace.storage import disk
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -70,7 +71,10 @@ def make(app: str, spark: Any, home: Path, *, outlives_home: bool = False) -> tu
     """The session to run on, and whether we made it (and so have to stop it). `spark`: a SparkSession, a master
     ("spark://…", "local[4]"), a connect address ("sc://…"), a mapping of settings, or None. `outlives_home`: another
     app may go on with the session when the home is gone."""
+    shipping.register_programs()
     if spark is not None and not isinstance(spark, (str, Mapping)):
+        if shipping.is_elsewhere(master_of(spark)):
+            shipping.to_given(spark, connected=context_of(spark) is None)
         return spark, False
     from pyspark.sql import SparkSession
 
@@ -85,12 +89,20 @@ def make(app: str, spark: Any, home: Path, *, outlives_home: bool = False) -> tu
         builder = builder.remote(spark)
         settings, java_of_ours = {}, contextlib.nullcontext()
     else:
-        builder = builder.master(spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]"))
-        if not running and LOCAL_DIR not in settings:
-            settings[LOCAL_DIR] = str(local_dir.make(home, outlives_home=outlives_home))
+        master = spark if isinstance(spark, str) else settings.get("spark.master", "local[*,4]")
+        builder = builder.master(master)
+        if not running:
+            folder = local_dir.make(home, outlives_home=outlives_home)
+            settings.setdefault(LOCAL_DIR, str(folder))
+            given = spark if isinstance(spark, Mapping) else {}
+            settings = {
+                key: value for key, value in settings.items() if key in given or key not in shipping.not_for(master)
+            }
+            settings |= shipping.settings(master, settings, folder)
     for key, value in settings.items():
         builder = builder.config(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    disk.make_directory(home)
     with java_of_ours, _quiet(home / LOG):
         try:
             session = builder.getOrCreate()
@@ -100,7 +112,9 @@ def make(app: str, spark: Any, home: Path, *, outlives_home: bool = False) -> tu
             if "JAVA_GATEWAY_EXITED" in str(error) or isinstance(error, FileNotFoundError):
                 raise _not_started(error, home) from error
             raise
-    if (context := context_of(session)) is not None:
+    if (context := context_of(session)) is None:
+        shipping.to_given(session, connected=True)
+    else:
         context.setLogLevel("ERROR")
         if not running:
             _ignore_sigterm(context)
@@ -230,9 +244,27 @@ def side_by_side(actions: Sequence[Callable[[], T]]) -> list[T]:
     return [future.result() for future in ended]
 
 
-def workers_are_here(spark: SparkSession) -> bool:
+def master_of(spark: SparkSession) -> str:
+    """Of Spark Connect, that it is that."""
     context = context_of(spark)
-    return context is not None and str(context.master).startswith("local")
+    return "sc://" if context is None else str(context.master)
+
+
+def workers_are_here(spark: SparkSession) -> bool:
+    """Whether they share this process's files."""
+    return not shipping.is_elsewhere(master_of(spark))
+
+
+def workers_reach(spark: SparkSession, *, shared: bool) -> bool:
+    """Whether workers can open the flow's state; `shared`: it is in a store that is reached from anywhere."""
+    return workers_are_here(spark) or (shared and context_of(spark) is not None)
+
+
+def refuse_far_workers(spark: SparkSession, log: Path | None) -> None:
+    """WorkersElsewhere if Spark's workers are on other machines, and the log is a directory of this one."""
+    master = master_of(spark)
+    if shipping.is_elsewhere(master):
+        shipping.refuse_far_workers(spark, master, 2 * cores(spark), log)
 
 
 def refuse_lost(spark: SparkSession, what: str, home: Path) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.log.embedded.transaction import EmbeddedTransaction
     from headrace.log.embedded.write.dead_letters import DeadLetter
     from headrace.log.embedded.write.sender import EmbeddedSender
+    from headrace.storage.copying import Copied, Told
 
 
 class EmbeddedLog:
@@ -80,6 +81,7 @@ class EmbeddedLog:
         retention_bytes: int | None = None,
         cleanup: str = "delete",
         unread: str = "delete",
+        archive: str | None = None,
         tombstone_grace: Duration = "1 day",
         durability: str = "fsync",
         compression: str = "zstd",
@@ -103,6 +105,7 @@ class EmbeddedLog:
                 "retention_bytes": retention_bytes,
                 "cleanup": cleanup,
                 "unread": unread,
+                "archive": archive,
                 "tombstone_grace": tombstone_grace,
                 "durability": durability,
                 "compression": compression,
@@ -321,6 +324,14 @@ class EmbeddedLog:
 
         self._check()
         return verify.verify(self._engine, self._catalog)
+
+    def back_up(self, target: Path, told: Told) -> tuple[list[Copied], Verified, int]:
+        """Copies the log into an empty directory, while it is in use: the files, the result of checking them, and the
+        number of the last commit."""
+        from headrace.log.embedded.upkeep import backup
+
+        self._check()
+        return backup.back_up(self._engine, target, told)
 
     # -- closing -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Closed, InvalidArgument, MemberFenced, WaitTimeout
@@ -19,6 +20,7 @@ from headrace.log.embedded.storage.engine import Engine
 from headrace.log.embedded.write.append import ATTEMPTS, Append, Stale, Stamp
 from headrace.log.incoming import repeatable
 from headrace.position import Position
+from headrace.storage.spill import HELD_BYTES_MAX, on_disk
 
 if TYPE_CHECKING:
     from headrace.log.embedded.topic import EmbeddedTopic
@@ -34,6 +36,8 @@ class EmbeddedTransaction:
         self._appends: list[Append] = []
         self._members: list[tuple[EmbeddedMember, Claims]] = []
         self._acks: dict[EmbeddedQueue, list[Message]] = {}
+        self._held: list[Draft] = []
+        """Frames that wait in memory."""
         self._open = True
         self._results: list[Appended] | None = None
 
@@ -60,6 +64,16 @@ class EmbeddedTransaction:
         self._appends.append(prepare())
         self._prepare.append(prepare)
         self._handles.append(handle)
+        self._held += self._appends[-1].drafts()
+        if sum(len(draft.body.data) for draft in self._held) >= HELD_BYTES_MAX:
+            self._spill()
+
+    def _spill(self) -> None:
+        """The frames of a large transaction wait on disk."""
+        views = on_disk(self._engine.home, [draft.body.data for draft in self._held])
+        for draft, view in zip(self._held, views, strict=True):
+            draft.body = replace(draft.body, data=view)
+        self._held = []
 
     def commit(self, member: EmbeddedMember) -> None:
         """Makes the member's offsets, up to its last polled records, part of the transaction. MemberFenced refuses all

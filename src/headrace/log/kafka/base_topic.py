@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -51,6 +51,8 @@ class Handle:
     catalog: Catalog
     letters: Letters
     closed: bool = False
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    """Called when it is closed."""
     pid: int = field(default_factory=os.getpid)
 
     @classmethod
@@ -333,6 +335,28 @@ class BaseTopic:
             out[number] = Offsets(ends[number][0], stop, progress, from_us(arrived))
         return out
 
+    def ends(self) -> dict[int, Offsets]:
+        """As `offsets`, but reads no records: progress is told where this process has read up to the end."""
+        entry, reader = self.entry(), self._reader()
+        ends = self._ends(entry)
+        marks = {number: reader.mark_below(number, end) for number, (_, end) in ends.items()}
+        unread = [number for number, (_, end) in ends.items() if marks[number].offset < end]
+        newest = self._newest_us(unread) if unread else {}
+        out = {}
+        for number, (first, end) in ends.items():
+            mark = marks[number]
+            known = mark.offset == end and mark.progress_us != UNSET
+            arrived = max(mark.arrived_us, newest.get(number, 0)) or entry.created_us
+            out[number] = Offsets(first, end, from_us(mark.progress_us) if known else None, from_us(arrived))
+        return out
+
+    def _newest_us(self, numbers: Sequence[int]) -> dict[int, int]:
+        """The newest of Kafka's timestamps in partitions; 0 where there is no record."""
+        from confluent_kafka.admin import OffsetSpec
+
+        found = self._client.offsets([(self.physical, number) for number in numbers], OffsetSpec.max_timestamp())
+        return {number: max(0, each.timestamp) * 1000 for (_, number), each in found.items()}
+
     def arrived_us(self, partition: int, offset: int) -> int | None:
         entry = self.entry()
         ends = self._ends(entry, [partition])[partition]
@@ -341,13 +365,18 @@ class BaseTopic:
         return self._reader().time_us(partition, offset, ends)
 
     def spans(self, partition: int, start: int, limit: int = 1000) -> list[Span]:
-        """Cut where this process knows how far event time had come, so that what is behind is read first. Changes stay
-        together: nobody knows where a commit of theirs ends."""
-        entry = self.entry()
+        """Cut where this process knows how far event time had come, so that what is behind is read first; behind the
+        last known mark it is taken to move on as it did before. Changes stay together: nobody knows where a commit of
+        theirs ends."""
+        entry, reader = self.entry(), self._reader()
         first, end = self._ends(entry, [partition])[partition]
-        start, out = max(first, start), []
-        marks = [] if entry.settings.changes else self._reader().marks_between(partition, start, end)
-        for mark in [*marks[: limit - 1], Mark(end)] if len(marks) < limit else marks[:limit]:
+        start, out = max(first, start), list[Span]()
+        marks = [Mark(end)]
+        if not entry.settings.changes:
+            known = reader.marks_between(partition, start, end)
+            guessed = reader.guessed_marks(partition, known[-1].offset if known else start, end)
+            marks = [*itertools.islice(itertools.chain(known, guessed), limit)]
+        for mark in marks:
             if start < mark.offset:
                 reached = None if mark.progress_us == UNSET else mark.progress_us
                 out.append(Span(start, mark.offset, mark.offset - start, (mark.offset - start) * 100, reached))

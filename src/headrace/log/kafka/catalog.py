@@ -24,11 +24,11 @@ from headrace.errors import (
     Unsupported,
 )
 from headrace.log.kafka.client import RECORD_BYTES_MAX, REQUEST_SECONDS, Client
-from headrace.log.settings import TopicSettings, check_columns, fields_of, partition_count, settings_of
+from headrace.log.settings import Avro, TopicSettings, check_columns, fields_of, partition_count, settings_of
 from headrace.names import NAME_MAX, OWN_PREFIX, check_name
 from headrace.schema import evolve, schema_bytes, schema_from, schema_from_bytes, to_ddl
 
-__all__ = ["Catalog", "Entry", "catalog_of"]
+__all__ = ["Catalog", "Entry", "QueueEntry", "catalog_of", "config_of"]
 
 TOPICS = "__headrace.topics"
 FRESH_SECONDS = 0.5
@@ -38,10 +38,19 @@ ENTRY_SECONDS = 2.0
 """A process that creates a topic makes it known at once; after so long it has died in between."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A queue of a topic: a share group with these settings."""
+
+    name: str
+    visibility_ms: int
+    max_deliveries: int
+
+
 @dataclass(frozen=True)
 class Entry:
     """A topic as headrace knows it. `foreign`: others created it and write to it, by their own rule for partitions.
-    `unit`: of an event time that is a number since 1970, in a foreign topic."""
+    `unit`: of an event time that is a number since 1970, in a foreign topic. `avro`: its values are Avro, not JSON."""
 
     name: str
     topic_id: str
@@ -51,9 +60,13 @@ class Entry:
     created_us: int = 0
     foreign: bool = False
     unit: str | None = None
+    avro: Avro | None = None
+    queues: tuple[QueueEntry, ...] = ()
 
     def encoded(self) -> bytes:
         facts = {each: getattr(self, each) for each in ("topic_id", "schema_version", "created_us", "foreign", "unit")}
+        facts["avro"] = None if self.avro is None else list(map(list, self.avro.schemas))
+        facts["queues"] = [asdict(each) for each in self.queues]
         arrow = base64.b64encode(schema_bytes(self.columns)).decode()
         return orjson.dumps(
             {**facts, "schema": to_ddl(self.columns), "arrow": arrow, "settings": asdict(self.settings)}
@@ -65,6 +78,9 @@ def _decoded(name: str, value: bytes) -> Entry:
     settings = said.pop("settings")
     settings["key"], settings["mended_from"] = tuple(settings["key"]), tuple(settings["mended_from"])
     said.pop("schema")
+    if (schemas := said.pop("avro", None)) is not None:
+        said["avro"] = Avro(tuple((id, text) for id, text in schemas))
+    said["queues"] = tuple(QueueEntry(**each) for each in said.get("queues", ()))
     columns = schema_from_bytes(base64.b64decode(said.pop("arrow")))
     return Entry(name, columns=columns, settings=TopicSettings(**settings), **said)
 
@@ -143,7 +159,8 @@ class Catalog:
         if name not in self._entries:
             self.refresh(now=True)
         if name not in self._entries:
-            raise UnknownTopic(topic=name, known=[each.name for each in self.all()])
+            foreign = not name.startswith(OWN_PREFIX) and name in self._described([name])
+            raise UnknownTopic(topic=name, known=[each.name for each in self.all()], foreign=foreign)
         return self.current(name, self._entries[name].topic_id)
 
     def all(self) -> list[Entry]:
@@ -204,22 +221,26 @@ class Catalog:
                     return self.named(name)
                 raise TopicExists(topic=clash[0])
             try:
-                self._create_in_kafka(name, settings.partitions, _config(settings))
+                self._create_in_kafka(name, settings.partitions, config_of(settings))
             except TopicExists:
                 if self._await_entry(name) and exist_ok:
                     return self.named(name)
-                if name in self._entries or not self._is_left_behind(name, settings):
+                if name in self._entries:
                     raise
+                if not self._is_left_behind(name, settings):
+                    raise TopicExists(topic=name, foreign=True) from None
             topic_id, _ = self._await_described(name)
             return self._put(Entry(name, topic_id, columns, settings, created_us=time.time_ns() // 1000))
 
     def _refuse_unsupported(self, name: str, settings: TopicSettings) -> None:
         if settings.versioned:
             raise Unsupported(f"topic {name!r} on Kafka", "versions")
+        if settings.archive is not None:
+            raise Unsupported(f"topic {name!r} on Kafka", "an archive")
         if settings.unread == "keep":
             raise Unsupported(f"topic {name!r} on Kafka", "unread='keep'")
 
-    def adopt(self, name: str, schema: object, settings: TopicSettings, unit: str | None) -> Entry:
+    def adopt(self, name: str, schema: object, settings: TopicSettings, unit: str | None, avro: Avro | None) -> Entry:
         """A topic that others have made becomes known, with this schema. What it has in Kafka stays as it is."""
         check_name(name, argument="name")
         columns = schema_from(schema)
@@ -233,9 +254,9 @@ class Catalog:
             if known is not None and known.topic_id == found[0] and not known.foreign:
                 return known
             settings = replace(settings, partitions=found[1], partitions_added=True, extra="ignore")
-            entry = Entry(name, found[0], columns, settings, foreign=True, unit=unit)
+            entry = Entry(name, found[0], columns, settings, foreign=True, unit=unit, avro=avro)
             if known is not None and known.topic_id == found[0]:
-                entry = replace(entry, schema_version=known.schema_version)
+                entry = replace(entry, schema_version=known.schema_version, queues=known.queues)
                 if entry == known:
                     return known
                 entry = replace(entry, schema_version=known.schema_version + 1)
@@ -271,16 +292,22 @@ class Catalog:
 
     def _is_left_behind(self, name: str, settings: TopicSettings) -> bool:
         """Whether a topic that Kafka has, and nobody knows, is what a process left that died while it created it."""
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
         count = self._described([name]).get(name, ("", 0))[1]
         ends = self.client.ends([(self.physical(name), number) for number in range(count)])
-        (future,) = self.client.admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, self.physical(name))]
-        ).values()
-        said = self.client.ask(f"describing topic {name!r}", future)
-        alike = all(said[each].value == value for each, value in _config(settings).items())
+        said = self.settings_in_kafka(name)
+        alike = all(said.get(each) == value for each, value in config_of(settings).items())
         return alike and count == settings.partitions and not any(end for _, end in ends.values())
+
+    def described(self, name: str) -> tuple[str, int] | None:
+        """The topic's id and its number of partitions; None if Kafka has none of that name."""
+        return self._described([name]).get(name)
+
+    def settings_in_kafka(self, name: str) -> dict[str, str]:
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        asked = self.client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.physical(name))])
+        said = self.client.ask(f"describing topic {name!r}", next(iter(asked.values())))
+        return {key: entry.value for key, entry in said.items()}
 
     def _await_described(self, name: str) -> tuple[str, int]:
         until = time.monotonic() + REQUEST_SECONDS
@@ -340,8 +367,8 @@ class Catalog:
                 changed = replace(changed, columns=evolved, schema_version=version)
             if more:
                 self._add_partitions(entry.name, settings.partitions)
-            if _config(settings) != _config(old) and not entry.foreign:
-                self._configure(entry.name, _config(settings))
+            if config_of(settings) != config_of(old) and not entry.foreign:
+                self._configure(entry.name, config_of(settings))
             return self._put(changed)
 
     def _add_partitions(self, name: str, partitions: int) -> None:
@@ -354,15 +381,43 @@ class Catalog:
         while self._described([name])[name][1] < partitions and time.monotonic() < until:
             time.sleep(PAUSE_SECONDS)
 
-    def _configure(self, name: str, config: dict[str, str]) -> None:
+    def _configure(self, name: str, config: dict[str, str], group: str | None = None) -> None:
+        """Of a topic, or of a group that reads it."""
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
         changed = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
         ]
-        asked = ConfigResource(ResourceType.TOPIC, self.physical(name), incremental_configs=changed)
+        kind = ResourceType.TOPIC if group is None else ResourceType.GROUP
+        asked = ConfigResource(kind, group or self.physical(name), incremental_configs=changed)
         for future in self.client.admin.incremental_alter_configs([asked]).values():
             self.client.ask(f"altering topic {name!r}", future)
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def put_queue(self, entry: Entry, queue: QueueEntry, group: str, config: dict[str, str]) -> None:
+        """A queue of a topic, with the settings of its share group. Unsupported where the brokers have none."""
+        with self._lock:
+            self.refresh(now=True)
+            entry = self.current(entry.name, entry.topic_id)
+            try:
+                self._configure(entry.name, config, group)
+            except KafkaFailed as error:
+                if error.code == "INVALID_CONFIG":
+                    name = "max_deliveries" if "delivery.count" in error.why else "visibility"
+                    value = queue.max_deliveries if name == "max_deliveries" else f"{queue.visibility_ms} ms"
+                    raise InvalidArgument(name, value, f"is not what the brokers allow: {error.why}") from None
+                if error.code not in ("INVALID_REQUEST", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"):
+                    raise
+                raise Unsupported(f"topic {entry.name!r} on Kafka", f"queues ({error.why})") from None
+            others = [each for each in entry.queues if each.name != queue.name]
+            self._put(replace(entry, queues=tuple(sorted([*others, queue], key=lambda each: each.name))))
+
+    def drop_queue(self, entry: Entry, name: str) -> None:
+        with self._lock:
+            self.refresh(now=True)
+            entry = self.current(entry.name, entry.topic_id)
+            self._put(replace(entry, queues=tuple(each for each in entry.queues if each.name != name)))
 
     def delete(self, entry: Entry) -> None:
         """Deletes the topic in Kafka, too."""
@@ -392,7 +447,7 @@ def _hex(topic_id: Any) -> str:
     return f"{topic_id.get_most_significant_bits() & mask:016x}{topic_id.get_least_significant_bits() & mask:016x}"
 
 
-def _config(settings: TopicSettings) -> dict[str, str]:
+def config_of(settings: TopicSettings) -> dict[str, str]:
     """What Kafka is told of the settings. Arrival is the broker's time."""
     retention = -1 if settings.retention_us is None else max(1, settings.retention_us // 1000)
     size = -1 if settings.retention_bytes is None else settings.retention_bytes // settings.partitions or 1

@@ -12,19 +12,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, KafkaFailed, KafkaMissing, RecordTooLarge
+from headrace.errors import HeadraceError, KafkaFailed, KafkaMissing, RecordTooLarge, Unsupported
 from headrace.log.kafka.settings import Kafka
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, ShareConsumer
     from confluent_kafka.admin import AdminClient
 
 __all__ = ["Client", "Outgoing", "Place", "client_of", "import_kafka"]
 
 REQUEST_SECONDS = 20.0
 """How long one request may take, retries of the client included."""
+UNREACHED_SECONDS = 5.0
+"""A cluster that has not answered yet is given up after so long, if no broker of it can be reached."""
+UNREACHED = ("_TRANSPORT", "_RESOLVE")
 LEADERS_SECONDS = 5.0
 """How long partitions may be without a leader."""
+REFUSED_SECONDS = 0.1
+"""After so long without an answer one looks whether a login or a certificate was refused."""
+REFUSALS = ("_AUTHENTICATION", "_SSL")
 LEADERS_MOVED = (
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
@@ -83,8 +89,13 @@ class Client:
         self._lock = threading.RLock()
         self._admin: AdminClient | None = None
         self.admin_stale = False
+        self._refused: KafkaError | None = None
+        self._unreached: KafkaError | None = None
+        self._all_down = False
+        """What the brokers or their certificates refused, if it was the last that was heard of them."""
         self._producer: Producer | None = None
         self._idle: list[Consumer] = []
+        self._idle_peeking: list[Consumer] = []
         self._cluster: str | None = None
 
     # -- errors ------------------------------------------------------------------------------------
@@ -123,8 +134,18 @@ class Client:
             if self._admin is None or self.admin_stale:
                 self.admin_stale = False
                 with self.translated("making a client"):
-                    self._admin = AdminClient(self.config())
+                    told = {"error_cb": self._note, "log_level": 0}  # what it would log, `_note` gets
+                    self._admin = AdminClient({**self.config(), **told})
             return self._admin
+
+    def _note(self, error: KafkaError) -> None:
+        """Called while the admin client is polled. The client tries again for ever; who waits for it should know."""
+        if error.name() in REFUSALS:
+            self._refused = error
+        elif error.name() in UNREACHED:
+            self._unreached = error
+        elif error.name() == "_ALL_BROKERS_DOWN":
+            self._all_down = True
 
     def new_producer(self, **more: Any) -> Producer:
         """Idempotent: what is sent again after a lost answer is written once."""
@@ -156,33 +177,65 @@ class Client:
         with self.translated("making a consumer"):
             return Consumer(self.config(**{**given, **more}))
 
+    def new_share_consumer(self, group: str) -> ShareConsumer:
+        """A member of a share group, which answers each record. librdkafka calls it a preview, in a line of its log."""
+        try:
+            from confluent_kafka import ShareConsumer
+        except ImportError:
+            raise Unsupported("this version of confluent-kafka", "consumer of share groups") from None
+
+        given = {"group_id": group, "share_acknowledgement_mode": "explicit", "max_poll_records": 200}
+        given["fetch_wait_max_ms"] = 100
+        with self.translated("making a consumer of a share group"):
+            return ShareConsumer({**self.config(**given), "log_level": 3})
+
     @contextlib.contextmanager
-    def consumer(self) -> Iterator[Consumer]:
-        """One to read ranges with; used by one caller at a time, and kept for the next."""
+    def consumer(self, *, peek: bool = False) -> Iterator[Consumer]:
+        """One to read ranges with, or, with `peek`, single records; used by one caller at a time, and kept for the
+        next."""
+        idle = self._idle_peeking if peek else self._idle
         with self._lock:
-            found = self._idle.pop() if self._idle else None
-        found = found or self.new_consumer()
+            found = idle.pop() if idle else None
+        less = {"queued_min_messages": 1, "fetch_message_max_bytes": 16 << 10} if peek else {}
+        found = found or self.new_consumer(**less)
         try:
             yield found
         finally:
             found.unassign()
             with self._lock:
-                self._idle.append(found)
+                idle.append(found)
 
     # -- requests ----------------------------------------------------------------------------------
 
     def ask(self, what: str, future: Any) -> Any:
         """The answer to an admin request."""
-        try:
-            with self.translated(what):
-                return future.result(REQUEST_SECONDS)
-        except TimeoutError:
-            raise KafkaFailed(self.settings.servers, what, "timeout", "no answer came", True) from None
+        begun = time.monotonic()
+        while True:
+            try:
+                with self.translated(what):
+                    found = future.result(REFUSED_SECONDS)
+                self._refused, self._all_down = None, False
+                return found
+            except TimeoutError:
+                if self._admin is not None:
+                    self._admin.poll(0)  # which calls `_note`
+                if self._refused is not None:
+                    refused, self._refused = self._refused, None
+                    raise self.failed(what, refused) from None
+                waited = time.monotonic() - begun
+                if self._cluster is None and self._all_down and self._unreached and waited > UNREACHED_SECONDS:
+                    raise self.failed(what, self._unreached) from None
+                if waited > REQUEST_SECONDS:
+                    raise KafkaFailed(self.settings.servers, what, "timeout", "no answer came", True) from None
 
     def cluster_id(self) -> str:
         if self._cluster is None:
             self._cluster = str(self.ask("asking for the cluster", self.admin.describe_cluster()).cluster_id)
         return self._cluster
+
+    def brokers(self) -> list[str]:
+        found = self.ask("asking for the brokers", self.admin.describe_cluster()).nodes
+        return sorted(f"{each.host}:{each.port}" for each in found)
 
     def offsets(self, places: Iterable[Place], spec: Any, *, committed: bool = True) -> dict[Place, Any]:
         """The offsets of partitions. With `committed`, the end is before the first open transaction."""
@@ -285,24 +338,35 @@ class Deliveries:
 
     def __init__(self, client: Client, producer: Producer, topic: str) -> None:
         self._client, self._producer, self._topic = client, producer, topic
-        self.sent = self.arrived = 0
+        self.sent = 0
         self.error: HeadraceError | None = None
+        self._arrived: list[int] = []
         self._lock = threading.Lock()
         self._ends: dict[int, list[int]] = {}
+        self.note = self._noting()
 
-    def note(self, error: KafkaError | None, message: Message) -> None:
-        """Called by whichever thread polls the producer."""
-        with self._lock:
-            self.arrived += 1
+    def _noting(self) -> Callable[[KafkaError | None, Message], None]:
+        """Called for each record, by whichever thread polls the producer. No method: looking up its attributes took as
+        long as the rest."""
+        lock, ends, arrived = self._lock, self._ends, self._arrived
+
+        def note(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 self.error = self.error or self._client.failed("an append", error)
+                arrived.append(1)
                 return
-            offset = message.offset()
-            ends = self._ends.setdefault(message.partition(), [offset, offset])
-            if offset > ends[1]:
-                ends[1] = offset
-            elif offset < ends[0]:
-                ends[0] = offset
+            partition, offset = message.partition(), message.offset()
+            with lock:
+                known = ends.get(partition)
+                if known is None:
+                    ends[partition] = [offset, offset]
+                elif offset > known[1]:
+                    known[1] = offset
+                elif offset < known[0]:
+                    known[0] = offset
+            arrived.append(1)
+
+        return note
 
     def refuse(self, error: KafkaException) -> None:
         from confluent_kafka import KafkaError
@@ -316,7 +380,7 @@ class Deliveries:
 
     def wait(self) -> dict[int, range]:
         """The offsets of the records, by partition. Raises what the first failed record did."""
-        while self.arrived < self.sent:
+        while len(self._arrived) < self.sent:
             self._producer.poll(0.5)
         if self.error is not None:
             raise self.error

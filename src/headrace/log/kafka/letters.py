@@ -4,6 +4,7 @@ often."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -56,12 +57,23 @@ class KafkaLetter:
         self._drop(self.id)
 
 
+@dataclass
+class _State:
+    """What is known of the letters below an offset: the open ones, oldest first, and the records that have one because
+    they could not be read."""
+
+    topic_id: str = ""
+    read_to: int = 0
+    open: dict[int, None] = field(default_factory=dict)
+    unreadable: set[tuple[str | None, int | None, int | None]] = field(default_factory=set)
+
+
 class Letters:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._reader: Reader | None = None
-        self._unreadable: set[tuple[str | None, int | None, int | None]] = set()
-        self._unreadable_to = 0
+        self._state = _State()
+        self._lock = threading.RLock()
 
     @property
     def physical(self) -> str:
@@ -95,7 +107,7 @@ class Letters:
 
     def bury_unreadable(self, of: Entry, partition: int, found: Sequence[tuple[int, Any]]) -> None:
         """Letters for records that are no rows of their topic, unless they have some."""
-        known = self._known_unreadable()
+        known = self._refresh().unreadable
         new = [
             {
                 "reason": each.reason,
@@ -113,7 +125,7 @@ class Letters:
 
     def ending(self, id: int) -> list[Outgoing]:
         """The record that ends a letter; InvalidArgument if it was ended before."""
-        if all(letter.id != id for letter in self.listed(None, None)):
+        if id not in self._refresh().open:
             raise InvalidArgument("letter", id, "was replayed or dropped already")
         return self.records([{"reason": ENDED, "ends": id}], None)
 
@@ -123,8 +135,8 @@ class Letters:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _rows(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """All records of the topic from an offset on, in order."""
+    def _rows(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The records of the topic between two offsets, in order."""
         try:
             self._catalog.named(DEAD_LETTERS)
         except UnknownTopic:
@@ -132,41 +144,48 @@ class Letters:
         if self._reader is None:
             self._reader = Reader(self._catalog.client, self.physical, self.entry, lambda *_: None)
         ends = self._catalog.client.ends([(self.physical, 0)])[self.physical, 0]
-        for chunk in self._reader.chunks(0, max(start, ends[0]), ends[1], ends):
-            low = int(chunk.offsets.searchsorted(start))
-            yield from zip(chunk.offsets[low:].tolist(), rows.to_rows(chunk.rows.slice(low)), strict=True)
+        end = ends[1] if stop is None else min(stop, ends[1])
+        for chunk in self._reader.chunks(0, max(start, ends[0]), end, ends):
+            low, high = (int(at) for at in chunk.offsets.searchsorted([start, end]))
+            yield from zip(
+                chunk.offsets[low:high].tolist(), rows.to_rows(chunk.rows.slice(low, high - low)), strict=True
+            )
 
-    def _known_unreadable(self) -> set[tuple[str | None, int | None, int | None]]:
-        """Where the records are that have letters because they could not be read. Reads those that are new."""
-        for offset, value in self._rows(self._unreadable_to):
-            self._unreadable_to = offset + 1
-            if value["source"] == READ:
-                self._unreadable.add((value["topic_id"], value["partition"], value["offset"]))
-        return self._unreadable
-
-    def _open(self) -> dict[int, dict[str, Any]]:
-        out: dict[int, dict[str, Any]] = {}
-        unreadable: set[Origin] = set()
-        for offset, value in self._rows():
-            if value["reason"] == ENDED:
-                out.pop(value["ends"], None)
-            elif value["source"] == READ and _origin(value) in unreadable:
-                continue
-            else:
-                unreadable |= {_origin(value)} if value["source"] == READ else set()
-                out[offset] = value
-        return out
+    def _refresh(self) -> _State:
+        """Reads the letters and ends that are new."""
+        with self._lock:
+            try:
+                topic_id = self._catalog.named(DEAD_LETTERS).topic_id
+            except UnknownTopic:
+                topic_id = ""
+            if self._state.topic_id != topic_id:
+                self._state, self._reader = _State(topic_id), None
+            state = self._state
+            for offset, value in self._rows(state.read_to):
+                state.read_to = offset + 1
+                record = value["topic_id"], value["partition"], value["offset"]
+                if value["reason"] == ENDED:
+                    state.open.pop(value["ends"], None)
+                elif value["source"] != READ:
+                    state.open[offset] = None
+                elif record not in state.unreadable:
+                    state.unreadable.add(record)
+                    state.open[offset] = None
+            return state
 
     def count(self) -> int:
-        return len(self._open())
+        return len(self._refresh().open)
 
     def listed(self, replay: Any, newest: int | None, *, id: int | None = None) -> Iterator[KafkaLetter]:
         """The open letters, oldest first."""
-        found = self._open()
-        chosen = [id] if id is not None else list(found)[-newest:] if newest else list(found) if newest is None else []
-        for offset in chosen:
-            if offset in found:
-                value = found[offset]
+        found = list(self._refresh().open)
+        chosen = set(found if newest is None else found[-newest:] if newest else ())
+        if id is not None:
+            chosen = {id} & set(found)
+        if not chosen:
+            return
+        for offset, value in self._rows(min(chosen), max(chosen) + 1):
+            if offset in chosen:
                 yield KafkaLetter(
                     offset,
                     value["reason"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.durations import Duration
 from headrace.errors import InvalidArgument, TopicReplaced
-from headrace.log.contract import FLOW_GROUP, Appended, Topic
+from headrace.log.contract import FLOW_GROUP, Appended, Group, Topic, Verified
 from headrace.log.declared import DeclaredTopic
 from headrace.log.grown import grown
 from headrace.log.kafka.base_topic import Handle
@@ -22,7 +22,7 @@ from headrace.log.kafka.letters import KafkaLetter
 from headrace.log.kafka.settings import Kafka
 from headrace.log.kafka.topic import KafkaTopic
 from headrace.log.kafka.values import TIMESTAMP
-from headrace.log.settings import Epoch, settings_of
+from headrace.log.settings import Avro, Epoch, settings_of
 from headrace.names import OWN_PREFIX, check_name
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ class KafkaLog:
     def in_place(self) -> bool:
         return True
 
+    def servers(self) -> list[str]:
+        self._handle.check()
+        return self._handle.catalog.client.brokers()
+
     # -- topics ------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, schema: object, *, exist_ok: bool = False, **settings: Any) -> KafkaTopic:
@@ -69,7 +73,8 @@ class KafkaLog:
 
     def adopt_topic(self, name: str, schema: object, **settings: Any) -> KafkaTopic:
         """A topic that others have made, read with this schema. `event_time`: a column, `hr.epoch("ts", "ms")` for a
-        number, or "_timestamp" for Kafka's own. Its keys are in whatever partitions its writers have put them."""
+        number, or "_timestamp" for Kafka's own. `values=hr.avro()`: they are Avro, not JSON. Its keys are in whatever
+        partitions its writers have put them."""
         from headrace.schema import schema_from
 
         self._handle.check()
@@ -80,7 +85,10 @@ class KafkaLog:
             columns = when.with_instant(columns)
         elif when == TIMESTAMP:
             columns = _with_timestamp(columns)
-        return KafkaTopic(self._handle, self._handle.catalog.adopt(name, columns, settings_of(given), unit))
+        values = given.pop("values", None)
+        if not isinstance(values, Avro | None):
+            raise InvalidArgument("values", values, "must be hr.avro(), or left out where values are JSON")
+        return KafkaTopic(self._handle, self._handle.catalog.adopt(name, columns, settings_of(given), unit, values))
 
     def topic(self, name: str) -> KafkaTopic:
         self._handle.check()
@@ -128,7 +136,10 @@ class KafkaLog:
 
     def clone_topic(self, topic: Topic) -> KafkaTopic:
         own = topic.name.startswith(OWN_PREFIX)
-        made = self._handle.catalog.create(topic.name, topic.schema, topic.settings, exist_ok=True, system=own)
+        settings = topic.settings
+        if settings.archive is not None:  # retention moves records there; here it would delete them
+            settings = replace(settings, archive=None, retention_us=None, retention_bytes=None)
+        made = self._handle.catalog.create(topic.name, topic.schema, settings, exist_ok=True, system=own)
         return KafkaTopic(self._handle, made)
 
     # -- across topics -----------------------------------------------------------------------------
@@ -180,7 +191,7 @@ class KafkaLog:
         """Shows the flow's offsets as a group of Kafka's, `__flow.NAME`. Nobody reads them back."""
         from confluent_kafka import TopicPartition
 
-        from headrace.log.kafka.groups import commit_offsets
+        from headrace.log.kafka.consume.groups import commit_offsets
 
         self._handle.check()
         done: Future[None] = Future()
@@ -206,6 +217,25 @@ class KafkaLog:
         client, physical = self._handle.catalog.client, f"{self.settings.prefix}{FLOW_GROUP}{flow}"
         with contextlib.suppress(TimeoutError):
             client.admin.delete_consumer_groups([physical])[physical].exception(10)  # there may be none
+
+    def groups(self) -> list[tuple[Topic, Group]]:
+        """The groups of all topics that headrace knows."""
+        from headrace.log.kafka.consume.groups import KafkaGroup, committed_by_all
+
+        topics = {topic.physical: topic for topic in self.topics()}
+        return [
+            (topics[physical], KafkaGroup(self._handle, topics[physical], name))
+            for name, offsets in committed_by_all(self._handle).items()
+            for physical in sorted({at.topic for at in offsets} & topics.keys())
+        ]
+
+    def verify(self) -> Verified:
+        """Reads every record of every topic that headrace knows, and checks that topics are as headrace has made
+        them. Changes nothing."""
+        from headrace.log.kafka.verify import verify
+
+        self._handle.check()
+        return verify(self._handle)
 
     # -- dead letters ------------------------------------------------------------------------------
 
@@ -249,6 +279,8 @@ class KafkaLog:
         """Closes this handle; others on the cluster stay open."""
         if not self._handle.closed:
             self._handle.closed = True
+            for close in list(self._handle.closing):
+                close()
             self._handle.catalog.client.notify()
 
     def __enter__(self) -> Self:

@@ -19,10 +19,12 @@ from headrace.places import without_secrets
 __all__ = ["SCHEME", "Kafka", "parse_address", "secret_of"]
 
 SCHEME = "kafka"
+SWITCHES = ("tls", "registry_private")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 _LOOPBACK = re.compile(r"(127\.\d+\.\d+\.\d+|localhost|\[::1\])")
+_REGISTRY = re.compile(r"(https?)://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)", re.DOTALL)
 
 
@@ -31,7 +33,8 @@ class Kafka:
     """A Kafka cluster. `servers`: HOST:PORT, several with commas. `prefix`: before the names of all topics, groups and
     transactional ids, so that several logs share a cluster. `username` and `password` (a reference, `env:NAME` or
     `file:PATH`): SASL, by `mechanism`. `tls`: by default with a username. `ca`, `certificate`, `key`: files with PEM
-    texts; `key_password`: a reference."""
+    texts; `key_password`: a reference. `registry`: the address of a schema registry, with a login of its own;
+    `registry_private`: it may be in this machine's network."""
 
     servers: str
     prefix: str = ""
@@ -43,9 +46,13 @@ class Kafka:
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = None
+    registry: str | None = None
+    registry_username: str | None = None
+    registry_password: str | None = None
+    registry_private: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("password", "key_password"):
+        for name in ("password", "key_password", "registry_password"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not _REFERENCE.fullmatch(value)):
                 raise InvalidArgument(name, "…", "must be a reference to the secret: 'env:NAME' or 'file:PATH'")
@@ -60,11 +67,29 @@ class Kafka:
             raise InvalidArgument("username", self.username, "needs a password, and a password needs a username")
         if (self.certificate is None) != (self.key is None):
             raise InvalidArgument("certificate", self.certificate, "needs its key, and a key needs its certificate")
+        self._check_registry()
         if not self.uses_tls:
             if self.ca or self.certificate:
                 raise InvalidArgument("tls", self.tls, "must not be off where certificates are given")
             if self.username and not all(host and _LOOPBACK.fullmatch(host[1]) for host in hosts):
                 raise InvalidArgument("tls", self.tls, "must not be off: the password would cross the network in clear")
+
+    def _check_registry(self) -> None:
+        if (self.registry_username is None) != (self.registry_password is None):
+            why = "needs a password, and a password needs a username"
+            raise InvalidArgument("registry_username", self.registry_username, why)
+        if not isinstance(self.registry_private, bool):
+            raise InvalidArgument("registry_private", self.registry_private, "must be true or false")
+        if self.registry is None:
+            if self.registry_username is not None or self.registry_private:
+                raise InvalidArgument("registry", None, "must be given where its login or its network is")
+            return
+        if not isinstance(self.registry, str) or not (found := _REGISTRY.fullmatch(self.registry)):
+            why = "must be https://HOST:PORT, perhaps with a path, and without a login: registry_username= has that"
+            raise InvalidArgument("registry", without_secrets(self.registry), why)
+        if found[1] == "http" and self.registry_username and not _LOOPBACK.fullmatch(found[2]):
+            why = "must be https where there is a login: the password would cross the network in clear"
+            raise InvalidArgument("registry", self.registry, why)
 
     @property
     def uses_tls(self) -> bool:
@@ -76,7 +101,7 @@ class Kafka:
         """The text that `parse_address` turns back into this value."""
         given = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         said = {name: value for name, value in given.items() if value is not None and value != _DEFAULTS[name]}
-        query = urlencode({name: str(value).lower() if name == "tls" else value for name, value in said.items()})
+        query = urlencode({name: str(value).lower() if name in SWITCHES else value for name, value in said.items()})
         return f"{SCHEME}://{self.servers}{'?' if query else ''}{query}"
 
     def client_config(self) -> dict[str, Any]:
@@ -96,9 +121,7 @@ class Kafka:
         return config
 
 
-_DEFAULTS = {"prefix": "", "mechanism": "SCRAM-SHA-512"} | dict.fromkeys(
-    ("username", "password", "tls", "ca", "certificate", "key", "key_password")
-)
+_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Kafka)[1:]}
 
 
 def parse_address(address: str) -> Kafka:
@@ -117,10 +140,13 @@ def parse_address(address: str) -> Kafka:
     if unknown:
         why = f"has the unknown setting {unknown[0]!r}; there are {', '.join(sorted(_DEFAULTS))}"
         raise InvalidArgument("log", without_secrets(address), why)
-    tls = {"true": True, "false": False, None: None}.get(said.get("tls"), said.get("tls"))
-    if not isinstance(tls, bool | None):
-        raise InvalidArgument("tls", tls, "must be true or false")
-    return Kafka(parts.netloc, **{**said, "tls": tls})  # type: ignore[arg-type]
+    given: dict[str, Any] = dict(said)
+    for name in SWITCHES:
+        if name in said:
+            given[name] = {"true": True, "false": False}.get(said[name])
+            if given[name] is None:
+                raise InvalidArgument(name, said[name], "must be true or false")
+    return Kafka(parts.netloc, **given)
 
 
 def secret_of(reference: str, *, argument: str) -> str:

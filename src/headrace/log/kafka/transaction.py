@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.errors import Closed, InvalidArgument
+from headrace.errors import Closed, InvalidArgument, Unsupported
 from headrace.log.contract import Progress, Rows, Topic
 from headrace.log.declared import DeclaredTopic
 from headrace.log.kafka.base_topic import Handle
 from headrace.log.kafka.client import Client, Outgoing
-from headrace.log.kafka.groups import KafkaMember
+from headrace.log.kafka.consume.groups import KafkaMember
 from headrace.log.kafka.topic import KafkaTopic
 from headrace.log.kafka.writing import Prepared, Transactional, ahead_letters
 from headrace.position import Position
@@ -50,6 +50,11 @@ class KafkaTransaction:
         if not isinstance(member, KafkaMember):
             raise InvalidArgument("member", member, "must be what group.join() returned")
         self._members.append(member)
+
+    def ack(self, *messages: Any) -> None:
+        """Unsupported: Kafka has no transactions over share groups."""
+        self._check()
+        raise Unsupported(f"a transaction on Kafka ({len(messages)} messages)", "ack")
 
     @property
     def position(self) -> Position:

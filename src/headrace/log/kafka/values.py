@@ -1,5 +1,6 @@
-"""Records as Kafka holds them: a value is one JSON object, a key is plain text. Owns both forms, and what becomes of a
-value that is no row of the topic. Any other client can read and write them. Knows no client and no offsets.
+"""Records as Kafka holds them: a value is one JSON object, a key is plain text. Owns both, and what becomes of a value
+that is no row of the topic. Any other client can read and write them. A topic of others may have values of another
+form (`avro`). Knows no client and no offsets.
 
 A key of one column is its text (as in `keys`), a null key is no key; a key of several columns is a JSON array."""
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -18,14 +19,14 @@ import pyarrow.json as pj
 
 from headrace import jsonrows, keys, rows
 from headrace.durations import from_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import AvroMissing, HeadraceError, InvalidArgument, RegistryFailed
 from headrace.log.incoming import bounds
 from headrace.log.kafka.catalog import Entry
 from headrace.rows.texts import field_value
 from headrace.schema import EXTRA_COLUMN
 from headrace.time import UNSET
 
-__all__ = ["TIMESTAMP", "Unreadable", "decode", "encode"]
+__all__ = ["TIMESTAMP", "Form", "JsonForm", "Unreadable", "decode", "encode", "tombstone", "with_time"]
 
 TIMESTAMP = "_timestamp"
 """The column of Kafka's own timestamp, in a topic that has it as its event time."""
@@ -49,6 +50,10 @@ def encode(batch: pa.RecordBatch, entry: Entry) -> tuple[list[bytes], list[bytes
     if entry.foreign and entry.settings.event_time is not None and (entry.unit or TIMESTAMP in entry.columns.names):
         why = "others write this topic, with a time that headrace only reads: append with their client"
         raise InvalidArgument("topic", entry.name, why)
+    if entry.avro is not None:
+        raise InvalidArgument(
+            "topic", entry.name, "has values in Avro, which headrace only reads: append with their client"
+        )
     key_columns = entry.settings.key
     if not key_columns:
         made: list[bytes | None] = [None] * batch.num_rows
@@ -118,24 +123,37 @@ def _is_escaped(column: pa.Array) -> bool:
     return bool(((found == 0x22) | (found == 0x5C) | (found < 0x20)).any())
 
 
+class Form(Protocol):
+    """How values are written."""
+
+    def is_quick(self, entry: Entry) -> bool:
+        """Whether there is a quick way to read the topic's values."""
+
+    def read_quickly(self, values: Sequence[bytes | None], times_us: Any, entry: Entry) -> pa.RecordBatch | None:
+        """The rows of values; None if they have to be read one by one."""
+
+    def read_row(self, value: bytes | None, key: bytes | None, time_us: int, entry: Entry) -> pa.RecordBatch:
+        """One row. HeadraceError, ValueError or OverflowError if it is none; RegistryFailed if nobody can tell now."""
+
+
 def decode(
-    values: Sequence[bytes | None], raw_keys: Sequence[bytes | None], times_us: Any, entry: Entry
+    values: Sequence[bytes | None], raw_keys: Sequence[bytes | None], times_us: Any, entry: Entry, form: Form
 ) -> tuple[pa.RecordBatch, list[Unreadable]]:
     """The rows, without those that are none, or whose event time is too far ahead. `times_us`: Kafka's timestamps."""
     found: list[pa.RecordBatch] = []
     bad: list[Unreadable] = []
-    quick = not entry.settings.extra_kept and _json_schema(entry) is not None
+    quick = form.is_quick(entry)
     parts = [(0, len(values))]
-    while parts:  # a value that Arrow must not judge costs those beside it nothing: halves are read without it
+    while parts:  # a value that must be judged by itself costs those beside it nothing: halves are read without it
         start, stop = parts.pop()
-        batch = _decode_quickly(values[start:stop], times_us[start:stop], entry) if quick else None
+        batch = form.read_quickly(values[start:stop], times_us[start:stop], entry) if quick else None
         if batch is not None:
             found.append(batch)
         elif quick and stop - start > SINGLY_ROWS:
             middle = (start + stop) // 2
             parts += [(middle, stop), (start, middle)]
         else:
-            found += _decode_singly(values, raw_keys, times_us, entry, range(start, stop), bad, quick=quick)
+            found += _decode_singly(values, raw_keys, times_us, entry, range(start, stop), bad, form)
     if not found:
         extra = "keep" if entry.settings.extra_kept else "ignore"
         return rows.to_batch([], entry.columns, extra=extra, topic=entry.name), bad
@@ -257,18 +275,19 @@ def _decode_singly(
     entry: Entry,
     numbers: range,
     bad: list[Unreadable],
-    *,
-    quick: bool,
+    form: Form,
 ) -> list[pa.RecordBatch]:
-    """By the rules that an append goes by, so what one of them refuses is known with its reason. What Arrow takes (it
-    overlooks keys that occur twice where nobody reads them) is a row whatever it lies beside."""
+    """By the rules that an append goes by, so what one of them refuses is known with its reason. What is read quickly
+    (Arrow overlooks keys that occur twice where nobody reads them) is a row whatever it lies beside."""
     found = []
     for number in numbers:
         value = values[number]
         try:
-            found.append(_row(value, raw_keys[number], int(times_us[number]), entry))
+            found.append(form.read_row(value, raw_keys[number], int(times_us[number]), entry))
+        except (AvroMissing, RegistryFailed):
+            raise
         except (HeadraceError, ValueError, OverflowError) as error:
-            alone = _decode_quickly([value], times_us[number : number + 1], entry) if quick else None
+            alone = form.read_quickly([value], times_us[number : number + 1], entry) if form.is_quick(entry) else None
             if alone is None:
                 bad.append(Unreadable(number, value or b"", str(error)))
             else:
@@ -276,8 +295,23 @@ def _decode_singly(
     return found
 
 
-def _row(value: bytes | None, key: bytes | None, time_us: int, entry: Entry) -> pa.RecordBatch:
-    row = _tombstone(key, entry) if value is None else jsonrows.decode_row(value, entry.columns)
+class JsonForm:
+    """One JSON object for each value."""
+
+    def is_quick(self, entry: Entry) -> bool:
+        return not entry.settings.extra_kept and _json_schema(entry) is not None
+
+    def read_quickly(self, values: Sequence[bytes | None], times_us: Any, entry: Entry) -> pa.RecordBatch | None:
+        return _decode_quickly(values, times_us, entry)
+
+    def read_row(self, value: bytes | None, key: bytes | None, time_us: int, entry: Entry) -> pa.RecordBatch:
+        row = tombstone(key, entry) if value is None else jsonrows.decode_row(value, entry.columns)
+        extra = "keep" if entry.settings.extra_kept else "ignore"
+        return rows.to_batch(with_time(row, time_us, entry), entry.columns, extra=extra, topic=entry.name)
+
+
+def with_time(row: dict[str, Any], time_us: int, entry: Entry) -> dict[str, Any]:
+    """A row with its event time, where that is Kafka's timestamp or a number."""
     column = entry.settings.event_time
     if column == TIMESTAMP:
         row[TIMESTAMP] = from_us(time_us)
@@ -286,11 +320,10 @@ def _row(value: bytes | None, key: bytes | None, time_us: int, entry: Entry) -> 
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise InvalidArgument(column, number, f"must be a number of {entry.unit} since 1970")
         row[column] = from_us(int(number * UNITS_US[entry.unit]))
-    extra = "keep" if entry.settings.extra_kept else "ignore"
-    return rows.to_batch(row, entry.columns, extra=extra, topic=entry.name)
+    return row
 
 
-def _tombstone(key: bytes | None, entry: Entry) -> dict[str, Any]:
+def tombstone(key: bytes | None, entry: Entry) -> dict[str, Any]:
     """A record without a value is a row that has only its key."""
     columns = entry.settings.key
     if len(columns) == 1 and key is not None:

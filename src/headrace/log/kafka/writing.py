@@ -5,8 +5,10 @@ inside one leaves nothing that a reader sees."""
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 
 from headrace import jsonrows, rows
 from headrace.durations import from_us
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import Fenced, HeadraceError, KafkaFailed
 from headrace.failpoints import reach
 from headrace.log.contract import Progress, Rows
 from headrace.log.incoming import assign_partitions, given_progress, refuse_too_large, repeatable, split_ahead
@@ -31,6 +33,9 @@ __all__ = ["Prepared", "ProducerReplaced", "Transactional", "ahead_letters", "pr
 
 TRANSACTION_SECONDS = 15
 """A transaction whose producer died is aborted by the broker after so long; until then readers wait for it."""
+OFFSETS_SECONDS = 3.0
+"""A producer whose offsets the group's coordinator does not take for so long is given up. The next one of its id ends
+what it has open."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,9 @@ class Transactional:
             reach("kafka.sent")
             for positions, group in commits:
                 send = self._producer.send_offsets_to_transaction
-                self._retried(lambda send=send, at=positions, of=group: send(list(at), of, REQUEST_SECONDS))
+                self._retried(
+                    lambda send=send, at=positions, of=group: send(list(at), of, OFFSETS_SECONDS), OFFSETS_SECONDS
+                )
             self._retried(lambda: self._producer.commit_transaction(REQUEST_SECONDS))
             reach("kafka.committed")
         except BaseException as error:
@@ -130,23 +137,41 @@ class Transactional:
         self._client.wait_visible(nexts)
         return found
 
-    def _retried(self, request: Any) -> None:
+    def _retried(self, request: Any, seconds: float = REQUEST_SECONDS) -> None:
         from confluent_kafka import KafkaException
 
-        until = time.monotonic() + REQUEST_SECONDS
+        until = time.monotonic() + seconds
         while True:
             try:
-                request()
+                self._answered(request, seconds)
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > until:
                     raise
 
+    def _answered(self, request: Callable[[], object], seconds: float) -> None:
+        """The client library does not keep to the time it is given where a group's coordinator was restarted: it never
+        returns. The thread that waits for it is left behind, with the producer."""
+        done: Future[object] = Future()
+
+        def ask() -> None:
+            try:
+                done.set_result(request())
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=ask, name=f"headrace-kafka-{self.id}", daemon=True).start()
+        try:
+            done.result(seconds + 1)
+        except TimeoutError:
+            servers, why = self._client.settings.servers, "the client library does not return"
+            raise KafkaFailed(servers, "a transaction", "timeout", why, True) from None
+
     def _abort(self) -> None:
         from confluent_kafka import KafkaException
 
         with contextlib.suppress(KafkaException):  # a fenced producer has nothing to abort
-            self._producer.abort_transaction(REQUEST_SECONDS)
+            self._producer.abort_transaction(OFFSETS_SECONDS)
 
     def _translated(self, error: Any) -> HeadraceError:
         from confluent_kafka import KafkaError

@@ -137,7 +137,8 @@ def _is_later(rows: pa.Table, others: pa.Table, order: Sequence[str]) -> Flags:
 
 @dataclass(frozen=True)
 class LatestRows:
-    """The last row of each key in a table `name`, and deletes in a table beside it. `order`: what orders changes."""
+    """The last row of each key in a table `name`, and deletes in a table beside it. `order`: what orders changes; the
+    position, the offset alone, or a time that is one of the `columns`, then the position."""
 
     name: str
     key: tuple[Column, ...]
@@ -154,24 +155,30 @@ class LatestRows:
 
     @property
     def deletes(self) -> TableSpec:
-        """Time is arrival: so deletes go when reach has passed them."""
-        return TableSpec(f"{self.name}/deletes", self.key, POSITION, ORDER[0])
+        """Time is arrival: so deletes go when reach has passed them. Where another time comes first in the order, a
+        change may always be older than a delete: it stays until its key has a row again."""
+        own = tuple(each for each in self.columns if each.name in self.order)
+        return TableSpec(f"{self.name}/deletes", self.key, (*own, *POSITION), None if own else ORDER[0])
 
     def fold(self, changes: pa.Table | None, state: State, reach_us: int | None, pieces: Pieces) -> Replaced | None:
         """Writes what became of the keys. `reach_us`: changes that are still to come arrived then or later."""
-        if reach_us is not None:
+        by_arrival = self.deletes.time is not None
+        if reach_us is not None and by_arrival:
             pieces.drops[self.deletes.name] = reach_us - 1
         if changes is None or not changes.num_rows:
             return None
         keys = keys_in(changes, self.rows.key_names)
-        none = state.last_us(self.deletes.name) is None  # most of the time
+        none = by_arrival and state.last_us(self.deletes.name) is None  # most of the time
         deleted = state.get(self.deletes.name, keys.rows.slice(0, 0) if none else keys.rows)
         replaced = later_changes(changes, keys, state.get(self.name, keys.rows), deleted, self.order)
         self.write(replaced, pieces)
-        if self.order != ORDER:  # by offset: they are read in order, and no older change comes behind a delete
+        if ORDER[0] not in self.order:  # by offset: they are read in order, and no older change comes behind a delete
             return replaced
         gone = replaced.gone
-        if reach_us is not None:
+        if not by_arrival:
+            back = aligned(deleted, replaced.new, self.rows.key_names) >= 0
+            pieces.delete(self.deletes.name, deleted.filter(pa.array(back)).select(self.rows.key_names))
+        elif reach_us is not None:
             gone = gone.filter(pa.array(us_column(gone[ORDER[0]]) >= reach_us))
         pieces.put(self.deletes.name, gone.select(self.deletes.names))
         return replaced

@@ -476,7 +476,7 @@ class IntervalJoin:
         at = np.maximum(*(_picked(rows.at, numbers, UNSET) for rows, numbers in both))
         arrived = np.maximum(*(_picked(us_column(rows.table[ARRIVED]), numbers, UNSET) for rows, numbers in both))
         late = [_picked(np.asarray(column(rows.table, LATE)).astype(np.int64), numbers, 0) for rows, numbers in both]
-        ids = [column(rows.table, ID).take(_indices(numbers)).fill_null("") for rows, numbers in both]
+        ids = [_in_brackets(column(rows.table, ID)).take(_indices(numbers)).fill_null("") for rows, numbers in both]
         end = np.where(two < 0, self.after_us, np.where(one < 0, self.before_us, 0))
         return pa.table(
             {
@@ -547,14 +547,15 @@ def _row_names(
         name: (name, name if name in shared else None) for name in left.names
     }
     theirs = [name for name in right.names if name not in shared]
+    mine, known = {name.lower() for name in left.names}, [name.lower() for name in theirs]  # as Spark and SQL know them
     for name in theirs:
-        taken = name in left.names
+        taken = name.lower() in mine
         seen = name + suffix if taken else name
-        if seen in names or (taken and seen in theirs):
+        if seen.lower() in map(str.lower, names) or (taken and seen.lower() in known):
             why = f"both inputs have a column {name!r}, and {seen!r} is taken, too: choose another suffix"
             raise InvalidArgument("suffix", suffix, why)
         names[seen] = (None, name)
-    if JOINED_AT in names:
+    if JOINED_AT in map(str.lower, names):
         raise InvalidArgument("column", JOINED_AT, "is the name of a joined row's time: give yours another one")
     return names
 
@@ -617,6 +618,14 @@ def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
 
 def _some(rows: pa.Table, flags: Flags) -> pa.Table:
     return rows if bool(flags.all()) else rows.filter(pa.array(flags))
+
+
+def _in_brackets(ids: pa.Array) -> pa.Array:
+    """Ids of rows that a join has made are of several records: in brackets, none of their pairs looks like another."""
+    several = pc.match_substring(ids, "|")
+    if not several.true_count:
+        return ids
+    return pc.if_else(several, pc.binary_join_element_wise("(", ids, ")", ""), ids)
 
 
 def _indices(numbers: I64) -> pa.Array:

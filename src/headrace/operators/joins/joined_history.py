@@ -1,7 +1,8 @@
 """The history of joined tables: which rows the join had, from when to when, by arrival. Owns the versions of both sides
 and the table `history`. Pure.
 
-A row of a side is valid from its arrival until the next change of its key arrives. Two rows are joined while both are
+A row of a side is valid from its arrival until the next change of its key arrives, of a table with valid times until
+the next one that does not lie before it in these. Two rows are joined while both are
 valid; a row of an outer side stands alone while it is valid and none of the other side's meets it. So the history is a
 function of the changelogs, in whatever order these are read. A step makes the history of all values anew that the
 changed rows are, or ever were, joined on: it reads their versions on both sides, and writes what is different."""
@@ -19,8 +20,9 @@ import pyarrow.compute as pc
 
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.joins.changelog import CHANGE, ORDER, POSITION, changes_of, columns_of, keys_in
+from headrace.operators.joins.changelog import CHANGE, ORDER, POSITION, columns_of, keys_in
 from headrace.operators.joins.rows import ID, ROW_ID
+from headrace.operators.joins.table_history import VALID
 from headrace.operators.joins.table_join import (
     Pairs,
     Part,
@@ -135,7 +137,7 @@ class JoinedHistory:
         spec = _versions(side)
         if records is None or not records.num_rows:
             return side.latest.schema.append(pa.field(DELETED.name, pa.bool_())).empty_table().select(spec.names)
-        given = changes_of(records, side.schema)
+        given = side.changes(records)
         given = given.append_column(DELETED.name, pc.equal(given[CHANGE], "delete")).select(spec.names)
         given = given.take(pa.array(np.unique(key_numbers(given.select(spec.key_names))[0], return_index=True)[1]))
         pieces.put(spec.name, given)
@@ -227,10 +229,23 @@ def _spans(side: Side, rows: pa.Table, value: I64) -> _Spans:
     key = key_numbers(rows.select(side.latest.rows.key_names))[0] if rows.num_rows else np.zeros(0, np.int64)
     order = np.lexsort((*(us_column(rows[name]) for name in reversed(ORDER)), key))
     rows, value, key = rows.take(pa.array(order)), value[order], key[order]
+    if side.valid_from is not None:
+        last = _last_so_far(rows, key)
+        rows, value, key = rows.filter(pa.array(last)), value[last], key[last]
     start = us_column(rows[ORDER[0]])
     end = np.append(np.where(key[1:] == key[:-1], start[1:], FOREVER), FOREVER)[: len(start)]
     there = ~np.asarray(rows[DELETED.name].combine_chunks()).astype(np.bool_) & (start < end)
     return _Spans(rows.filter(pa.array(there)), start[there], end[there], value[there])
+
+
+def _last_so_far(rows: pa.Table, key: I64) -> Flags:
+    """Which versions were the latest of their key when they arrived. `rows`: by key, then by position."""
+    order = np.lexsort([us_column(rows[name]) for name in (*reversed(ORDER), VALID.name)])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    rank += np.unique(key, return_inverse=True)[1].reshape(-1) * len(order)
+    latest: Flags = rank == np.maximum.accumulate(rank)
+    return latest
 
 
 def _alone(spans: _Spans, some: Flags, met: I64, start: I64, end: I64) -> tuple[I64, I64, I64]:

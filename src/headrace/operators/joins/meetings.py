@@ -211,6 +211,8 @@ class Joining:
     late: Late
     idle_us: int = IDLE_US
     absent_us: int = ABSENT_US
+    by: str = "joined_at"
+    """The column with the time of what comes out: windows behind it may go by the time of one of the sides."""
     called: ClassVar[str] = "join"
     first: ClassVar[tuple[str, ...]] = ()
 
@@ -235,7 +237,7 @@ class Joining:
         )
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
-        return "joined_at"
+        return self.by
 
     def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
         known = [times[side].frontier_us for side in ("left", "right")]
@@ -244,6 +246,7 @@ class Joining:
     def __str__(self) -> str:
         said = f"join(on={dict(self.on)}, before={format_duration(self.before_us)!r}"
         said += f", after={format_duration(self.after_us)!r}, how={self.how!r}, suffix={self.suffix!r}"
+        said += "" if self.by == "joined_at" else f", by={self.by!r}"
         return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late})"
 
 
@@ -258,6 +261,8 @@ class TableJoining:
     suffix: str
     views: tuple[str, ...] = ()
     """The sides that are views."""
+    valid_from: tuple[str | None, str | None] = (None, None)
+    """Of tables with a history, left and right: the column with a row's valid time, by which the latest is known."""
     history: History = "latest"
     late: Late = field(default_factory=Drop)
     idle_us: int = IDLE_US
@@ -276,7 +281,9 @@ class TableJoining:
         from headrace.operators.joins.table_join import TableJoin
 
         left, right = (_without_op(schemas[side]) for side in ("left", "right"))
-        join = TableJoin(left, right, self.left_key, self.right_key, self.on, self.how, self.suffix, self.views)
+        join = TableJoin(
+            left, right, self.left_key, self.right_key, self.on, self.how, self.suffix, self.views, self.valid_from
+        )
         return join if self.history == "latest" else JoinedHistory(join)
 
     def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
@@ -286,8 +293,9 @@ class TableJoining:
         return None
 
     def __str__(self) -> str:
-        history = "" if self.history == "latest" else f", history={self.history!r}"
-        return f"table_join(on={dict(self.on)}, how={self.how!r}, suffix={self.suffix!r}{history})"
+        more = "" if self.history == "latest" else f", history={self.history!r}"
+        more += f", valid_from={self.valid_from}" if any(self.valid_from) else ""
+        return f"table_join(on={dict(self.on)}, how={self.how!r}, suffix={self.suffix!r}{more})"
 
 
 def with_op(schema: pa.Schema) -> pa.Schema:

@@ -28,11 +28,10 @@ from headrace.operators.joins.changelog import (
     keys_in,
     later_changes,
 )
-from headrace.operators.joins.table_history import OTHER_VERSION, OWN, VALID, History, version_column
+from headrace.operators.joins.table_history import OTHER_VERSION, OWN, VALID, History, valid_times, version_column
 from headrace.operators.result_rows import CORRECTIONS, Pieces, aligned, column, joined_writes
 from headrace.views.contract import RESULTS
 from headrace.views.keyed import Column, State, TableSpec
-from headrace.views.values import INSTANT, cast_to
 
 __all__ = ["INPUT", "Kept", "TableRows"]
 
@@ -138,10 +137,7 @@ class TableRows:
         found = found.append_column(CORRECTIONS.name, pa.array(np.zeros(found.num_rows, np.int64)))
         if self.versions is None:
             return found
-        valid = arrived = column(found, POSITION[0].name)
-        if self.valid_from is not None:
-            valid = pc.coalesce(cast_to(column(found, self.valid_from), INSTANT), arrived)
-        return found.append_column(VALID.name, valid)
+        return found.append_column(VALID.name, valid_times(found, self.valid_from))
 
     def _fold_versions(
         self, versions: History, given: pa.Table, state: State, reach_us: int | None, pieces: Pieces

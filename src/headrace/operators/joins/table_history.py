@@ -27,7 +27,7 @@ from headrace.operators.joins.changelog import CHANGE, POSITION, Keys
 from headrace.operators.result_rows import Pieces, aligned, column, keys_of
 from headrace.schema import VERSION_COLUMN
 from headrace.views.keyed import Column, State, TableSpec
-from headrace.views.values import INSTANT, arrow_type, time_column, us_column
+from headrace.views.values import INSTANT, arrow_type, cast_to, time_column, us_column
 
 __all__ = [
     "DELETES",
@@ -39,6 +39,7 @@ __all__ = [
     "History",
     "known_at",
     "valid_at",
+    "valid_times",
     "version_column",
 ]
 
@@ -61,6 +62,13 @@ UPSERT, DELETE, MARK = 0, 1, 2
 def version_column(names: Iterable[str]) -> Column:
     """The column that says which record made a row, in a table with these columns."""
     return OTHER_VERSION if VERSION.name in (name.lower() for name in names) else VERSION
+
+
+def valid_times(changes: pa.Table, valid_from: str | None) -> pa.Array:
+    """Since when the row of each change is valid. `valid_from`: the column that says so; without one, and where it is
+    null, arrival is."""
+    arrived = column(changes, POSITION[0].name)
+    return arrived if valid_from is None else pc.coalesce(cast_to(column(changes, valid_from), INSTANT), arrived)
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from headrace.jsonrows import encoder
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
 from headrace.operators.joins.changelog import CHANGE, ORDER, POSITION, LatestRows, changes_of, columns_of, keys_in
 from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.joins.table_history import VALID, valid_times
 from headrace.operators.joins.view_changes import ORDER as VIEW_ORDER
 from headrace.operators.joins.view_changes import VIEW_CORRECTIONS
 from headrace.operators.result_rows import Pieces, aligned, column, differ, joined_writes
@@ -72,6 +73,8 @@ class TableJoin:
     suffix: str = "_right"
     views: tuple[str, ...] = ()
     """The sides that are views, whose changes are ordered by offset alone."""
+    valid_from: tuple[str | None, str | None] = (None, None)
+    """Of a table with a history, left and right: the column with the time by which its latest row is known."""
 
     def __post_init__(self) -> None:
         if self.how not in ("inner", "left", "right", "full"):
@@ -91,7 +94,10 @@ class TableJoin:
         kinds = tuple(_common_type(self.left, self.right, *pair) for pair in self.on)
         left, right = zip(*self.on, strict=True)
         of = ((LEFT, self.left, self.left_key, left), (RIGHT, self.right, self.right_key, right))
-        one, other = (Side(*each, kinds, VIEW_ORDER if each[0] in self.views else ORDER) for each in of)
+        one, other = (
+            Side(*each, kinds, valid_from, is_view=each[0] in self.views)
+            for each, valid_from in zip(of, self.valid_from, strict=True)
+        )
         return one, other
 
     @property
@@ -215,14 +221,16 @@ class TableJoin:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the tables. `on`: the columns it is joined on, which are compared as `kinds`."""
+    """One of the tables. `on`: the columns it is joined on, which are compared as `kinds`. `valid_from`: where it has a
+    history, the column with the time by which its latest row is known."""
 
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
     on: tuple[str, ...]
     kinds: tuple[pa.DataType, ...]
-    order: tuple[str, ...] = ORDER
+    valid_from: str | None = None
+    is_view: bool = False
 
     @property
     def by_key(self) -> bool:
@@ -235,8 +243,11 @@ class Side:
     def latest(self) -> LatestRows:
         first = self.on if self.by_key else ()
         key = [*first, *(name for name in self.key if name not in first)]
-        others = [name for name in self.schema.names if name not in key]
-        return LatestRows(self.name, columns_of(self.schema, key), columns_of(self.schema, others), self.order)
+        others = columns_of(self.schema, [name for name in self.schema.names if name not in key])
+        order = VIEW_ORDER if self.is_view else ORDER
+        if self.valid_from is not None:
+            others, order = (*others, VALID), (VALID.name, *ORDER)
+        return LatestRows(self.name, columns_of(self.schema, key), others, order)
 
     @cached_property
     def index(self) -> TableSpec | None:
@@ -260,7 +271,7 @@ class Side:
         return pa.table(columns, names=self.value_names)
 
     def fold(self, records: pa.Table | None, state: State, reach_us: int | None, pieces: Pieces) -> Moved:
-        given = None if records is None or not records.num_rows else changes_of(records, self.schema)
+        given = None if records is None or not records.num_rows else self.changes(records)
         replaced = self.latest.fold(given, state, reach_us, pieces)
         if replaced is None:
             none, nobody = self.latest.schema.empty_table(), np.zeros(0, np.int64)
@@ -277,6 +288,12 @@ class Side:
         if self.index is not None:
             self._write_index(self.index, moved, pieces)
         return moved
+
+    def changes(self, records: pa.Table) -> pa.Table:
+        found = changes_of(records, self.schema)
+        if self.valid_from is None:
+            return found
+        return found.append_column(VALID.name, valid_times(found, self.valid_from))
 
     def _write_index(self, index: TableSpec, moved: Moved, pieces: Pieces) -> None:
         """What is null meets nothing, and is not in the index."""

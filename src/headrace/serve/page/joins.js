@@ -18,11 +18,15 @@ export const meetingTitle = (flow) => KINDS[meets(flow)] ?? null;
 /** Whether each row of its view says when it is final. */
 export const finalByRow = (flow) => ["enrich", "join"].includes(meets(flow));
 
-/** "sales/0/0000000000000017" as people read it: sales/0/17; and '["ann"]|[7]', two keys, as ann + 7. */
+/**
+ * "sales/0/0000000000000017" as people read it: sales/0/17; and '["ann"]|[7]', two keys, as ann + 7. Of a row of an
+ * outer join that found nothing, the side that is there.
+ */
 export function shortId(text) {
-  const id = String(text);
-  if (/^\|?\[/.test(id)) return id.replace(/["\\[\]]/g, "").replaceAll("|", " + ");
-  const parts = id.split("|").map((part) => part.split("/"));
+  const id = String(text).replace(/^\||\|$/g, "");
+  if (id.startsWith("[")) return id.replace(/["\\[\]]/g, "").replaceAll("|", " + ");
+  const sides = id.replace(/[()]/g, "").split("|");
+  const parts = sides.filter((side) => side).map((side) => side.split(/\/+/));
   const shown = parts.map(([topic, ...place]) => [sourceName(topic), ...place.map((each) => Number(each))].join("/"));
   return shown.join(" + ");
 }

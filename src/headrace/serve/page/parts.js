@@ -118,13 +118,14 @@ export const readsOf = (flow) =>
   ]);
 
 /** A home without topics: the two commands to begin with. */
-export function firstSteps() {
+export function firstSteps(home) {
+  const there = `--home ${shellWord(home)}`;
   return empty(
     "No topics yet",
     "This home is empty. Make a topic and put a record in; the page shows it the moment it is there.",
     commands(
-      `headrace topics create clicks "user string, page string, at timestamp" --key user --event-time at`,
-      `echo '{"user": "ann", "page": "/", "at": "2026-01-01T09:00:05Z"}' | headrace produce clicks`,
+      `headrace topics create clicks "user string, page string, at timestamp" --key user --event-time at ${there}`,
+      `echo '{"user": "ann", "page": "/", "at": "2026-01-01T09:00:05Z"}' | headrace produce clicks ${there}`,
     ),
   );
 }

@@ -23,6 +23,7 @@ from psycopg import errors as pg
 from psycopg.adapt import Buffer, Loader
 
 from headrace.errors import DiskFull, DoesNotFit, HeadraceError, StorageError
+from headrace.libpq import KEEPALIVE
 from headrace.views.postgres.address import Address
 
 __all__ = ["CommitUnknown", "Connection", "Pool", "pool_of", "quoted", "translate"]
@@ -38,8 +39,6 @@ switch to another version of a view comes between."""
 STALLED_SECONDS = 60
 """A transaction that writes, and whose client says nothing for so long, is ended by the server: a process that was
 paused, or cut off, holds its flow's row no longer."""
-KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-"""A server that is gone without a word is noticed after half a minute, not after hours."""
 _SETTINGS = (
     "SET LOCAL search_path TO {schema}; SET LOCAL timezone TO 'UTC'; SET LOCAL datestyle TO 'ISO, YMD'; "
     "SET LOCAL extra_float_digits TO 1; SET LOCAL bytea_output TO 'hex'; SET LOCAL client_min_messages TO warning"

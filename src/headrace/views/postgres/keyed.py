@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, StorageError
 from headrace.views.contract import FlowSpec
-from headrace.views.keyed import AddRule, Column, State, TableSpec, Writes
+from headrace.views.keyed import AddRule, Column, Staged, State, TableSpec, Writes
 from headrace.views.postgres.connections import Connection, quoted
 from headrace.views.postgres.values import array_text, csv_of, declared, table_of
 from headrace.views.sql.database import text_of_us, us_of
@@ -166,7 +166,12 @@ class KeyedTable:
     ) -> set[str]:
         if not rows.num_rows:
             return set()
-        given = self.given(db, rows, self.types)
+        return self._merge_given(db, self.given(db, rows, self.types), nulls, whole, add)
+
+    def _merge_given(
+        self, db: Connection, given: str, nulls: frozenset[str], whole: Sequence[str], add: bool
+    ) -> set[str]:
+        """`given`: a table expression with the rows, each key once."""
         columns = self.spec.columns
         if self.key and (not nulls or db.version >= NULLS_NOT_DISTINCT):
             sets = ", ".join(f"{quoted(each.name)} = {self._new(each, 's', 'excluded', add)}" for each in columns)
@@ -181,6 +186,25 @@ class KeyedTable:
             wide |= self._run(db, f"UPDATE {self.name} AS s SET {sets} FROM {given} AS j WHERE {where}", whole)
         new = f"SELECT {self.names} FROM {given} AS j WHERE NOT EXISTS (SELECT 1 FROM {self.name} s WHERE {where})"
         return wide | self._run(db, f"INSERT INTO {self.name} AS s ({self.names}) {new}", whole)
+
+    def add_staged(
+        self, db: Connection, staged: Sequence[Staged], above: tuple[str, int] | None, whole: Sequence[str]
+    ) -> set[str]:
+        """Merges what workers have staged. A server that crashed since has emptied it: so the rows are counted."""
+        wide: set[str] = set()
+        for each in staged:
+            place = quoted(each.place)
+            (found,) = db.run(f"SELECT count(*) FROM {place}").fetchone()
+            if found != each.rows:
+                why = f"of {each.rows} staged rows {found} are left: the server was restarted. They are made again"
+                raise StorageError(path=db.place, why=why)
+            given = place
+            if above is not None:
+                time = f"{quoted(above[0])} > {db.literal(text_of_us(above[1]))}::timestamptz"
+                given = f"(SELECT * FROM {place} WHERE {time})"
+            wide |= self._merge_given(db, given, frozenset(each.nulls), whole, add=True)
+            db.run(f"DROP TABLE {place}")
+        return wide
 
     def _run(self, db: Connection, statement: str, whole: Sequence[str]) -> set[str]:
         """Runs what writes, and looks at what it has written."""
@@ -235,6 +259,8 @@ def apply(db: Connection, tables: Mapping[str, KeyedTable], writes: Writes, whol
         wide |= tables[name].put(db, rows, whole.get(name, []), add=False)
     for name, rows in writes.adds.items():
         wide |= tables[name].put(db, rows, whole.get(name, []), add=True)
+    for name, staged in writes.staged.items():
+        wide |= tables[name].add_staged(db, staged, writes.staged_above, whole.get(name, []))
     return wide
 
 

@@ -32,7 +32,7 @@ from headrace.views.postgres.querying import column_of, explained, plain_value, 
 from headrace.views.postgres.tables import tables_of
 from headrace.views.postgres.values import array_text, declared, table_of
 from headrace.views.postgres.watching import WatchedPostgres
-from headrace.views.reading import Bounds, Diff, Moment, Page, schema_of
+from headrace.views.reading import Bounds, Diff, Moment, Page, Server, schema_of
 from headrace.views.sql.database import text_of_us, us_of
 from headrace.views.sql.flow_rows import state_of
 from headrace.views.sql.reading import SqlReading, value_column
@@ -47,6 +47,15 @@ ESTIMATED_ROWS = 100_000
 """Of tables with more rows than that, Postgres' own estimate of their number is told."""
 AHEAD_CHUNKS = 10
 """A result of fewer chunks is read at once; the transaction of a larger one stays open while it is handed out."""
+
+
+EXAMINED = (
+    "SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
+    "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean, "
+    "current_setting('fsync')::boolean, current_user, has_database_privilege(current_database(), 'CREATE'), "
+    "(SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE') FROM pg_namespace "
+    "WHERE nspname = $1)"
+)
 
 
 class PostgresReading(SqlReading[Connection]):
@@ -71,6 +80,15 @@ class PostgresReading(SqlReading[Connection]):
             if not schema.exists(db, self._address.schema):
                 return None
             return db.run("SELECT value FROM _meta WHERE name = 'id'").fetchone()
+
+    def examine(self) -> Server:
+        """What the database says of itself."""
+        name = self._address.schema
+        with self._pool.reading() as db:
+            version, clock_us, read_only, synced, user, in_database, in_schema = db.run(EXAMINED, [name]).fetchone()
+            made = schema.exists(db, name)
+        may_create = in_database if in_schema is None else in_schema
+        return Server(version, clock_us, bool(read_only), bool(synced), user, name, made, bool(may_create))
 
     @contextlib.contextmanager
     def _reading(self, view: str = "") -> Iterator[Connection]:

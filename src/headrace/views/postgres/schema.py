@@ -8,9 +8,22 @@ from headrace.views.postgres.connections import Connection, quoted
 
 __all__ = ["FORMAT", "exists", "make", "refuse_other_format"]
 
-FORMAT = "1"
+FORMAT = "3"
 _NAME = 'text COLLATE "C" NOT NULL'
+_LEASES = (
+    f"_leases (name {_NAME} PRIMARY KEY, holder text NOT NULL, pid bigint NOT NULL, host text NOT NULL, "
+    "ends_at timestamptz NOT NULL)"
+)
+_MARKS = (
+    f'_marks (flow {_NAME}, topic {_NAME}, partition integer NOT NULL, "offset" bigint NOT NULL, '
+    "progress timestamptz, arrived timestamptz, raised integer NOT NULL, "
+    'PRIMARY KEY (flow, topic, partition, "offset"))'
+)
+MIGRATIONS = {"1": (f"CREATE TABLE {_LEASES}",), "2": (f"CREATE TABLE {_MARKS}",)}
+"""By format: what makes the next one of it, in the transaction of whoever opens the store to write first. Readers read
+all of these."""
 TABLES = (
+    _LEASES,
     f"_meta (name {_NAME} PRIMARY KEY, value text NOT NULL)",
     f"_flows (flow {_NAME} PRIMARY KEY, app text NOT NULL, spec text NOT NULL, epoch bigint NOT NULL, "
     "sequence bigint NOT NULL, frontier timestamptz, closed timestamptz, unchanged timestamptz, "
@@ -27,6 +40,7 @@ TABLES = (
     "progress timestamptz, PRIMARY KEY (flow, topic, partition))",
     f'_buried (flow {_NAME}, topic {_NAME}, partition integer NOT NULL, "offset" bigint NOT NULL, '
     'PRIMARY KEY (flow, topic, partition, "offset"))',
+    _MARKS,
     f"_outbox (flow {_NAME}, sequence bigint NOT NULL, number integer NOT NULL, target text NOT NULL, "
     "base bigint NOT NULL, rows bytea NOT NULL, PRIMARY KEY (flow, sequence, number))",
     f"_carried (flow {_NAME}, target {_NAME}, records bigint NOT NULL, PRIMARY KEY (flow, target))",
@@ -42,8 +56,9 @@ _LOCK = 0x6865_6164_7261_6365 & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def exists(db: Connection, schema: str) -> bool:
-    (found,) = db.run("SELECT to_regclass($1) IS NOT NULL", [f"{quoted(schema)}._meta"]).fetchone()
-    return bool(found)
+    """By the rows of the catalog: what `to_regclass` says may be of before the transaction that this one waited for."""
+    named = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    return db.run(f"{named} WHERE n.nspname = $1 AND c.relname = '_meta'", [schema]).fetchone() is not None
 
 
 def make(db: Connection, address: Address) -> None:
@@ -58,14 +73,29 @@ def make(db: Connection, address: Address) -> None:
                 db.run(f"CREATE TABLE {quoted(address.schema)}.{table}")
             db.run("INSERT INTO _meta VALUES ('format', $1), ('id', gen_random_uuid()::text)", [FORMAT])
     refuse_other_format(db, address)
+    if _format(db) != FORMAT:
+        _migrate(db)
+
+
+def _format(db: Connection, lock: str = "") -> str:
+    (found,) = db.run(f"SELECT value FROM _meta WHERE name = 'format'{lock}").fetchone() or ("none",)
+    return str(found)
+
+
+def _migrate(db: Connection) -> None:
+    """Of two that open the store at once, one does it."""
+    while (known := _format(db, " FOR UPDATE")) != FORMAT:
+        for statement in MIGRATIONS[known]:
+            db.run(statement)
+        db.run("UPDATE _meta SET value = $1 WHERE name = 'format'", [str(int(known) + 1)])
 
 
 def refuse_other_format(db: Connection, address: Address, view: str = "") -> None:
     """UnknownView if there is no store."""
     if not exists(db, address.schema):
         raise UnknownView(view=view, known=[])
-    (found,) = db.run("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
-    if found != FORMAT:
+    found = _format(db)
+    if found != FORMAT and found not in MIGRATIONS:
         why = f"written in format {found}, this headrace reads {FORMAT}: "
         older = found.isdecimal() and int(found) < int(FORMAT)
         drop = f"DROP SCHEMA {address.schema} CASCADE, and run the apps: they make their views again from the log"

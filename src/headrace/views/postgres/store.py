@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 import pyarrow as pa
 
 from headrace.errors import Closed, ForkedProcess, HeadraceError, StorageError
-from headrace.views.contract import RESULTS, Commit, FlowSpec, FlowState, State, Writes
-from headrace.views.postgres import keyed, schema, waking
+from headrace.views.contract import RESULTS, Commit, FlowSpec, FlowState, Stager, State, Writes
+from headrace.views.postgres import keyed, leases, schema, staging, waking
 from headrace.views.postgres.address import Address
 from headrace.views.postgres.compared import Compared
 from headrace.views.postgres.connections import CommitUnknown, Connection, pool_of, quoted
@@ -47,6 +47,7 @@ class PostgresViews(SqlStore[Connection]):
         self._address = Address.parse(address)
         self._text, self._pid, self._closed = address, os.getpid(), False
         self._waker, self._news = waking.Waker(self._address), set[str]()
+        self._leases = leases.Leases(self._address)
         with pool_of(self._address).writing() as db:
             schema.make(db, self._address)
 
@@ -56,6 +57,7 @@ class PostgresViews(SqlStore[Connection]):
 
     def close(self) -> None:
         self._closed = True
+        self._leases.close()
         self._waker.close()
 
     def __enter__(self) -> PostgresViews:
@@ -63,6 +65,10 @@ class PostgresViews(SqlStore[Connection]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def leases(self) -> leases.Leases:
+        return self._leases
 
     def _usable(self) -> None:
         if os.getpid() != self._pid:
@@ -177,6 +183,14 @@ class PostgresViews(SqlStore[Connection]):
         with self._reading() as db:
             self._check(db, flow, flow.sequence)
             return StateOpener(self._text, self._known(db, flow.name))
+
+    def stager(self, flow: FlowState, table: str) -> Stager | None:
+        with self._reading() as db:
+            self._check(db, flow, None)
+            return staging.PostgresStager(self._text, self._known(db, flow.name), table)
+
+    def _sweep(self, db: Connection, flow: str, kept: Sequence[str] = ()) -> None:  # noqa: ARG002
+        staging.sweep(db, flow)
 
     # -- committing --------------------------------------------------------------------------------
 

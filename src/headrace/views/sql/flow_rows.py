@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import UnknownView, ViewsDamaged
 from headrace.horizon import dropped_us
 from headrace.position import Position
-from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, is_version
+from headrace.views.contract import Commit, FlowSpec, FlowState, LedgerRow, Outgoing, Place, ReadMark, is_version
 from headrace.views.origins import STEPS_MAX, Reader, has, latest, thinned
 from headrace.views.sql.database import Database, text_of_us, us_of
 
@@ -151,6 +151,7 @@ def note(db: Database, flow: str, commit: Commit, *, no_window: str) -> None:
     )
     bury = "INSERT INTO _buried VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
     db.executemany(bury, [(flow, *each) for each in commit.buried])
+    _put_marks(db, flow, commit.read_marks)
     counted = [(flow, *_ledger_values(row, no_window)) for row in commit.ledger]
     db.executemany(_LEDGER, counted)
     fewer = [values[:3] for values, row in zip(counted, commit.ledger, strict=True) if row.on_time <= 0]
@@ -159,6 +160,33 @@ def note(db: Database, flow: str, commit: Commit, *, no_window: str) -> None:
         f"UPDATE _flows SET sequence = sequence + 1, {_LATER}, committed_at = ?5 WHERE flow = ?1",
         (flow, *map(text, (commit.frontier_us, commit.closed_us, commit.unchanged_us)), now()),
     )
+
+
+MARK_OFFSETS = 100_000
+"""Of so many offsets of a partition one mark is kept, and those that the flow has raised."""
+
+
+def _put_marks(db: Database, flow: str, marks: Sequence[ReadMark]) -> None:
+    same = (
+        'DELETE FROM _marks WHERE flow = ? AND topic = ? AND partition = ? AND "offset" BETWEEN ? AND ? AND raised = 0'
+    )
+    begins = [mark.offset - mark.offset % MARK_OFFSETS for mark in marks]
+    db.executemany(
+        same,
+        [(flow, at.topic, at.partition, begin, at.offset) for at, begin in zip(marks, begins, strict=True)],
+    )
+    put = "INSERT INTO _marks VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    rows = [(at.topic, at.partition, at.offset, text(at.progress_us), text(at.arrived_us)) for at in marks]
+    db.executemany(put, [(flow, *row, int(at.raised)) for row, at in zip(rows, marks, strict=True)])
+
+
+def read_marks(db: Database, flow: str) -> list[ReadMark]:
+    select = 'SELECT topic, partition, "offset", progress, arrived, raised FROM _marks WHERE flow = ? '
+    found = db.execute(f'{select}ORDER BY topic, partition, "offset"', (flow,))
+    return [
+        ReadMark(topic, partition, offset, us_of(progress), us_of(arrived), bool(raised))
+        for topic, partition, offset, progress, arrived, raised in found
+    ]
 
 
 def settle(db: Database, spec: FlowSpec, relayed: int, written: Position) -> None:
@@ -240,10 +268,19 @@ def put_out(
         found = db.execute("SELECT records FROM _carried WHERE flow = ? AND target = ?", (flow, each.target))
         (base,) = found.fetchone() or (0,)
         body = _stream(each.rows) if given is None else given
-        db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", (flow, sequence, number, each.target, base, body))
+        _put_body(db, (flow, sequence, number, each.target, base, body))
         carried = (flow, each.target, base + each.rows.num_rows)
         put = "INSERT INTO _carried VALUES (?, ?, ?) ON CONFLICT (flow, target) DO UPDATE SET "
         db.execute(f"{put}records = excluded.records", carried)
+
+
+def put_stream(db: Database, flow: str, sequence: int, number: int, target: str, base: int, rows: pa.Table) -> None:
+    """Rows that are in the outbox of another store."""
+    _put_body(db, (flow, sequence, number, target, base, _stream(rows)))
+
+
+def _put_body(db: Database, row: tuple[str, int, int, str, int, bytes]) -> None:
+    db.execute("INSERT INTO _outbox VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
 def _stream(rows: pa.Table) -> bytes:

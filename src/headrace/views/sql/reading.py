@@ -16,11 +16,11 @@ import pyarrow as pa
 from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, UnknownView
 from headrace.schema import type_ddl
-from headrace.views.contract import Emit, FlowSpec, FlowState, LedgerRow, is_version
+from headrace.views.contract import Emit, FlowSpec, FlowState, LedgerRow, ReadMark, is_version
 from headrace.views.origins import Reader, position_of
 from headrace.views.reading import LEDGER_COLUMNS, FlowGlance, SqlViews, ViewStatus, Watch
 from headrace.views.sql.database import Db, us_of
-from headrace.views.sql.flow_rows import parse_spec, reader_of, spec_of, state_of, whole
+from headrace.views.sql.flow_rows import parse_spec, read_marks, reader_of, spec_of, state_of, whole
 from headrace.views.sql.store import ending_of
 from headrace.views.sql.watching import SqlWatch, WatchedStore
 from headrace.views.values import INSTANT
@@ -99,6 +99,10 @@ class SqlReading(SqlViews, Generic[Db]):
             for topic, partition, offset in found:
                 out.setdefault(topic, set()).add((partition, offset))
         return out
+
+    def read_marks(self, flow: str) -> list[ReadMark]:
+        with self._reading() as db:
+            return read_marks(db, flow)
 
     def flow(self, view: str, *, topics: bool = False) -> FlowSpec:
         with self._reading(view) as db:

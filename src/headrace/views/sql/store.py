@@ -36,6 +36,8 @@ from headrace.views.contract import (
     FlowState,
     Mark,
     Outgoing,
+    ReadMark,
+    Stager,
     State,
     ViewStore,
     Waiting,
@@ -44,6 +46,7 @@ from headrace.views.contract import (
 )
 from headrace.views.keyed import Writes
 from headrace.views.naming import check_names
+from headrace.views.owner import Leases
 from headrace.views.sql import versions, watchers
 from headrace.views.sql.database import Db, us_of
 from headrace.views.sql.flow_rows import (
@@ -54,6 +57,7 @@ from headrace.views.sql.flow_rows import (
     now,
     parse_spec,
     put_out,
+    read_marks,
     set_fact,
     settle,
     spec_of,
@@ -123,6 +127,13 @@ class SqlStore(ViewStore, Generic[Db]):
     def _write(self, db: Db, spec: FlowSpec, writes: Writes) -> Collection[str]:
         """Applies what a step writes. Returns the slots, of those that are sums of whole numbers, with a value that
         does not fit 64 bits."""
+
+    def stager(self, flow: FlowState, table: str) -> Stager | None:  # noqa: ARG002
+        return None
+
+    @property
+    def leases(self) -> Leases | None:
+        return None
 
     def _is_news(self, flow: str) -> None:
         """Somebody watches the flow, of which a commit is being made."""
@@ -374,6 +385,11 @@ class SqlStore(ViewStore, Generic[Db]):
         """The flow as its last commit left it."""
         with self._reading() as db:
             return state_of(db, flow)
+
+    def read_marks(self, flow: str) -> list[ReadMark]:
+        """How far the topics of the flow had come at some offsets, in their order, where only reading tells."""
+        with self._reading() as db:
+            return read_marks(db, flow)
 
     def feeds(self, flow: str) -> tuple[Emit, ...]:
         """Which of the flow's changes other flows read; none of one that was not run yet."""

@@ -19,7 +19,7 @@ from headrace.views.sql.database import Database
 
 __all__ = ["FLOW_TABLES", "exchange", "found_beside", "program", "rename"]
 
-FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_ledger", "_outbox", "_carried")
+FLOW_TABLES = ("_flows", "_positions", "_begins", "_buried", "_marks", "_ledger", "_outbox", "_carried")
 """What a store keeps of a flow, under its name; it goes with a version to another. The steps of a view (`origins`) do
 not: they say what those who read its changes have, of whatever version it was."""
 

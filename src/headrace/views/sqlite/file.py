@@ -32,11 +32,11 @@ from headrace.errors import (
 from headrace.storage import disk
 from headrace.storage.turnstile import Turnstile
 from headrace.views.sqlite import exact, filling, kept
-from headrace.views.sqlite.schema import SCHEMA
+from headrace.views.sqlite.schema import MIGRATIONS, SCHEMA
 from headrace.views.sqlite.values import order_decimals, register_converters
 
 FILE = "views.db"
-FORMAT = "5"
+FORMAT = "6"
 CHECKPOINT_BYTES = 256 << 20
 CACHE_KIB = 256 << 10
 BESIDE_CACHE_KIB = 32 << 10
@@ -147,6 +147,9 @@ class ViewsFile:
         elif "_meta" not in names:
             raise UnsupportedFormat(path=str(self.path), why="it is a database, but not one of headrace's views")
         refuse_other_format(db, self.path)
+        while (found := _format(db)) in MIGRATIONS:
+            db.execute(MIGRATIONS[found])
+            db.execute("UPDATE _meta SET value = ? WHERE name = 'format'", (str(int(found) + 1),))
         db.execute("COMMIT")
 
     def transaction(self, flow: str | None = None) -> contextlib.AbstractContextManager[sqlite3.Connection]:
@@ -361,9 +364,14 @@ def _at_rest(path: Path) -> bool:
     return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
-def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
+def _format(db: sqlite3.Connection) -> str:
     (found,) = db.execute("SELECT value FROM _meta WHERE name = 'format'").fetchone() or ("none",)
-    if found != FORMAT:
+    return str(found)
+
+
+def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
+    found = _format(db)
+    if found != FORMAT and found not in MIGRATIONS:
         older = found.isdecimal() and int(found) < int(FORMAT)
         remove = f"rm {path} (and {path.name}-wal, {path.name}-shm, if there)"
         again = f"delete it, and run the apps: they make their views again from the log. {remove}, then headrace run"

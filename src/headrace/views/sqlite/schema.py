@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.views.sqlite.kept import KEPT
 from headrace.views.sqlite.keyed import NULLS, TYPES
 
-__all__ = ["SCHEMA"]
+__all__ = ["MIGRATIONS", "SCHEMA"]
 
 BEGINS = (
     "CREATE TABLE _begins (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
@@ -17,6 +17,14 @@ BURIED = (
     "offset INTEGER NOT NULL, PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
 )
 """Records that flows gave up."""
+MARKS = (
+    "CREATE TABLE _marks (flow TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
+    "offset INTEGER NOT NULL, progress UTC_TIMESTAMP, arrived UTC_TIMESTAMP, raised INTEGER NOT NULL, "
+    "PRIMARY KEY (flow, topic, partition, offset)) WITHOUT ROWID"
+)
+"""How far topics had come, of which only reading tells."""
+MIGRATIONS = {"5": MARKS}
+"""By format: what makes the next one of it, for whoever opens the file to write first. Readers read all of these."""
 LEDGER = (
     "CREATE TABLE _ledger (flow TEXT NOT NULL, window_start UTC_TIMESTAMP NOT NULL, window_end UTC_TIMESTAMP NOT NULL, "
     "on_time INTEGER NOT NULL, corrected INTEGER NOT NULL, dropped INTEGER NOT NULL, untimed INTEGER NOT NULL, "
@@ -44,6 +52,7 @@ SCHEMA = (
     LEDGER,
     BEGINS,
     BURIED,
+    MARKS,
     NULLS,
     KEPT,
     TYPES,

@@ -135,7 +135,8 @@ class EmbeddedGroup:
             if (members is None or alive == members) and (lag is None or 0 <= unread <= lag):
                 return alive, unread
             if time.monotonic() >= until:
-                raise WaitTimeout(f"group {self.name!r} (now {alive} members, lag {unread})", limit)
+                now = f"now {alive} members, lag {unread}" if unread >= 0 else "there is none of this name yet"
+                raise WaitTimeout(f"group {self.name!r} ({now})", limit)
             time.sleep(0.1)
 
     def _standing(self) -> tuple[int, int]:

@@ -115,6 +115,8 @@ def mark_answered(messages: Iterable[Message]) -> None:
 class EmbeddedQueue:
     """A queue on a topic: delivers each message to one consumer, and again until it is acknowledged."""
 
+    has_stats = True
+
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._receiver = Receiver(core)

@@ -34,7 +34,16 @@ from headrace.errors import (
 from headrace.log.contract import META, Record
 from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.storage.engine import Engine
-from headrace.log.embedded.storage.frames import COMPRESSED, EXTRA, HEADER_BYTES, PER_ROW, BadFrame, Header, plain_body
+from headrace.log.embedded.storage.frames import (
+    ARCHIVED,
+    COMPRESSED,
+    EXTRA,
+    HEADER_BYTES,
+    PER_ROW,
+    BadFrame,
+    Header,
+    plain_body,
+)
 from headrace.log.embedded.storage.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
 from headrace.log.embedded.storage.key_filters import RECORDS_MIN
 from headrace.log.embedded.storage.stored import INSTANT, stored_schema
@@ -275,6 +284,12 @@ class Reader:
         first = run[0]
         if first.file is None:
             return
+        if first.flags & ARCHIVED:
+            from headrace.log.embedded.read import archived  # Parquet comes with it: for those who read there
+
+            stored = stored_schema(self._catalog.schema(self._topic, first.schema), first.flags)
+            yield from archived.bodies(self._engine, self._topic, run, stored)  # a file has one schema
+            return
         length = run[-1].position + run[-1].length - first.position
         try:
             buffer = pa.allocate_buffer(length)
@@ -445,11 +460,12 @@ def _portions(page: list[BatchRow]) -> Iterator[list[BatchRow]]:
     portion: list[BatchRow] = []
     length = 0
     for row in page:
-        if portion and length + row.length > READ_BYTES:
+        size = row.plain_bytes if row.flags & ARCHIVED else row.length
+        if portion and length + size > READ_BYTES:
             yield portion
             portion, length = [], 0
         portion.append(row)
-        length += row.length
+        length += size
     if portion:
         yield portion
 

@@ -23,7 +23,7 @@ from headrace.errors import ClockAhead, Closed, DiskFull, HeadraceError, LogMiss
 from headrace.failpoints import reach
 from headrace.log.embedded.storage.clock import Newest, Reading, Verdict, ahead_us, is_synchronised, judge, newest_after
 from headrace.log.embedded.storage.datafiles import DataFiles, Draft
-from headrace.log.embedded.storage.frames import JOINED
+from headrace.log.embedded.storage.frames import ARCHIVED, JOINED
 from headrace.log.embedded.storage.index import (
     BATCHES,
     PARTITIONS,
@@ -161,7 +161,8 @@ class Tx:
 
 
 def is_small(row: BatchRow) -> bool:
-    return row.file is not None and row.records < SMALL_RECORDS and row.plain_bytes < SMALL_BYTES
+    there = row.file is not None and not row.flags & ARCHIVED
+    return there and row.records < SMALL_RECORDS and row.plain_bytes < SMALL_BYTES
 
 
 def _stored(progress_us: int) -> int | None:

@@ -48,6 +48,8 @@ JOINED = 4
 CODECS = {"none": 0, "lz4": 8, "zstd": 16}
 """What a topic's `compression` can be -> its flag."""
 COMPRESSED = CODECS["lz4"] | CODECS["zstd"]
+ARCHIVED = 64
+"""Of a batch's row, never of a frame: its records are a row group of a Parquet file, and `position` is its number."""
 KNOWN_FLAGS = PER_ROW | EXTRA | JOINED | COMPRESSED
 ZSTD_LEVEL = 1
 

@@ -23,6 +23,7 @@ from headrace.log.embedded.storage import deliveries
 from headrace.log.embedded.storage.catalog import TopicState
 from headrace.log.embedded.storage.committer import Tx, is_small
 from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.storage.frames import ARCHIVED
 from headrace.log.embedded.storage.index import (
     BATCHES,
     GROUPS,
@@ -141,12 +142,13 @@ def _going(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0
 
 
 def _front(db: sqlite3.Connection, state: PartitionRow, stop: int) -> Iterator[BatchRow]:
-    """The batches of a partition that end at `stop` or before, in order."""
+    """The batches of a partition that end at `stop` or before, in order; those that are archived have gone already."""
     offset, limit = state.earliest, 4
     while page := BATCHES.select(
         db,
-        "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? AND next <= ? ORDER BY base LIMIT ?",
-        *(state.topic, state.partition, offset, stop, stop, limit),
+        "WHERE topic = ? AND partition = ? AND base >= ? AND base < ? AND next <= ? AND NOT flags & ? "
+        "ORDER BY base LIMIT ?",
+        *(state.topic, state.partition, offset, stop, stop, ARCHIVED, limit),
     ):
         yield from page
         offset, limit = page[-1].next, min(4 * limit, STEP_BATCHES)
@@ -165,9 +167,12 @@ def apply(tx: Tx, topic: TopicState, room: int = 0) -> Retained:
         state = PARTITIONS.get(tx.db, topic.id, partition)
         assert state is not None
         earliest = gone[-1].next
-        BATCHES.delete(tx.db, "WHERE topic = ? AND partition = ? AND base < ?", topic.id, partition, earliest)
+        before = "WHERE topic = ? AND partition = ? AND base < ?"
+        sums = f"SELECT coalesce(sum(records), 0) FROM batches {before} AND flags & ?"
+        (archived,) = tx.db.execute(sums, (topic.id, partition, earliest, ARCHIVED)).fetchone()
+        BATCHES.delete(tx.db, before, topic.id, partition, earliest)
         reach("retention.deleted")
-        records, size = sum(row.records for row in gone), sum(row.length for row in gone)
+        records, size = sum(row.records for row in gone) + archived, sum(row.length for row in gone)
         held = {
             "records": state.records - records,
             "bytes": state.bytes - size,
@@ -188,7 +193,7 @@ def make_room(tx: Tx, topic: TopicState, size: int) -> None:
     """Before an append of `size` bytes, where the topic's bytes are bounded: what is oldest goes, as far as it may. An
     append to an empty topic always fits, and one of nothing (its rows were refused, or quarantined) needs no room."""
     limit = topic.settings.retention_bytes
-    if limit is None or size == 0:
+    if limit is None or size == 0 or topic.settings.archive is not None:  # which takes upkeep: until then it is over
         return
     while (held := _held(tx, topic)) + size > limit:
         done = apply(tx, topic, size)

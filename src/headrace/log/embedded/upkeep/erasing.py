@@ -17,6 +17,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,13 @@ from headrace import jsonrows, keys
 from headrace.errors import DiskFull, HeadraceError, InvalidArgument, SyncFailed, UnknownTopic
 from headrace.failpoints import reach
 from headrace.log.contract import DEAD_LETTERS, Erased
+from headrace.log.embedded.read.archived import path_of
 from headrace.log.embedded.read.following import partitions_of_key
 from headrace.log.embedded.storage import recovery
 from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.storage.committer import Tx
 from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.storage.frames import ARCHIVED
 from headrace.log.embedded.storage.index import BATCHES, DEAD, FILES, META, PARTITIONS, BatchRow, FileRow, MetaRow
 from headrace.log.embedded.upkeep import reclaiming, swapping
 from headrace.log.embedded.upkeep.usage import WIPE
@@ -39,6 +42,9 @@ from headrace.storage import disk
 WIPE_BYTES = 1 << 20
 INDEX_BYTES = 256 << 10
 """What the index may need of a full disk, beside a replacement."""
+LEAVING = "leaving/"
+"""In `meta`, by topic, partition and id: the path of an archive's file that has records of an erased key. It goes when
+no batch needs it any more, whoever interrupts the erasure."""
 
 
 def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Erased:
@@ -122,13 +128,14 @@ def _rewrite(
     also: Callable[[list[int], Tx], Any] | None = None,
 ) -> list[DiskFull]:
     failed: list[DiskFull] = []
+    with_key = _archives_with(engine, catalog, topic, partition, among, done)
     for row in _rows(engine, topic, partition):
-        if row.file is None:
+        if row.file is None or (row.flags & ARCHIVED and row.file not in with_key):
             continue
         try:
             for batch in swapping.contents(engine, catalog, topic, [row]):
                 found = np.array(among(batch), np.bool_)
-                if not found.any():
+                if not found.any() and not row.flags & ARCHIVED:
                     continue
                 gone: list[int] = batch.column("_offset").filter(pa.array(found)).to_pylist()
                 kept = batch.filter(pa.array(~found))
@@ -146,6 +153,41 @@ def _rewrite(
                 where = f"offsets {row.base}..{row.next} of {topic.name}/{partition}"
                 done.incomplete.append(f"{where} could not be read: {error}")
     return failed
+
+
+def _archives_with(
+    engine: Engine,
+    catalog: Catalog,
+    topic: TopicState,
+    partition: int,
+    among: Callable[[pa.RecordBatch], list[bool]],
+    done: Erased,
+) -> set[int]:
+    """The archive's files that have such records, and those that an erasure before has not come to the end of. The rest
+    of their records comes back into the log, until it is archived once more."""
+    noted = f"{LEAVING}{topic.uid}/{partition}/"
+    found: dict[int, Path] = {}
+    for row in _rows(engine, topic, partition):
+        if not row.flags & ARCHIVED or row.file is None or row.file in found:
+            continue
+        try:
+            if any(any(among(batch)) for batch in swapping.contents(engine, catalog, topic, [row])):
+                found[row.file] = path_of(engine, topic, row)
+        except swapping.Changed:
+            raise
+        except HeadraceError as error:
+            where = f"offsets {row.base}..{row.next} of {topic.name}/{partition}"
+            done.incomplete.append(f"{where} could not be read: {error}")
+
+    def note(tx: Tx) -> None:
+        for file, path in found.items():
+            META.put(tx.db, MetaRow(f"{noted}{file}", str(path)))
+
+    if found:
+        engine.committer.run(note, synced=True)
+    with engine.index.reading() as db:
+        left = META.select(db, "WHERE substr(name, 1, ?) = ?", len(noted), noted)
+    return {int(each.name.removeprefix(noted)) for each in left}
 
 
 def _replace(
@@ -225,8 +267,35 @@ def wipe(engine: Engine) -> list[str]:
         engine.committer.distrust(error)
 
 
-def _wiped(engine: Engine) -> list[str]:
+def _remove_archives(engine: Engine) -> list[str]:
+    """Archives' files with records of an erased key, if all that they had is in the log again."""
     incomplete: list[str] = []
+    with engine.index.reading() as db:
+        notes = META.select(db, "WHERE substr(name, 1, ?) = ?", len(LEAVING), LEAVING)
+        needed = {row.file for row in BATCHES.select(db, "WHERE flags & ?", ARCHIVED)} if notes else set()
+    for note in notes:
+        path = Path(note.value)
+        if int(note.name.rpartition("/")[2]) in needed:
+            incomplete.append(f"{path}: not all of it could be read, or written into the log. Erase the key again")
+            continue
+        try:
+            with disk.typed(path):
+                path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                disk.sync_directory(path.parent)
+        except HeadraceError as error:
+            incomplete.append(f"{path}: {error}")
+            continue
+        engine.committer.run(functools.partial(_forget, note.name), synced=True)
+    return incomplete
+
+
+def _forget(name: str, tx: Tx) -> None:
+    META.delete(tx.db, "WHERE name = ?", name)
+
+
+def _wiped(engine: Engine) -> list[str]:
+    incomplete = _remove_archives(engine)
     engine.committer.run(lambda _: None, synced=True)  # so that the index knows how far our own file reaches
     with engine.index.snapshot() as db:
         files = FILES.select(db)

@@ -18,7 +18,7 @@ from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.storage.committer import SEAL_AT
 from headrace.log.embedded.storage.engine import Engine
 from headrace.log.embedded.storage.index import PARTITIONS, PartitionRow
-from headrace.log.embedded.upkeep import compaction, erasing, reclaiming, sealing
+from headrace.log.embedded.upkeep import archiving, compaction, erasing, reclaiming, sealing
 from headrace.log.embedded.upkeep.swapping import Changed
 from headrace.storage import disk
 
@@ -54,7 +54,7 @@ def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, Partiti
     topics = catalog.all(system=True)
     for topic in topics:
         with contextlib.suppress(TopicReplaced):  # deleted meanwhile
-            _retain(engine, topic, done)
+            _retain(engine, catalog, topic, done)
     if disk.is_low(engine.data):  # what rewrites needs space
         with _reported("disk space", done):
             engine.committer.checkpoint()
@@ -67,8 +67,11 @@ def _run(engine: Engine, catalog: Catalog, wanted: Callable[[TopicState, Partiti
     return done
 
 
-def _retain(engine: Engine, topic: TopicState, done: Maintained) -> None:
+def _retain(engine: Engine, catalog: Catalog, topic: TopicState, done: Maintained) -> None:
     with _reported(topic.name, done):
+        if topic.settings.archive is not None:
+            done.records_archived += archiving.archive(engine, catalog, topic)
+            return
         retained = retention.retain(engine, topic)
         done.records_deleted += retained.records
         done.overtaken += retained.overtaken

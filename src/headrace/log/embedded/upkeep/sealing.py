@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from headrace.log.embedded.storage.catalog import Catalog, TopicState
 from headrace.log.embedded.storage.committer import SMALL_BYTES, SMALL_RECORDS, is_small
 from headrace.log.embedded.storage.engine import Engine
-from headrace.log.embedded.storage.frames import COMPRESSED, PER_ROW
+from headrace.log.embedded.storage.frames import ARCHIVED, COMPRESSED, PER_ROW
 from headrace.log.embedded.storage.index import BATCHES, BatchRow
 from headrace.log.embedded.upkeep import swapping
 
@@ -45,7 +45,7 @@ def plain_bytes(engine: Engine, topic: TopicState, partition: int) -> dict[int, 
         found = db.execute(
             "SELECT file, sum(length) FROM batches WHERE topic = ? AND partition = ? AND file IS NOT NULL "
             "AND NOT flags & ? AND (records >= ? OR plain_bytes >= ?) GROUP BY file",
-            (topic.id, partition, COMPRESSED, SMALL_RECORDS, SMALL_BYTES),
+            (topic.id, partition, COMPRESSED | ARCHIVED, SMALL_RECORDS, SMALL_BYTES),
         )
         return dict(found)
 
@@ -59,9 +59,9 @@ def _unsealed(engine: Engine, topic: TopicState, partition: int) -> Iterator[Bat
         with engine.index.reading() as db:
             page = BATCHES.select(
                 db,
-                "WHERE topic = ? AND partition = ? AND base >= ? AND (file IS NOT NULL OR flags & ?) "
+                "WHERE topic = ? AND partition = ? AND base >= ? AND (file IS NOT NULL OR flags & ?) AND NOT flags & ? "
                 "AND (records < ? AND plain_bytes < ? OR ? AND NOT flags & ?) ORDER BY base LIMIT ?",
-                *(topic.id, partition, offset, PER_ROW),
+                *(topic.id, partition, offset, PER_ROW, ARCHIVED),
                 *(SMALL_RECORDS, SMALL_BYTES, compressing, COMPRESSED, SWAP_BATCHES),
             )
         yield from page

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 
 from headrace.errors import DamagedData, HeadraceError, TopicReplaced
 from headrace.log.contract import Problem, Verified
+from headrace.log.embedded.read.archived import crc_of, path_of
 from headrace.log.embedded.read.reading import Reader
 from headrace.log.embedded.storage import timekeeping
 from headrace.log.embedded.storage.catalog import COPY, Catalog, TopicState, settings_from
 from headrace.log.embedded.storage.deliveries import WAITING
 from headrace.log.embedded.storage.engine import Engine
+from headrace.log.embedded.storage.frames import ARCHIVED
 from headrace.log.embedded.storage.index import (
     BATCHES,
     CURSORS,
@@ -216,7 +218,7 @@ def _partition(
             problems.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, state.next))
             return
         for row in page:
-            found = list(_batch(reader, topic, catalog, row))
+            found = list(_batch(engine, reader, topic, catalog, row))
             if row.base > expected:
                 found.append(Problem("no batch covers these offsets", topic.name, state.partition, expected, row.base))
             if row.base >= expected:
@@ -239,13 +241,17 @@ def _problem(what: str, topic: TopicState, row: BatchRow, file: str = "", positi
     return Problem(what, topic.name, row.partition, row.base, row.next, file, position)
 
 
-def _batch(reader: Reader, topic: TopicState, catalog: Catalog, row: BatchRow) -> Iterator[Problem]:
+def _batch(engine: Engine, reader: Reader, topic: TopicState, catalog: Catalog, row: BatchRow) -> Iterator[Problem]:
     """What is wrong with one batch."""
     if row.file is None:
         return
     event_time = topic.settings.event_time
     count = 0
     try:
+        if row.flags & ARCHIVED and row.position == 0:
+            path = path_of(engine, topic, row)
+            if crc_of(path) != row.body_crc:
+                yield _problem("checksum of the archive's file differs", topic, row, path.name)
         for batch in reader.batches(row.base, row.next, ["_offset", *catalog.schema(topic).names]):
             count += batch.num_rows
             batch.validate(full=True)

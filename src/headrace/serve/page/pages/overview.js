@@ -15,7 +15,7 @@ export function overview(app) {
 
   function render(all) {
     const topics = all.topics.filter((topic) => !topic.internal);
-    if (topics.length === 0 && all.flows.length === 0) return [heading("Overview", all.home), firstSteps()];
+    if (topics.length === 0 && all.flows.length === 0) return [heading("Overview", all.home), firstSteps(all.home)];
     const running = all.flows.filter((flow) => flow.state === "running").length;
     const into = topics.reduce((sum, topic) => sum + (topic.rate ?? 0), 0);
     const lag = all.flows.reduce((sum, flow) => sum + (flow.lag ?? 0), 0);

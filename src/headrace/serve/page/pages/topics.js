@@ -14,7 +14,7 @@ export function topics(app) {
       const hidden = all.topics.filter((topic) => topic.internal).length;
       const rows = all.topics.filter((topic) => (internal || !topic.internal) && topic.name.includes(text));
       if (all.topics.length === hidden && !internal) {
-        return [heading("Topics"), firstSteps()];
+        return [heading("Topics"), firstSteps(all.home)];
       }
       const change = (act) => (value) => {
         act(value);

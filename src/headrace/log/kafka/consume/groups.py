@@ -19,6 +19,7 @@ from headrace.errors import (
     CommitBackwards,
     InvalidArgument,
     MemberFenced,
+    OffsetOutOfRange,
     TopicReplaced,
     UnknownGroup,
     Unsupported,
@@ -26,6 +27,7 @@ from headrace.errors import (
 )
 from headrace.log.contract import FLOW_GROUP, Lag, MemberInfo, Record, Start
 from headrace.log.kafka.base_topic import BaseTopic, Handle, key_of
+from headrace.log.kafka.forms.chosen import form_of
 from headrace.log.kafka.values import decode
 from headrace.log.starting import check_start
 from headrace.names import check_name
@@ -43,11 +45,29 @@ SETTLE_SECONDS = 1.0
 
 def groups_of(handle: Handle, topic: BaseTopic) -> list[KafkaGroup]:
     """The groups that have committed offsets of the topic, by name."""
+    return [
+        KafkaGroup(handle, topic, name)
+        for name, offsets in committed_by_all(handle).items()
+        if any(at.topic == topic.physical for at in offsets)
+    ]
+
+
+def committed_by_all(handle: Handle) -> dict[str, list[TopicPartition]]:
+    """What each group of the log has committed, of all topics, by the group's name. All are asked at once."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
     client, prefix = handle.catalog.client, handle.settings.prefix
     listed = client.ask("listing groups", client.admin.list_consumer_groups())
     names = sorted(each.group_id.removeprefix(prefix) for each in listed.valid if each.group_id.startswith(prefix))
-    ours = [KafkaGroup(handle, topic, name) for name in names if not name.startswith("__") or FLOW_GROUP in name]
-    return [group for group in ours if group.committed()]
+    ours = [name for name in names if not name.startswith("__") or name.startswith(FLOW_GROUP)]
+    asked = {
+        name: client.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(prefix + name)], require_stable=True
+        )[prefix + name]
+        for name in ours
+    }
+    found = {name: client.ask("asking for a group's offsets", each) for name, each in asked.items()}
+    return {name: [at for at in each.topic_partitions or [] if at.offset >= 0] for name, each in found.items()}
 
 
 def commit_offsets(handle: Handle, group: str, offsets: Iterable[TopicPartition]) -> Any:
@@ -136,9 +156,8 @@ class KafkaGroup:
             at = max(first, committed.get(number, first))
             waited = timedelta(0)
             if at < end:
-                arrived = self._topic._read(number, at, end, ends[number], ["_arrived_at"])
-                oldest = next((batch.column(0)[0].as_py() for batch in arrived), None)
-                waited = timedelta(0) if oldest is None else max(timedelta(0), _now() - oldest)
+                found, time_us = self._topic._reader().first_from(number, at, ends[number])
+                waited = timedelta(0) if found is None else max(timedelta(0), _now() - from_us(time_us))
             out[number] = Lag(committed.get(number), end, max(0, end - at), waited)
         return out
 
@@ -205,6 +224,8 @@ class KafkaMember:
         self._polled: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._lost: set[int] = set()
+        self._overtaken: dict[int, OffsetOutOfRange] = {}
+        """Partitions whose next record retention has deleted."""
         self._assigned = False
         self._closed = False
         self._consumer: Consumer = handle.catalog.client.new_consumer(
@@ -212,7 +233,6 @@ class KafkaMember:
             session_timeout_ms=lease_ms,
             heartbeat_interval_ms=max(1, min(3000, lease_ms // 4)),
             max_poll_interval_ms=max(lease_ms, 300_000),
-            auto_offset_reset="earliest",
             fetch_wait_max_ms=50,
             topic_metadata_refresh_interval_ms=1000,
         )
@@ -239,6 +259,7 @@ class KafkaMember:
             next(each for each in found if each.partition == at.partition).offset = at.offset
         self._waiting = {at.partition: deque() for at in found}
         self._lost -= set(self._waiting)
+        self._overtaken.clear()
         self._at_end.clear()
         consumer.assign(found)
 
@@ -263,23 +284,29 @@ class KafkaMember:
             if any(self._waiting.values()) and (self._knows_all() or now > settled):
                 if records := self._take(max_records):
                     return records
+            elif self._overtaken and self._knows_all():
+                raise next(iter(self._overtaken.values()))  # each time there is nothing else
             elif now >= until and (self._knows_all() or now > settled):
                 return []
 
     def _knows_all(self) -> bool:
         """Whether each partition has a record waiting, or is at its end."""
-        return all(queue or number in self._at_end for number, queue in self._waiting.items())
+        known = self._at_end | self._overtaken.keys()
+        return all(queue or number in known for number, queue in self._waiting.items())
 
     def _fill(self, seconds: float) -> None:
         from confluent_kafka import KafkaError
 
         if sum(map(len, self._waiting.values())) > 50_000:
             return
-        for message in self._consumer.consume(500, seconds):
+        found = self._consumer.consume(500, seconds)
+        for message in sorted(found, key=lambda each: each.error() is not None):  # an error loses no record
             error, number = message.error(), message.partition()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._at_end.add(number if number is not None else -1)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET and number is not None:
+                    self._out_of_range(number)
                 elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                     raise TopicReplaced(topic=self._topic.name, topic_id=self._topic.topic_id)
                 elif not error.retriable():
@@ -287,6 +314,18 @@ class KafkaMember:
             elif number in self._waiting:
                 self._waiting[number].append(message)
                 self._at_end.discard(number)
+
+    def _out_of_range(self, number: int) -> None:
+        """Retention has deleted what comes next. A group that has committed is told what it lost; one that has not
+        begins at what is there."""
+        from confluent_kafka import TopicPartition
+
+        first, end = self._topic._ends(self._topic.entry(), [number])[number]
+        if number not in self._committed and number not in self._polled:
+            self._consumer.seek(TopicPartition(self._topic.physical, number, first))
+            return
+        at = max(self._committed.get(number, 0), self._polled.get(number, 0))
+        self._overtaken[number] = OffsetOutOfRange(self._topic.name, number, at, first, end)
 
     def _take(self, count: int) -> list[Record]:
         """From the partitions in turn, so that none starves."""
@@ -296,13 +335,21 @@ class KafkaMember:
                 if self._waiting[number] and len(chosen) < count:
                     chosen.append(self._waiting[number].popleft())
                     self._waiting[number] = self._waiting.pop(number)  # the next turn begins behind it
-        entry = self._topic.entry()
-        times_us = np.array([message.timestamp()[1] for message in chosen], np.int64) * 1000
-        found, bad = decode([each.value() for each in chosen], [each.key() for each in chosen], times_us, entry)
-        skipped = {each.number for each in bad}
-        for each in bad:
-            where = chosen[each.number]
-            self._handle.letters.bury_unreadable(entry, where.partition() or 0, [(where.offset() or 0, each)])
+        try:
+            entry = self._topic.entry()
+            form = form_of(entry, self._handle.settings)
+            times_us = np.array([message.timestamp()[1] for message in chosen], np.int64) * 1000
+            values, keys = [each.value() for each in chosen], [each.key() for each in chosen]
+            found, bad = decode(values, keys, times_us, entry, form)
+            skipped = {each.number for each in bad}
+            for each in bad:
+                where = chosen[each.number]
+                self._handle.letters.bury_unreadable(entry, where.partition() or 0, [(where.offset() or 0, each)])
+        except BaseException:
+            for message in reversed(chosen):  # they come with the next poll
+                if (number := message.partition() or 0) in self._waiting:
+                    self._waiting[number].appendleft(message)
+            raise
         for message in chosen:
             self._polled[message.partition() or 0] = (message.offset() or 0) + 1
         kept = [message for number, message in enumerate(chosen) if number not in skipped]

@@ -1,0 +1,40 @@
+"""What a database is to those who capture it, whichever it is: a contract. Owns no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Finding", "Source"]
+
+
+class Source(Protocol):
+    """A database that is captured into a log."""
+
+    name: str
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Captures until `stopping()`. A CaptureFailed that is `passing` may be tried again."""
+
+    def drain(self, *, again: Sequence[str] | None = None) -> int:
+        """Captures all that is committed now; how many changes. `again`: tables to read again first, () for all of
+        them, from a new beginning."""
+
+    def ask_again(self, tables: Sequence[str]) -> None:
+        """Asks the process that captures to read these tables again."""
+
+    def describe(self, schema: str, table: str) -> tuple[pa.Schema, tuple[str, ...]]:
+        """The columns that a table's topic will have, and its key: before it is captured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a doctor has looked at. `ok`: None where it is only to be known."""
+
+    check: str
+    ok: bool | None
+    says: str

@@ -1,0 +1,1 @@
+"""Who reads a topic together with others: groups, and queues."""
