@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.cdc.choice import HOME_SCHEMA, Choice, topic_name
-from headrace.cdc.open import check_address, open_source
+from headrace.cdc.open import check_address, choice_for, open_source
 from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
 from headrace.errors import Closed, InvalidArgument, UnknownTopic
 from headrace.names import check_name
@@ -40,7 +39,7 @@ class Capture:
         self, app: App, name: str, url: str, tables: Sequence[str] | None, mask: Mapping[str, str] | None
     ) -> None:
         self.app, self.name = app, check_name(name, argument="name")
-        self._url, self.choice = check_address(url), Choice.of(tables, mask)
+        self._url, self.choice = check_address(url), choice_for(url, tables, mask)
         self._thread: CaptureThread | None = None
         self._lock: FlowLock | None = None
 
@@ -60,9 +59,9 @@ class Capture:
         in the log and in SQL. Its columns and key are those of the captured topic; before anything is captured, the
         database is asked. `history`, `event_time` and `keep` as in `app.table`. `loads=False` compacts the topic of a
         table without history: then a join does not see it as there from the beginning."""
-        schema, _, table = name.rpartition(".")
-        topic = topic_name(self.name, schema or HOME_SCHEMA, table)
-        columns, key = self._described(schema or HOME_SCHEMA, table, topic)
+        schema, table = self.choice.full(name)
+        topic = self.choice.topic(self.name, schema, table)
+        columns, key = self._described(schema, table, topic)
         return self.app.table(topic, columns, key=key, event_time=event_time, history=history, keep=keep, loads=loads)
 
     def _described(self, schema: str, table: str, topic: str) -> tuple[pa.Schema, tuple[str, ...]]:

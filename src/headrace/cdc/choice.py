@@ -15,16 +15,11 @@ from headrace.errors import InvalidArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["HOME_SCHEMA", "Choice", "masked", "state_topic", "topic_name"]
+__all__ = ["HOME_SCHEMA", "Choice", "masked", "state_topic"]
 
 HOME_SCHEMA = "public"
 MASKS = ("hash", "null")
 _NAME = re.compile(r"!?[^.\s]+(\.[^.\s]+)?")
-
-
-def topic_name(capture: str, schema: str, table: str) -> str:
-    """Of a captured table: `shop_users`, of another schema `shop_billing_users`."""
-    return f"{capture}_{table}" if schema == HOME_SCHEMA else f"{capture}_{schema}_{table}"
 
 
 def state_topic(capture: str) -> str:
@@ -34,36 +29,46 @@ def state_topic(capture: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """`tables`: patterns such as "public.*" and "!public.audit"; without a schema they mean `public`. The last pattern
-    that fits a table decides. `mask`: what becomes of a column, "table.column" or "schema.table.column": "hash" or
-    "null"."""
+    """`tables`: patterns such as "public.*" and "!public.audit"; without a schema they mean `home`, the schema that a
+    database has when none is said. The last pattern that fits a table decides. `mask`: what becomes of a column,
+    "table.column" or "schema.table.column": "hash" or "null"."""
 
     tables: tuple[str, ...] = (f"{HOME_SCHEMA}.*",)
     mask: tuple[tuple[str, str], ...] = ()
+    home: str = HOME_SCHEMA
 
     @classmethod
-    def of(cls, tables: Sequence[str] | None, mask: Mapping[str, str] | None) -> Choice:
-        given = (tables,) if isinstance(tables, str) else tuple(tables if tables is not None else cls.tables)
+    def of(cls, tables: Sequence[str] | None, mask: Mapping[str, str] | None, home: str = HOME_SCHEMA) -> Choice:
+        given = (tables,) if isinstance(tables, str) else tuple(tables if tables is not None else (f"{home}.*",))
         for pattern in given:
             if not isinstance(pattern, str) or not _NAME.fullmatch(pattern):
                 why = (
-                    "is no pattern of tables: 'users', 'public.*', 'billing.invoices', or '!public.audit' to leave out"
+                    f"is no pattern of tables: 'users', '{home}.*', 'billing.invoices', or '!{home}.audit' to leave out"
                 )
                 raise InvalidArgument("tables", pattern, why)
         if not any(not pattern.startswith("!") for pattern in given):
-            raise InvalidArgument("tables", given, "names no table to capture: put 'public.*' first, say")
+            raise InvalidArgument("tables", given, f"names no table to capture: put '{home}.*' first, say")
         for column, how in (mask or {}).items():
             if how not in MASKS:
                 raise InvalidArgument("mask", how, f"of {column} must be one of {', '.join(MASKS)}")
             if column.count(".") not in (1, 2):
                 raise InvalidArgument("mask", column, "must be 'table.column' or 'schema.table.column'")
-        return cls(given, tuple(sorted((mask or {}).items())))
+        return cls(given, tuple(sorted((mask or {}).items())), home)
+
+    def full(self, name: str) -> tuple[str, str]:
+        """Schema and table of "users" or "billing.invoices"."""
+        schema, _, table = name.rpartition(".")
+        return schema or self.home, table
+
+    def topic(self, capture: str, schema: str, table: str) -> str:
+        """Of a captured table: `shop_users`, of another schema `shop_billing_users`."""
+        return f"{capture}_{table}" if schema == self.home else f"{capture}_{schema}_{table}"
 
     def takes(self, schema: str, table: str) -> bool:
         found = False
         for pattern in self.tables:
             wanted = pattern.removeprefix("!")
-            wanted = wanted if "." in wanted else f"{HOME_SCHEMA}.{wanted}"
+            wanted = wanted if "." in wanted else f"{self.home}.{wanted}"
             if fnmatchcase(f"{schema}.{table}", wanted):
                 found = not pattern.startswith("!")
         return found
@@ -73,7 +78,7 @@ class Choice:
         found = {}
         for name, how in self.mask:
             *where, column = name.split(".")
-            if (where if len(where) == 2 else [HOME_SCHEMA, *where]) == [schema, table]:
+            if (where if len(where) == 2 else [self.home, *where]) == [schema, table]:
                 found[column] = how
         return found
 

@@ -1,32 +1,81 @@
-"""Opens a database as a source of changes, by its address. The only module that imports one."""
+"""Opens a database as a source of changes, by its address. Owns which kinds of database there are: `KINDS`, by the
+scheme of the address. The only module that imports one."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.cdc.choice import Choice
 from headrace.errors import InvalidArgument
-from headrace.libpq import split_address
 from headrace.places import ADDRESS, without_secrets
 
 if TYPE_CHECKING:
-    from headrace.cdc.source import Finding, Source
+    from headrace.cdc.source import Database, Finding, Source
     from headrace.log.contract import Log
 
-__all__ = ["check_address", "folder_of", "open_source", "source_findings"]
+__all__ = ["check_address", "choice_for", "folder_of", "may_be_stored", "open_source", "source_findings"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of database. `package`: of its client, which `extra` installs; "" if it needs none."""
+
+    title: str
+    schemes: tuple[str, ...]
+    example: str
+    database: Callable[[], Database]
+    package: str = ""
+    extra: str = ""
+
+
+def _postgres() -> Database:
+    from headrace.cdc.postgres.database import Postgres
+
+    return Postgres()
+
+
+KINDS: Final = (
+    Kind(
+        "Postgres",
+        ("postgresql", "postgres"),
+        "postgresql://user@host/database, with password=env:NAME or file:PATH",
+        _postgres,
+        "psycopg",
+        "postgres",
+    ),
+)
+
+
+def _kind(url: object) -> Kind:
+    found = ADDRESS.match(url) if isinstance(url, str) else None
+    scheme = "" if found is None else found[0].lower().removesuffix(":")
+    for kind in KINDS:
+        if scheme in kind.schemes:
+            return kind
+    known = "; ".join(f"{kind.title}: {kind.example}" for kind in KINDS)
+    raise InvalidArgument("url", without_secrets(url), f"must be the address of a database. {known}")
 
 
 def check_address(url: object) -> str:
     """The address, if it is one of a database that can be captured."""
-    found = ADDRESS.match(url) if isinstance(url, str) else None
-    if found is None or found[0].lower() not in ("postgres:", "postgresql:"):
-        why = "must be the address of a Postgres: postgresql://user@host/database, with password=env:NAME or file:PATH"
-        raise InvalidArgument("url", without_secrets(url), why)
+    kind = _kind(url)
     assert isinstance(url, str)
-    split_address(url, argument="url")
+    kind.database().check(url)
     return url
+
+
+def may_be_stored(url: str) -> bool:
+    """True if the address has no password itself."""
+    return _with_client(url).may_be_stored(url)
+
+
+def choice_for(url: str, tables: Sequence[str] | None, mask: Mapping[str, str] | None) -> Choice:
+    """Which tables of that database, where names without a schema mean its own."""
+    return Choice.of(tables, mask, _kind(url).database().home_schema(url))
 
 
 def folder_of(home: Path, capture: str) -> Path:
@@ -35,21 +84,17 @@ def folder_of(home: Path, capture: str) -> Path:
 
 
 def open_source(log: Log, name: str, url: str, choice: Choice, home: Path) -> Source:
-    _refuse_without_client(url)
-    from headrace.cdc.postgres.capture import PostgresCapture
-
-    return PostgresCapture(log, name, check_address(url), choice, folder_of(home, name))
+    return _with_client(url).open(log, name, url, choice, folder_of(home, name))
 
 
 def source_findings(name: str, url: str, choice: Choice) -> list[Finding]:
     """What a doctor finds in the database."""
-    _refuse_without_client(url)
-    from headrace.cdc.postgres.doctor import findings
-
-    return findings(name, check_address(url), choice)
+    return _with_client(url).findings(name, url, choice)
 
 
-def _refuse_without_client(url: str) -> None:
-    if importlib.util.find_spec("psycopg") is None:
-        why = "capturing Postgres needs psycopg: pip install 'headrace[postgres]'"
+def _with_client(url: str) -> Database:
+    kind = _kind(check_address(url))
+    if kind.package and importlib.util.find_spec(kind.package) is None:
+        why = f"capturing {kind.title} needs {kind.package}: pip install 'headrace[{kind.extra}]'"
         raise InvalidArgument("url", without_secrets(url), why)
+    return kind.database()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Finding", "Source"]
+    from headrace.cdc.choice import Choice
+    from headrace.log.contract import Log
+
+__all__ = ["Database", "Finding", "Source"]
 
 
 class Source(Protocol):
@@ -38,3 +42,22 @@ class Finding:
     check: str
     ok: bool | None
     says: str
+
+
+class Database(Protocol):
+    """A kind of database: what `open.py` needs to know of one. All but `check` may need the client's package."""
+
+    def check(self, url: str) -> None:
+        """InvalidArgument, if this is no address of such a database. Opens no connection."""
+
+    def may_be_stored(self, url: str) -> bool:
+        """True if the address has no password itself: none, or a reference to one."""
+
+    def home_schema(self, url: str) -> str:
+        """The schema that is meant where none is said."""
+
+    def open(self, log: Log, name: str, url: str, choice: Choice, folder: Path) -> Source:
+        """The database as a source. Connects when it runs."""
+
+    def findings(self, name: str, url: str, choice: Choice) -> list[Finding]:
+        """What a doctor finds in the database."""

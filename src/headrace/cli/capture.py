@@ -12,14 +12,14 @@ import click
 
 from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, captures, recorded
-from headrace.cdc.open import check_address, open_source, source_findings
+from headrace.cdc.open import check_address, choice_for, may_be_stored, open_source, source_findings
 from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
 from headrace.cli.options import format_option, home, home_option, opened
 from headrace.cli.output import FOUND, counted, note, print_rows
 from headrace.cli.stopping import stoppable
 from headrace.errors import AlreadyRunning, InvalidArgument, UnknownCapture
-from headrace.libpq import is_reference
 from headrace.names import check_name
+from headrace.places import without_secrets
 from headrace.views.owner import FlowLock
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def add(name: str, url: str, tables: tuple[str, ...], masks: tuple[str, ...]) ->
       headrace capture add shop 'postgresql://app@db/shop?password=env:SHOP_PASSWORD' --mask users.email=hash
     """
     check_name(name, argument="name")
-    if not is_reference(check_address(url), argument="url"):
+    if not may_be_stored(url):
         why = "has a password, which would be stored: write ?password=env:NAME or ?password=file:PATH in its place"
-        raise InvalidArgument("url", "postgresql://…", why)
+        raise InvalidArgument("url", without_secrets(url), why)
     given = dict(_pair(each) for each in masks)
-    choice = Choice.of(tables or None, given)
+    choice = choice_for(url, tables or None, given)
     with contextlib.closing(opened(create=True)) as log, _locked(name):
         spec = {"url": url, "tables": choice.tables, "mask": given}
         Journal(log, name).write([], {("spec", ""): spec})
@@ -96,7 +96,7 @@ def _spec(log: Log, name: str, url: str | None) -> tuple[str, Choice]:
     if not address:
         why = f"capture {name!r} is a program's, which has its address: say it here, too, with --url"
         raise InvalidArgument("url", None, why)
-    return check_address(address), Choice.of(spec.get("tables"), spec.get("mask"))
+    return check_address(address), choice_for(address, spec.get("tables"), spec.get("mask"))
 
 
 def _source(log: Log, name: str, url: str | None) -> Source:
@@ -213,10 +213,13 @@ def doctor(name: str, url: str | None, format_: str | None) -> None:
       headrace capture doctor shop
       headrace capture doctor shop --url 'postgresql://app@db/shop?password=env:SHOP_PASSWORD'
     """
-    address, choice = None, Choice.of(None, None)
-    with contextlib.suppress(UnknownCapture, InvalidArgument), contextlib.closing(opened()) as log:
-        address, choice = _spec(log, name, url)
-    found = source_findings(name, address or check_address(url), choice)
+    try:
+        with contextlib.closing(opened()) as log:
+            address, choice = _spec(log, name, url)
+    except (UnknownCapture, InvalidArgument):
+        address = check_address(url)
+        choice = choice_for(address, None, None)
+    found = source_findings(name, address, choice)
     rows: list[dict[str, Any]] = [asdict(each) for each in found]
     print_rows(rows, ("check", "ok", "says"), format_)
     if any(each.ok is False for each in found):

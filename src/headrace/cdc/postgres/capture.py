@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from headrace.cdc.choice import Choice, topic_name
+from headrace.cdc.choice import Choice
 from headrace.cdc.current import difference
 from headrace.cdc.journal import Journal, recorded
 from headrace.cdc.parts import Parts
@@ -221,7 +221,7 @@ class Life:
 
     def _new(self, source: SourceTable, taken: set[str]) -> Known:
         """A table that was not captured before."""
-        name = topic_name(self._capture.name, source.schema, source.name)
+        name = self._capture.choice.topic(self._capture.name, source.schema, source.name)
         known = Known(source.oid, source.schema, source.name, name, source.key, source.columns)
         why = source.refused
         if why is None and name in taken:
@@ -341,7 +341,7 @@ class Life:
         by_name = {each.full_name: each for each in self._known()}
         changed = {}
         for name in names:
-            full = name if "." in name else f"public.{name}"
+            full = ".".join(self._capture.choice.full(name))
             if full not in by_name:
                 raise self._server.failed(f"table {full!r} is not captured. There are: {', '.join(by_name) or 'none'}")
             source = self._source(by_name[full])
