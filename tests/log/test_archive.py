@@ -174,6 +174,61 @@ def test_a_copy_of_the_log_touches_no_file_of_the_other(log: EmbeddedLog, clock:
     assert len(held(topic)) == 100 and log.verify().ok
 
 
+def test_what_a_crash_left_is_removed_by_who_left_it(
+    log: EmbeddedLog, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of just then notes the same file; the log that it was made of goes on, and writes it anew."""
+    folder = tmp_path / "archive"
+    topic = some(log, clock, folder, retention="4 hours")
+    before, real = held(topic), archiving._write
+
+    def killed(*given: Any) -> None:
+        real(*given)
+        raise Killed
+
+    with monkeypatch.context() as stopping, pytest.raises(Killed):
+        stopping.setattr(archiving, "_write", killed)
+        log.maintain()
+    (left,) = archived(folder)
+    hr.backup(tmp_path / "log", tmp_path / "copy")
+    assert log.maintain().records_archived == 60
+    files = {path: path.stat().st_mtime_ns for path in archived(folder)}
+    assert left in files
+    with open_log(tmp_path / "copy") as copy:
+        done = copy.maintain()
+        assert done.records_archived == 0 and "did not write it" in done.postponed[0]
+    assert {path: path.stat().st_mtime_ns for path in archived(folder)} == files
+    assert held(topic) == before and log.verify().ok
+
+
+def test_nothing_is_moved_while_the_archive_is_away(log: EmbeddedLog, clock: Clock, tmp_path: Path) -> None:
+    """Its disk is not mounted: what would be written now would lie beneath it, or in a directory of that name."""
+    folder = tmp_path / "archive"
+    topic = some(log, clock, folder, retention="4 hours")
+    before = held(topic)
+    assert log.maintain().records_archived == 60
+    folder.rename(tmp_path / "away")
+    clock.advance(hours=1)
+    for _ in range(2):
+        done = log.maintain()
+        assert done.records_archived == 0 and "is its disk mounted?" in done.postponed[0]
+        folder.mkdir(exist_ok=True)
+    folder.rmdir()
+    (tmp_path / "away").rename(folder)
+    assert log.maintain().records_archived == 10
+    assert held(topic) == before and log.verify().ok
+
+
+def test_what_is_moved_is_not_lost(log: EmbeddedLog, clock: Clock, tmp_path: Path) -> None:
+    topic = some(log, clock, tmp_path / "archive", retention="4 hours")
+    with topic.group("slow").join() as member:
+        next(iter(member.poll()))
+        member.commit()
+    assert topic.group("slow").time_to_loss() is None
+    assert topic.usage().would_delete_records == 0
+    assert log.maintain().at_risk == []
+
+
 def test_erasure_reaches_archives(log: EmbeddedLog, clock: Clock, tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     topic = some(log, clock, folder, retention="4 hours")

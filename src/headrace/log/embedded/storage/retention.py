@@ -111,8 +111,10 @@ def due(db: sqlite3.Connection, topic: TopicState, now_us: int, room: int = 0) -
 
 
 def would_free(engine: Engine, topic: TopicState) -> Retained:
-    """What `retain` would delete now."""
+    """What `retain` would delete now: nothing of a topic with an archive, where records are moved."""
     out = Retained(0, 0, 0, [])
+    if topic.settings.archive is not None:
+        return out
     with engine.index.snapshot() as db:
         for row in _going(db, topic, age_at_us(engine, db)):
             out.batches += 1
@@ -261,9 +263,9 @@ def time_to_loss(
 ) -> timedelta | None:
     """How long until the oldest record the group has not read is deleted, if it and its producers go on as they do. A
     queue is taken to stand still: its oldest message may be the one that never ends. None: not at this pace, or never
-    (no retention, or unread="keep")."""
+    (no retention, unread="keep", or an archive)."""
     settings, now = topic.settings, engine.clock_us() if now_us is None else now_us
-    if settings.unread == "keep":
+    if settings.unread == "keep" or settings.archive is not None:
         return None
     with engine.index.snapshot() as db:
         states = PARTITIONS.select(db, "WHERE topic = ?", topic.id)

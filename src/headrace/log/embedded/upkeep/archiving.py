@@ -1,11 +1,13 @@
 """Archiving: in place of deleting them, retention moves old records into Parquet files, in the directory that the topic
 names. Owns when a file is written and counts: its name is noted, it is written and synced under another one, renamed,
 and then in one transaction its row groups take the place of the batches. What a crash leaves is a file that no batch
-needs, and the next run removes it. Offsets, arrival and progress stay."""
+needs, and the next run removes it: that file, and none of that name which another copy of the log has written. Offsets,
+arrival and progress stay."""
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,9 @@ __all__ = ["archive"]
 GROUP_ROWS, GROUP_BYTES = 65_536, 8 << 20
 """A row group is read whole, whatever is wanted of it."""
 ARCHIVING = "archiving"
-"""In `meta`: the path of the file that is being made, which the log does not need yet."""
+"""In `meta`: `MARK:PATH` of the file that is being made, which the log does not need yet."""
+MARK = b"headrace.made"
+"""In a file: which attempt has made it. A copy of the log makes a file of the same name, with another mark."""
 FILE_BYTES = 256 << 20
 """Of batches, so much goes into one file at most."""
 
@@ -39,13 +43,15 @@ def archive(engine: Engine, catalog: Catalog, topic: TopicState) -> int:
     """Moves what is due; how many records."""
     assert topic.settings.archive is not None
     folder = Path(topic.settings.archive)
-    disk.make_directory(folder)
     count = 0
     while True:
         with engine.index.snapshot() as db:
             due = retention.due(db, topic, retention.age_at_us(engine, db))
         if not due:
             return count
+        if not count:
+            _refuse_away(engine, topic, folder)
+            disk.make_directory(folder)
         for partition in sorted({row.partition for row in due}):
             count += _archive(engine, catalog, topic, folder, [row for row in due if row.partition == partition])
 
@@ -60,20 +66,36 @@ def _archive(engine: Engine, catalog: Catalog, topic: TopicState, folder: Path, 
             why = "exists, and this log did not write it: perhaps a copy of the log archives into the same directory"
             what = "Choose another for one of them (headrace topics alter TOPIC --archive DIR)"
             raise StorageError(path=str(folder / name), why=f"{why}. {what}")
-        file = _begin(engine, folder / name)
-        groups = _write(engine, catalog, topic, folder / name, run)
+        mark = uuid.uuid4().hex
+        file = _begin(engine, mark, folder / name)
+        groups = _write(engine, catalog, topic, mark, folder / name, run)
         crc = crc_of(folder / name) if groups else 0
         swapping.submit(engine, swapping.Swap(topic, run, _replacements(topic, run, groups, file, crc), also=_end))
         count += sum(group.rows for group in groups)
     return count
 
 
-def _begin(engine: Engine, path: Path) -> int:
+def _refuse_away(engine: Engine, topic: TopicState, folder: Path) -> None:
+    """If the topic has files in its archive, and none is there: what was written now would be hidden by them."""
+    with engine.index.reading() as db:
+        known = db.execute(
+            "SELECT DISTINCT f.name FROM batches b JOIN files f ON f.id = b.file "
+            "WHERE b.topic = ? AND b.flags & ? AND b.records > 0",
+            (topic.id, ARCHIVED),
+        )
+        names = [name for (name,) in known]
+    if names and not any((folder / name).exists() for name in names):
+        why = f"none of the {len(names)} files that {topic.name} has in its archive is there: is its disk mounted? "
+        what = "Nothing is moved there until one is. If they are gone for good, alter(archive=None) lets retention "
+        raise StorageError(path=str(folder), why=f"{why}{what}forget them")
+
+
+def _begin(engine: Engine, mark: str, path: Path) -> int:
     """Notes the file that is about to be made, so that nobody else's is taken for what a crash has left. In `data/` it
     has no bytes; while no batch needs it, the index may forget it."""
 
     def apply(tx: Tx) -> int:
-        META.put(tx.db, MetaRow(ARCHIVING, str(path)))
+        META.put(tx.db, MetaRow(ARCHIVING, f"{mark}:{path}"))
         return FILES.add(tx.db, FileRow(None, path.name, "closed", 0, 0))
 
     file: int = engine.committer.run(apply, synced=True)
@@ -87,14 +109,27 @@ def _end(tx: Tx) -> None:
 def _remove_left(engine: Engine) -> None:
     with engine.index.reading() as db:
         left = META.get(db, ARCHIVING)
-    if left is not None:
-        for path in (Path(left.value), _making(Path(left.value))):
-            path.unlink(missing_ok=True)
+    if left is None:
+        return
+    mark, _, text = left.value.partition(":")
+    path = Path(text)
+    with disk.typed(path):
+        _making(mark, path).unlink(missing_ok=True)
+        if path.exists() and _mark_in(path) == mark:
+            path.unlink()
 
 
-def _making(path: Path) -> Path:
+def _mark_in(path: Path) -> str:
+    try:
+        found: bytes = (pq.read_metadata(path).metadata or {}).get(MARK, b"")
+    except pa.ArrowException:  # none that was written whole, as ours are
+        return ""
+    return found.decode("ascii", "replace")
+
+
+def _making(mark: str, path: Path) -> Path:
     """What readers of Parquet take for no file of theirs."""
-    return path.with_name(f".{path.name}.making")
+    return path.with_name(f".{path.name}.{mark}.making")
 
 
 def _runs(rows: list[BatchRow]) -> Iterator[list[BatchRow]]:
@@ -125,10 +160,12 @@ class _Group:
     arrived: int
 
 
-def _write(engine: Engine, catalog: Catalog, topic: TopicState, path: Path, run: list[BatchRow]) -> list[_Group]:
+def _write(
+    engine: Engine, catalog: Catalog, topic: TopicState, mark: str, path: Path, run: list[BatchRow]
+) -> list[_Group]:
     """The groups of the file, which is whole and synced when this returns. Without any, there is no file."""
     groups: list[_Group] = []
-    making = _making(path)
+    making = _making(mark, path)
     writer: pq.ParquetWriter | None = None
     fd = disk.create(making)
     try:
@@ -139,6 +176,7 @@ def _write(engine: Engine, catalog: Catalog, topic: TopicState, path: Path, run:
                 writer.write_table(table, row_group_size=table.num_rows)
                 groups.append(_group(topic, table))
             if writer is not None:
+                writer.add_key_value_metadata({MARK: mark.encode()})
                 writer.close()
             out.flush()
         disk.sync(fd, making)
