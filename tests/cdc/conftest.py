@@ -31,6 +31,7 @@ class Source:
         self.url = server.database(name)
         self._db: psycopg.Connection[Any] | None = None
         self.log: Log = open_log(home)
+        self.address = str(home)
         self.choice = Choice.of(None, None)
 
     @property

@@ -12,9 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.cdc.choice import state_topic
-from headrace.errors import CaptureFenced, InvalidArgument, UnknownCapture, UnknownTopic, Unsupported, VersionConflict
+from headrace.errors import (
+    CaptureFenced,
+    Fenced,
+    InvalidArgument,
+    UnknownCapture,
+    UnknownTopic,
+    Unsupported,
+    VersionConflict,
+)
 from headrace.failpoints import reach
-from headrace.log.capabilities import Versions
+from headrace.log.capabilities import SoleWriter, SoleWriters, Versions
 from headrace.log.contract import Log, Topic
 
 if TYPE_CHECKING:
@@ -63,6 +71,8 @@ class Journal:
             self._topic = log.create_topic(state_topic(capture), SCHEMA, versioned=True, **settings)
         except (Unsupported, InvalidArgument):  # a log that counts no versions
             self._topic = log.create_topic(state_topic(capture), SCHEMA, **settings)
+        # taken before anything is read: what another process is writing is there then, or never will be
+        self._writer: Log | SoleWriter = log.sole_writer(f"capture.{capture}") if isinstance(log, SoleWriters) else log
         self._turn = self._counted()
         self.states = _read(self._topic)
         if self._counted() != self._turn:
@@ -86,7 +96,7 @@ class Journal:
         records = [{"kind": kind, "name": name, "value": json.dumps(value)} for (kind, name), value in changed.items()]
         condition = {} if self._turn is None else {"expect": {TURN: self._turn}}
         reach("capture.before")
-        with self._conflicts(), self.log.transaction() as tx:
+        with self._conflicts(), self._writer.transaction() as tx:
             for topic, table in rows:
                 tx.append(topic, table)
             tx.append(self._topic, records, **condition)  # type: ignore[arg-type]
@@ -98,5 +108,5 @@ class Journal:
     def _conflicts(self) -> Iterator[None]:
         try:
             yield
-        except VersionConflict:
+        except (VersionConflict, Fenced):
             raise CaptureFenced(self.capture) from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.cdc.change import UNCHANGED, Change, Row
+from headrace.log.capabilities import Erasure
 from headrace.schema import OP_COLUMN
 
 if TYPE_CHECKING:
@@ -132,10 +133,35 @@ def newest_rows(
 ) -> dict[Key, dict[str, Any]]:
     """Of each key its newest row in the topic, as far as these columns go."""
     found = {}
+    if not isinstance(topic, Erasure):  # a log that finds no key without reading everything: then once for all
+        return _newest_rows_of_all(topic, {*keys}, key_names, columns)
     for key in keys:
         last = None
         for record in topic.records(key=key if len(key_names) > 1 else key[0]):
             last = record
         if last is not None and last.value[OP_COLUMN] == UPSERT:
             found[key] = {name: last.value[name] for name in columns}
+    return found
+
+
+def _newest_rows_of_all(
+    topic: Topic, keys: set[Key], key_names: Sequence[str], columns: Sequence[str]
+) -> dict[Key, dict[str, Any]]:
+    if not keys:
+        return {}
+    import pyarrow.compute as pc
+
+    found: dict[Key, dict[str, Any]] = {}
+    names = list(dict.fromkeys((*key_names, OP_COLUMN, *columns)))
+    firsts = [key[0] for key in keys]
+    for batch in topic.batches(columns=names):
+        first = batch.column(key_names[0])
+        for row in batch.filter(pc.is_in(first, value_set=pa.array(firsts, first.type))).to_pylist():
+            key = tuple(row[name] for name in key_names)
+            if key not in keys:
+                continue
+            if row[OP_COLUMN] == UPSERT:
+                found[key] = {name: row[name] for name in columns}
+            else:
+                found.pop(key, None)
     return found

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.cdc.journal import Value, recorded
 from headrace.cdc.source import Source
 from headrace.durations import from_us
-from headrace.errors import CaptureFailed, DiskFull, HeadraceError, TopicFull
+from headrace.errors import CaptureFailed, DiskFull, HeadraceError, KafkaFailed, TopicFull
 from headrace.log.contract import Log
 
 __all__ = ["CaptureStatus", "CaptureThread", "TableStatus", "status_of"]
@@ -99,6 +99,13 @@ def _instant(value: Value, name: str) -> datetime | None:
     return None if value.get(name) is None else from_us(value[name])
 
 
+def _passes(error: HeadraceError) -> bool:
+    """Whether the same may succeed later."""
+    if isinstance(error, KafkaFailed):
+        return error.retriable
+    return not isinstance(error, CaptureFailed) or error.passing
+
+
 class CaptureThread:
     """A source that runs until `stop`. What passes is tried again, after pauses that grow; anything else ends it, and
     is `error`."""
@@ -139,8 +146,8 @@ class CaptureThread:
             try:
                 self._source.run(self._is_stopping)
                 return
-            except (CaptureFailed, DiskFull, TopicFull) as error:
-                if isinstance(error, CaptureFailed) and not error.passing:
+            except (CaptureFailed, DiskFull, TopicFull, KafkaFailed) as error:
+                if not _passes(error):
                     self.error = error
                     logger.error("%s", error)
                     return

@@ -8,6 +8,7 @@ uses."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -55,6 +56,8 @@ __all__ = [
     "Queues",
     "ReadMark",
     "Remembers",
+    "SoleWriter",
+    "SoleWriters",
     "Transactions",
     "Usage",
     "Verification",
@@ -233,6 +236,22 @@ class Transactions(Protocol):
 
     def written(self) -> dict[int, int]:
         """The offset behind the last record of each partition, whether it can be read yet or not."""
+
+
+class SoleWriter(Protocol):
+    """Who writes under a name."""
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """As the log's, except that rows are not held: they are taken apart when the block ends, one append after the
+        other. Fenced if another has the name now."""
+
+
+@runtime_checkable
+class SoleWriters(Protocol):
+    """A log in which a name has one writer, whoever took it last. What the one before has open is given up when the
+    name is taken, and nothing that it writes afterwards is ever seen."""
+
+    def sole_writer(self, name: str) -> SoleWriter: ...
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.log.kafka.sender import KafkaSender
-    from headrace.log.kafka.transaction import KafkaTransaction
+    from headrace.log.kafka.transaction import KafkaSoleWriter, KafkaTransaction
 
 __all__ = ["KafkaLog"]
 
@@ -150,6 +150,12 @@ class KafkaLog:
 
         self._handle.check()
         return transaction(self._handle)
+
+    def sole_writer(self, name: str) -> KafkaSoleWriter:
+        from headrace.log.kafka.transaction import KafkaSoleWriter
+
+        self._handle.check()
+        return KafkaSoleWriter(self._handle, name)
 
     def sync(self) -> None:
         """Does nothing: what was appended is as durable as the cluster makes it."""

@@ -21,8 +21,11 @@ from headrace.log.kafka.topic import KafkaTopic
 from headrace.log.kafka.writing import Prepared, Transactional, ahead_letters
 from headrace.position import Position
 
-__all__ = ["KafkaTransaction", "transaction"]
+__all__ = ["KafkaSoleWriter", "KafkaTransaction", "transaction"]
 
+SOLE_SECONDS = 60
+"""A transaction of a sole writer may take so long. Readers of its topics wait as long if it dies in one and nobody
+takes its name."""
 _idle: dict[tuple[int, str], list[Transactional]] = {}
 _idle_lock = threading.Lock()
 
@@ -92,6 +95,39 @@ class KafkaTransaction:
     def _letters(self, prepared: Prepared) -> list[Outgoing]:
         found = ahead_letters(prepared)
         return self._handle.letters.records(found, prepared.entry) if found else []
+
+
+class KafkaSoleWriter:
+    """Holds the transactional id of a name. After an error it is of no use: whoever takes the name again learns what
+    became of its last transaction."""
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle = handle
+        id = f"headrace.{handle.settings.prefix}sole.{name}"
+        self._producer = Transactional(handle.catalog.client, id, SOLE_SECONDS)
+
+    @contextmanager
+    def transaction(self) -> Iterator[SoleTransaction]:
+        tx = SoleTransaction(self._handle)
+        yield tx
+        tx.finish(self._producer)
+
+
+class SoleTransaction:
+    """Rows for topics, which are encoded when they are sent."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._asked: list[tuple[KafkaTopic, Rows]] = []
+
+    def append(self, topic: str | Topic, rows: Rows) -> None:
+        name = topic if isinstance(topic, str) else topic.name
+        self._asked.append((KafkaTopic(self._handle, self._handle.catalog.named(name)), rows))
+
+    def finish(self, producer: Transactional) -> None:
+        self._handle.check()
+        producer.run((topic.physical, topic.prepare(rows).records) for topic, rows in self._asked)
+        self._handle.catalog.client.notify()
 
 
 @contextmanager

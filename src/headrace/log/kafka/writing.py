@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -95,27 +95,28 @@ class ProducerReplaced(Fenced):
 class Transactional:
     """A producer with a transactional id. Taking the id ends what an earlier holder has open, and fences it."""
 
-    def __init__(self, client: Client, id: str) -> None:
+    def __init__(self, client: Client, id: str, seconds: int = TRANSACTION_SECONDS) -> None:
         self._client, self.id = client, id
         self._producer = client.new_producer(
-            transactional_id=id, transaction_timeout_ms=TRANSACTION_SECONDS * 1000, message_timeout_ms=10_000
+            transactional_id=id, transaction_timeout_ms=seconds * 1000, message_timeout_ms=10_000
         )
         with client.translated(f"taking the transactional id {id!r}"):
             self._retried(lambda: self._producer.init_transactions(REQUEST_SECONDS))
 
     def run(
         self,
-        sending: Sequence[tuple[str, Sequence[Outgoing]]],
+        sending: Iterable[tuple[str, Sequence[Outgoing]]],
         commits: Sequence[tuple[Sequence[TopicPartition], Any]] = (),
     ) -> list[dict[int, range]]:
         """One transaction: records for topics, and offsets of groups, all or none. The offsets that each topic's
-        records got. Returns when readers can see them."""
+        records got. Returns when readers can see them. `sending` is asked for the next records when those before are
+        with the producer."""
         from confluent_kafka import KafkaException
 
         try:
             self._producer.begin_transaction()
-            deliveries = [self._client.produce(self._producer, topic, records) for topic, records in sending]
-            found = [each.wait() for each in deliveries]
+            asked = [(topic, self._client.produce(self._producer, topic, records)) for topic, records in sending]
+            found = [(topic, each.wait()) for topic, each in asked]
             reach("kafka.sent")
             for positions, group in commits:
                 send = self._producer.send_offsets_to_transaction
@@ -129,13 +130,9 @@ class Transactional:
             if isinstance(error, KafkaException):
                 raise self._translated(error.args[0]) from None
             raise
-        nexts = {
-            (topic, partition): given.stop
-            for (topic, _), ranges in zip(sending, found, strict=True)
-            for partition, given in ranges.items()
-        }
+        nexts = {(topic, partition): given.stop for topic, ranges in found for partition, given in ranges.items()}
         self._client.wait_visible(nexts)
-        return found
+        return [ranges for _, ranges in found]
 
     def _retried(self, request: Any, seconds: float = REQUEST_SECONDS) -> None:
         from confluent_kafka import KafkaException
