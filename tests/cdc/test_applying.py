@@ -13,20 +13,20 @@ from headrace.cdc.journal import Journal
 from headrace.cdc.postgres import messages as m
 from headrace.cdc.postgres.applying import Applying
 from headrace.cdc.postgres.slot import Health
-from headrace.cdc.postgres.tables import Chunk, Known
 from headrace.cdc.postgres.types import column_of
-from headrace.cdc.postgres.visible import Seen
 from headrace.cdc.rows import Shape
+from headrace.cdc.tables import Chunk, Column, Known
+from headrace.cdc.visible import Seen
 from headrace.log.contract import Log
 from headrace.log.open import open_log
 from tests.cdc.test_messages import encoded
 
-COLUMNS = (m.Column("id", 23, -1, True), m.Column("name", 25, -1))
+COLUMNS = (Column("id", 23, -1, True), Column("name", 25, -1))
 USERS = Known(7, "public", "users", "shop_users", ("id",), COLUMNS, state="live", loaded=True)
 RELATION = m.Relation(7, "public", "users", "d", COLUMNS)
 
 
-def shape(known: Known, columns: Sequence[m.Column]) -> Shape:
+def shape(known: Known, columns: Sequence[Column]) -> Shape:
     types = tuple({23: pa.int32(), 25: pa.string()}[column.type] for column in columns)
     readers = tuple(partial(column_of, wanted=kind) for kind in types)
     names = tuple(column.name for column in columns)

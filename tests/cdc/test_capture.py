@@ -64,7 +64,7 @@ def test_a_transaction_is_whole_in_one_commit_of_the_log(source: Source) -> None
 
 
 def test_a_large_transaction_waits_in_a_file(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cdc.postgres.applying.PIECE_ROWS", 300)
+    monkeypatch.setattr("headrace.cdc.applying.PIECE_ROWS", 300)
     spilled: list[int] = []
     spill = Spool._spill
 

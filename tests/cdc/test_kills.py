@@ -13,9 +13,11 @@ import psycopg
 import pytest
 
 from headrace import failpoints
+from headrace.cdc import applying, life
 from headrace.cdc.choice import Choice
 from headrace.cdc.open import open_source
-from headrace.cdc.postgres import applying, capture, copying
+from headrace.cdc.postgres import applying as reading
+from headrace.cdc.postgres import copying
 from headrace.errors import CaptureFailed
 from headrace.log.open import open_log
 from tests.cdc.conftest import Source
@@ -35,8 +37,8 @@ def capturing(home: str, url: str, armed: str, skip: int) -> None:
     """Until it is killed, or ends itself at a point. Chunks, pieces and batches are small, so that there are many."""
     copying.chunks.__defaults__ = (500,)
     applying.PIECE_ROWS = 50  # type: ignore[misc]
-    applying.Spool.__init__.__defaults__ = (4_000,)
-    capture.BATCH_ROWS = 100  # type: ignore[misc]
+    reading.Spool.__init__.__defaults__ = (4_000,)
+    life.BATCH_ROWS = 100  # type: ignore[misc]
     if armed:
         failpoints.arm(armed, "kill", skip=skip)
     with open_log(home) as log:

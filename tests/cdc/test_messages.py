@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.cdc.change import UNCHANGED, Change, Place, Row, Transaction, parts_of
 from headrace.cdc.postgres import messages as m
+from headrace.cdc.tables import Column
 
 
 def row(*values: object) -> bytes:
@@ -62,7 +63,7 @@ u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 times = st.integers(0, 2**52)
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 rows = st.lists(st.none() | st.just(UNCHANGED) | st.binary(max_size=20), max_size=8).map(tuple)
-columns = st.builds(m.Column, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans())
+columns = st.builds(Column, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans())
 messages: st.SearchStrategy[m.Message] = st.one_of(
     st.builds(m.Begin, u64, times, u32),
     st.builds(m.Commit, u64, u64, times),

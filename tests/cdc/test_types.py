@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cdc.postgres.types import Kind, NotHeld, arrow_type, column_of, key_type, read_array
+from headrace.cdc.postgres.types import Kind, arrow_type, column_of, key_type, read_array
+from headrace.cdc.tables import NotHeld
 
 NUMERIC_10_2 = (10 << 16 | 2) + 4
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psycopg
 
 from headrace.cdc.choice import Choice
-from headrace.cdc.postgres.messages import Column
 from headrace.cdc.postgres.types import Kind
+from headrace.cdc.tables import Column, SourceTable
 
-__all__ = ["Kinds", "SourceTable", "quoted", "tables_of"]
+__all__ = ["Kinds", "PostgresTable", "quoted", "tables_of"]
 
 _TABLES: Final = """
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
@@ -42,39 +42,26 @@ def quoted(*names: str) -> str:
 
 
 @dataclass(frozen=True)
-class SourceTable:
-    """A table of the database. `identity`: d, i, f or n, as in REPLICA IDENTITY; `key`: the columns that identify a
-    row. `filled`: columns that are not null in rows that were there before them."""
+class PostgresTable(SourceTable):
+    """`casts`: the columns' types, as SQL names them."""
 
-    oid: int
-    schema: str
-    name: str
-    partitioned: bool
-    identity: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...] = ()
+    partitioned: bool = False
     casts: tuple[str, ...] = field(default=(), repr=False)
-    required: frozenset[str] = frozenset()
-    filled: frozenset[str] = frozenset()
 
-    @property
-    def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    def only(self, columns: Sequence[Column]) -> SourceTable:
-        """The table without its other columns."""
+    def only(self, columns: Sequence[Column]) -> Self:
         names = {column.name for column in columns}
         kept = [both for both in zip(self.columns, self.casts, strict=True) if both[0].name in names]
         return replace(self, columns=tuple(each for each, _ in kept), casts=tuple(each for _, each in kept))
 
-    @property
-    def refused(self) -> str | None:
-        """Why it cannot be captured. With such a table in a publication, Postgres would refuse its users' updates."""
-        if self.identity == "n":
-            return "it has REPLICA IDENTITY NOTHING: ALTER TABLE … REPLICA IDENTITY DEFAULT"
-        if not self.key:
-            return "it has no primary key: add one, or ALTER TABLE … REPLICA IDENTITY USING INDEX …"
-        return None
+
+def _refused(identity: str, key: Sequence[str]) -> str | None:
+    """Why a table cannot be captured. With such a table in a publication, Postgres would refuse its users' updates.
+    `identity`: d, i, f or n, as in REPLICA IDENTITY."""
+    if identity == "n":
+        return "it has REPLICA IDENTITY NOTHING: ALTER TABLE … REPLICA IDENTITY DEFAULT"
+    if not key:
+        return "it has no primary key: add one, or ALTER TABLE … REPLICA IDENTITY USING INDEX …"
+    return None
 
 
 class Kinds:
@@ -82,9 +69,9 @@ class Kinds:
 
     def __init__(self, db: psycopg.Connection[Any]) -> None:
         self._db = db
-        self._known: dict[int, tuple[Any, ...]] = {}
+        self._known: dict[int | str, tuple[Any, ...]] = {}
 
-    def of(self, oid: int, modifier: int) -> Kind:
+    def of(self, oid: int | str, modifier: int) -> Kind:
         if oid not in self._known:
             self._known = {row[0]: row[1:] for row in self._db.execute(_TYPES)}
         name, sort, base, base_modifier, element, _ = self._known.get(oid, ("unknown", "b", 0, -1, 0, 0))
@@ -95,7 +82,9 @@ class Kinds:
         return Kind(name, modifier)
 
 
-def tables_of(db: psycopg.Connection[Any], choice: Choice | None = None, oid: int | None = None) -> list[SourceTable]:
+def tables_of(
+    db: psycopg.Connection[Any], choice: Choice | None = None, oid: int | str | None = None
+) -> list[PostgresTable]:
     """The tables that are chosen, or the one of that number."""
     found = {}
     for number, schema, name, sort, identity, key in db.execute(_TABLES):
@@ -105,13 +94,16 @@ def tables_of(db: psycopg.Connection[Any], choice: Choice | None = None, oid: in
     for number, *column in db.execute(_COLUMNS, (list(found),)):
         columns[number].append(tuple(column))
     return [
-        SourceTable(
+        PostgresTable(
             number,
-            *facts,
-            tuple(Column(name, type_, modifier, name in facts[4]) for name, type_, modifier, *_ in columns[number]),
-            tuple(each[5] for each in columns[number]),
-            frozenset(each[0] for each in columns[number] if each[3]),
+            schema,
+            name,
+            key,
+            tuple(Column(each, type_, modifier, each in key) for each, type_, modifier, *_ in columns[number]),
             frozenset(each[0] for each in columns[number] if each[4]),
+            _refused(identity, key),
+            partitioned,
+            tuple(each[5] for each in columns[number]),
         )
-        for number, facts in found.items()
+        for number, (schema, name, partitioned, identity, key) in found.items()
     ]

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.csv
 from psycopg import pq
 
-from headrace.cdc.postgres.catalog import SourceTable, quoted
+from headrace.cdc.postgres.catalog import PostgresTable, quoted
 
 __all__ = ["CHUNK_BYTES", "chunks", "count_rows", "is_behind"]
 
 CHUNK_BYTES: Final = 8 << 20
 
 
-def _from(table: SourceTable) -> str:
+def _from(table: PostgresTable) -> str:
     return quoted(table.schema, table.name) if table.partitioned else f"ONLY {quoted(table.schema, table.name)}"
 
 
-def _bound(db: psycopg.Connection[Any], table: SourceTable, key: Sequence[str]) -> str:
+def _bound(db: psycopg.Connection[Any], table: PostgresTable, key: Sequence[str]) -> str:
     """`ROW('7'::integer)`: a key as SQL has it."""
     casts = {column.name: cast for column, cast in zip(table.columns, table.casts, strict=True)}
     escaping = pq.Escaping(db.pgconn)
@@ -34,12 +34,12 @@ def _bound(db: psycopg.Connection[Any], table: SourceTable, key: Sequence[str]) 
     return f"ROW({', '.join(told)})"
 
 
-def _key(table: SourceTable) -> str:
+def _key(table: PostgresTable) -> str:
     return ", ".join(map(quoted, table.key))
 
 
 def chunks(
-    db: psycopg.Connection[Any], table: SourceTable, after: Sequence[str] | None, chunk_bytes: int = CHUNK_BYTES
+    db: psycopg.Connection[Any], table: PostgresTable, after: Sequence[str] | None, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.Table]:
     """The rows behind the key, as texts."""
     where = "" if after is None else f" WHERE ROW({_key(table)}) > {_bound(db, table, after)}"
@@ -56,7 +56,7 @@ def chunks(
         yield _parsed(rows, table)
 
 
-def _parsed(rows: io.BytesIO, table: SourceTable) -> pa.Table:
+def _parsed(rows: io.BytesIO, table: PostgresTable) -> pa.Table:
     """A value that is not quoted and empty is null; an empty text is quoted."""
     names = [column.name for column in table.columns]
     rows.seek(0)
@@ -73,14 +73,14 @@ def _parsed(rows: io.BytesIO, table: SourceTable) -> pa.Table:
     )
 
 
-def count_rows(db: psycopg.Connection[Any], table: SourceTable) -> int:
+def count_rows(db: psycopg.Connection[Any], table: PostgresTable) -> int:
     """In the same snapshot, so that what was copied can be counted against it."""
     found = db.execute(f"SELECT count(*) FROM {_from(table)}").fetchone()
     assert found is not None
     return int(found[0])
 
 
-def is_behind(db: psycopg.Connection[Any], table: SourceTable, key: Sequence[str], bound: Sequence[str]) -> bool:
+def is_behind(db: psycopg.Connection[Any], table: PostgresTable, key: Sequence[str], bound: Sequence[str]) -> bool:
     """Whether a key comes behind the bound, in the order in which the table is copied: that is Postgres' to say."""
     found = db.execute(f"SELECT {_bound(db, table, key)} > {_bound(db, table, bound)}").fetchone()
     return bool(found and found[0])

@@ -12,12 +12,12 @@ from struct import error as StructError
 from typing import Any, Final, NamedTuple
 
 from headrace.cdc.change import UNCHANGED, Row
+from headrace.cdc.tables import Column
 
 __all__ = [
     "EPOCH_US",
     "BadMessage",
     "Begin",
-    "Column",
     "Commit",
     "Delete",
     "Insert",
@@ -54,16 +54,6 @@ class Commit(NamedTuple):
     commit: int
     end: int
     at_us: int
-
-
-class Column(NamedTuple):
-    """`in_identity`: part of what identifies a row (with REPLICA IDENTITY FULL, all are). `modifier`: of the type, as
-    in numeric(10,2); -1 for none."""
-
-    name: str
-    type: int
-    modifier: int
-    in_identity: bool = False
 
 
 class Relation(NamedTuple):

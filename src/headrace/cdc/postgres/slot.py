@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
-from headrace.cdc.postgres.catalog import SourceTable, quoted
+from headrace.cdc.postgres.catalog import PostgresTable, quoted
 from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of
 from headrace.errors import CaptureGap
 
@@ -100,7 +100,7 @@ def name_for(capture: str, mark: str) -> str:
     return f"headrace_{re.sub(r'[^a-z0-9_]', '_', capture.lower())[:40]}_{mark}"
 
 
-def make_publication(db: psycopg.Connection[Any], name: str, tables: Iterable[SourceTable]) -> None:
+def make_publication(db: psycopg.Connection[Any], name: str, tables: Iterable[PostgresTable]) -> None:
     """Made anew: whatever was there was nobody's."""
     listed = ", ".join(f"TABLE ONLY {quoted(t.schema, t.name)}" for t in tables if not t.partitioned)
     roots = ", ".join(f"TABLE {quoted(t.schema, t.name)}" for t in tables if t.partitioned)
@@ -110,7 +110,7 @@ def make_publication(db: psycopg.Connection[Any], name: str, tables: Iterable[So
     db.execute(f"CREATE PUBLICATION {quoted(name)}{which} WITH (publish_via_partition_root = true)")
 
 
-def publish(db: psycopg.Connection[Any], name: str, tables: Iterable[SourceTable]) -> None:
+def publish(db: psycopg.Connection[Any], name: str, tables: Iterable[PostgresTable]) -> None:
     """Adds tables to the publication."""
     for table in tables:
         only = "" if table.partitioned else "ONLY "

@@ -15,9 +15,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.cdc.tables import NotHeld
 from headrace.schema import TIMESTAMP, TIMESTAMP_NTZ
 
-__all__ = ["Kind", "NotHeld", "arrow_type", "column_of", "key_type", "read_array"]
+__all__ = ["Kind", "arrow_type", "column_of", "key_type", "read_array"]
 
 PLAIN: Final[dict[str, pa.DataType]] = {
     "bool": pa.bool_(),
@@ -36,10 +37,6 @@ DIGITS_MAX: Final = 38
 _ENDS: Final = {"infinity": "9999-12-31 23:59:59.999999", "-infinity": "0001-01-01 00:00:00"}
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}(\.\d{1,6})?(\+00)?")
-
-
-class NotHeld(ValueError):
-    """A value that a topic's column of that type cannot hold. The message quotes no value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,83 @@
-"""A captured table while it is captured: what it looks like, what of it is copied, and what its changes become. Owns
-the comparison of what the stream says of a table with what is recorded, and which changes a chunk already contains."""
+"""A captured table: its columns, what of it is copied, what is recorded of it. Owns the comparison of what a database
+says of a table with what is recorded, and which changes a chunk already contains. Knows no database; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
-from headrace.cdc.change import UNCHANGED, Change, Place, Row, Transaction, parts_of
+from headrace.cdc.change import Change, Row, Transaction
 from headrace.cdc.choice import masked
-from headrace.cdc.postgres.catalog import Kinds, SourceTable
-from headrace.cdc.postgres.messages import Column, Delete, Insert, Relation, Update
-from headrace.cdc.postgres.types import arrow_type, column_of, key_type
-from headrace.cdc.postgres.visible import Seen
-from headrace.cdc.rows import Shape
+from headrace.cdc.rows import Read, Shape
+from headrace.cdc.visible import Seen
 
 if TYPE_CHECKING:
     from headrace.cdc.rows import TableRows
 
-__all__ = ["Chunk", "Difference", "Known", "State", "Tracked", "changes_of", "difference_of", "shape_of"]
+__all__ = [
+    "Chunk",
+    "Column",
+    "Difference",
+    "Known",
+    "NotHeld",
+    "SourceTable",
+    "State",
+    "Tracked",
+    "difference_of",
+    "shape_of",
+    "with_chunk",
+]
 
 State = Literal["copying", "reading again", "live", "stopped"]
 
 
+class NotHeld(ValueError):
+    """A value that a topic's column of that type cannot hold. The message quotes no value."""
+
+
+class Column(NamedTuple):
+    """`type`: as the database names or numbers it. `modifier`: of the type, as in numeric(10,2); -1 for none.
+    `in_identity`: part of what identifies a row (with Postgres' REPLICA IDENTITY FULL, all are)."""
+
+    name: str
+    type: int | str
+    modifier: int = -1
+    in_identity: bool = False
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table of the database. `id`: what it is known by there, also when it is renamed, if there is such a thing.
+    `key`: the columns that identify a row. `filled`: columns that are not null in rows that were there before them.
+    `refused`: why it cannot be captured."""
+
+    id: int | str
+    schema: str
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...] = ()
+    filled: frozenset[str] = frozenset()
+    refused: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def only(self, columns: Sequence[Column]) -> Self:
+        """The table without its other columns."""
+        names = {column.name for column in columns}
+        return replace(self, columns=tuple(each for each in self.columns if each.name in names))
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Rows up to a key (None: to the end), copied in a snapshot. Without one the slot's own, in which nothing is that
-    the stream has."""
+    """Rows up to a key (None: to the end), copied in a snapshot. Without one the first, in which nothing is that the
+    stream has."""
 
     upto: tuple[str, ...] | None = None
     seen: Seen | None = None
@@ -43,7 +90,7 @@ class Chunk:
 class Known:
     """What is recorded of a table. `after`: the key up to which it is copied; `epoch`: how often it was read again."""
 
-    oid: int
+    id: int | str
     schema: str
     name: str
     topic: str
@@ -63,8 +110,6 @@ class Known:
 
     def value(self) -> dict[str, Any]:
         """For the journal."""
-        from dataclasses import asdict
-
         return {**asdict(self), "columns": [list(column[:3]) for column in self.columns]}
 
     @classmethod
@@ -88,24 +133,30 @@ class Known:
 
 
 def shape_of(
-    columns: Sequence[Column], key: Sequence[str], kinds: Kinds, masks: Mapping[str, str], secret: bytes
+    columns: Sequence[Column],
+    key: Sequence[str],
+    masks: Mapping[str, str],
+    secret: bytes,
+    *,
+    plain: Callable[[Column, bool], tuple[pa.DataType, Read]],
+    text: Read | None = None,
 ) -> Shape:
+    """`plain`: of a column (and whether it is of the key) its type here, and how its values are read. `text`: how those
+    of a masked one are read, if in another way."""
     types: list[pa.DataType] = []
-    readers: list[Callable[[Sequence[Any]], pa.Array]] = []
+    readers: list[Read] = []
     for column in columns:
+        kind, read = plain(column, column.name in key)
         if column.name in masks:
-            types.append(pa.string())
-            readers.append(partial(_read_masked, how=masks[column.name], secret=secret))
-            continue
-        kind = kinds.of(column.type, column.modifier)
-        types.append(key_type(kind) if column.name in key else arrow_type(kind))
-        readers.append(partial(column_of, wanted=types[-1]))
+            kind, read = pa.string(), partial(_read_masked, text or read, masks[column.name], secret)
+        types.append(kind)
+        readers.append(read)
     names = tuple(column.name for column in columns)
     return Shape(names, tuple(types), tuple(readers), tuple(names.index(name) for name in key))
 
 
-def _read_masked(texts: Sequence[bytes | None], how: str, secret: bytes) -> pa.Array:
-    return masked(column_of(texts, pa.string()), how, secret)
+def _read_masked(read: Read, how: str, secret: bytes, values: Sequence[Any]) -> pa.Array:
+    return masked(read(values), how, secret)
 
 
 @dataclass
@@ -136,27 +187,6 @@ class Tracked:
         return False
 
 
-def changes_of(
-    table: Tracked, message: Insert | Update | Delete, number: int, transaction: Transaction
-) -> tuple[Change, ...]:
-    """What a message says that happened to a row."""
-    name, place = table.known.full_name, Place(transaction.end, number)
-    if isinstance(message, Insert):
-        return (Change("insert", name, table.key_of(message.new), None, message.new, place, transaction),)
-    if isinstance(message, Delete):
-        return (Change("delete", name, table.key_of(message.old), message.old, None, place, transaction),)
-    new, old = message.new, message.old
-    if old is None:
-        return (Change("update", name, table.key_of(new), None, new, place, transaction),)
-    if UNCHANGED in new:
-        of_old = frozenset(range(len(new))) if message.whole else frozenset(table.rows.shape.key)
-        new = tuple(
-            [old[at] if value is UNCHANGED and at in of_old else value for at, value in enumerate(new)],
-        )
-    change = Change("update", name, table.key_of(new), old, new, place, transaction)
-    return parts_of(change, table.key_of(old))
-
-
 @dataclass(frozen=True)
 class Difference:
     """How a table differs from what is recorded of it."""
@@ -184,20 +214,23 @@ class Difference:
         return ", ".join(parts)
 
 
-def difference_of(known: Known, found: Relation | SourceTable) -> Difference:
+def difference_of(known: Known, columns: Sequence[Column], key: Sequence[str] | None) -> Difference:
     """By names and types: the order of columns is no part of what a table is. That a column was renamed nobody says: it
-    is one that is gone, and one that is new."""
+    is one that is gone, and one that is new. `key`: None, where it is not said."""
     before = {column.name: column for column in known.columns}
-    now = {column.name: column for column in found.columns}
-    retyped = tuple(name for name in before if name in now and before[name][1:3] != now[name][1:3])
-    if isinstance(found, SourceTable):
-        key = None if set(found.key) == set(known.key) else found.key
-    else:  # with REPLICA IDENTITY FULL all columns are said to be the key
-        said = {column.name for column in found.columns if column.in_identity}
-        key = None if found.identity == "f" or said == set(known.key) else tuple(sorted(said))
+    now = {column.name: column for column in columns}
     return Difference(
         tuple(column for name, column in now.items() if name not in before),
         tuple(column for name, column in before.items() if name not in now),
-        retyped,
-        key,
+        tuple(name for name in before if name in now and before[name][1:3] != now[name][1:3]),
+        None if key is None or set(key) == set(known.key) else tuple(key),
     )
+
+
+def with_chunk(known: Known, chunk: Chunk) -> Known:
+    """The rest of the table is copied in another snapshot."""
+    before = known.chunks or ((Chunk(),) if known.after is not None else ())
+    ended = (
+        [*before[:-1], *(replace(each, upto=known.after) for each in before[-1:])] if known.after is not None else []
+    )
+    return replace(known, chunks=(*ended, chunk))
