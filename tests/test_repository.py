@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILE_BYTES_MAX = 1024 * 1024
+LINE_CHARACTERS_MAX = 120
 OF_ONE_MACHINE = re.compile(r"(?<![\w.~-])/(?:work|root|(?:home|Users)/\w+)/")
 OF_ONE_REGISTRY = re.compile(
     r"https?://\S*(?:pypi|pythonhosted|artifactory|nexus|devpi|/simple\b)|--(?:extra-)?index-url|--find[-]links"
@@ -42,6 +43,16 @@ def test_nothing_names_one_machine_or_registry() -> None:
         for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
             if OF_ONE_MACHINE.search(line) or OF_ONE_REGISTRY.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert found == []
+
+
+def test_lines_of_pages_fit_a_screen() -> None:
+    """But for rows of tables, which Markdown does not let anybody break."""
+    found = []
+    for path in git("*.md"):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if len(line) > LINE_CHARACTERS_MAX and not line.startswith("|"):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} characters")
     assert found == []
 
 
