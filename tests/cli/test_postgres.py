@@ -45,6 +45,11 @@ def test_doctor_on_a_user_who_may_not(postgres: PostgresServer, tmp_path: Path, 
     done = shell("doctor", "--views", address)
     (found,) = [row for row in done.rows if row["check"] == "database permissions"]
     assert done.code == 3 and found["state"] == "fail" and "AUTHORIZATION reader" in found["do"]
+    assert "database user" not in {row["check"] for row in done.rows}
+    (found,) = [
+        row for row in shell("doctor", "--views", postgres.schema(tmp_path)).rows if row["check"] == "database user"
+    ]
+    assert found["state"] == "warn" and found["found"].startswith("headrace is a superuser")
     standby = f"{address}&options=-c%20default_transaction_read_only%3Don"
     (found,) = [row for row in shell("doctor", "--views", standby).rows if row["check"] == "database permissions"]
     assert "nothing can be written" in found["found"]

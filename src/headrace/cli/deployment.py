@@ -89,6 +89,12 @@ def database(address: str) -> Iterator[Finding]:
         yield Finding("database permissions", "fail", f"{where}: may not create tables", do)
     else:
         yield Finding("database permissions", "ok", f"{where}: may create tables")
+    if found.reads_files:
+        do = (
+            "use a user who only owns the schema: CREATE ROLE … LOGIN, CREATE SCHEMA … AUTHORIZATION … (docs: Views in "
+        )
+        do += "Postgres). Whoever may query views can read files of the server's machine as this one"
+        yield Finding("database user", "warn", f"{found.user} is a superuser, or may read the server's files", do)
     if not found.synced:
         do = "set fsync = on: after a power loss, the database may be damaged"
         yield Finding("database sync", "warn", "fsync is off", do)

@@ -88,7 +88,8 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Server:
     """A database that has views, as it says of itself. `clock_us`: its clock; `synced`: what it has committed survives
-    a power loss; `made`: the schema has a store; `may_create`: the user may make tables there."""
+    a power loss; `made`: the schema has a store; `may_create`: the user may make tables there; `reads_files`: and read
+    files of the server's machine, as a superuser may."""
 
     version: str
     clock_us: int
@@ -98,6 +99,7 @@ class Server:
     schema: str
     made: bool
     may_create: bool
+    reads_files: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ EXAMINED = (
     "SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
     "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean, "
     "current_setting('fsync')::boolean, current_user, has_database_privilege(current_database(), 'CREATE'), "
+    "(SELECT bool_or(pg_has_role(oid, 'USAGE')) FROM pg_roles WHERE rolname IN "
+    "('pg_read_server_files', 'pg_execute_server_program')), "
     "(SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE') FROM pg_namespace "
     "WHERE nspname = $1)"
 )
@@ -85,10 +87,13 @@ class PostgresReading(SqlReading[Connection]):
         """What the database says of itself."""
         name = self._address.schema
         with self._pool.reading() as db:
-            version, clock_us, read_only, synced, user, in_database, in_schema = db.run(EXAMINED, [name]).fetchone()
+            version, clock_us, read_only, synced, user, in_database, files, in_schema = db.run(
+                EXAMINED, [name]
+            ).fetchone()
             made = schema.exists(db, name)
         may_create = in_database if in_schema is None else in_schema
-        return Server(version, clock_us, bool(read_only), bool(synced), user, name, made, bool(may_create))
+        facts = bool(read_only), bool(synced), user, name, made, bool(may_create), bool(files)
+        return Server(version, clock_us, *facts)
 
     @contextlib.contextmanager
     def _reading(self, view: str = "") -> Iterator[Connection]:
