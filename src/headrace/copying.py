@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace import jsonrows, keys
 from headrace.durations import epoch_us
-from headrace.errors import BatchDiffers, OffsetOutOfRange, TopicExists, UnknownTopic, Unsupported
+from headrace.errors import BatchDiffers, InvalidArgument, OffsetOutOfRange, UnknownTopic, Unsupported
 from headrace.log.contract import Log, Offsets, Sender, Topic
 from headrace.rows import to_rows
 from headrace.time import UNSET
@@ -178,7 +178,10 @@ class _Copy:
         except UnknownTopic:
             return
         if not self._noted and any(each.next > each.earliest for each in there.offsets().values()):
-            raise TopicExists(topic=there.name)
+            why = (
+                "has records in the target that no copy of this topic has made: delete it there, or choose another log"
+            )
+            raise InvalidArgument("topic", there.name, why)
 
     # -- records -----------------------------------------------------------------------------------
 

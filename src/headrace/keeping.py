@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.durations import from_us
-from headrace.errors import DamagedBackup, LogMissing
+from headrace.errors import DamagedBackup, InvalidArgument, LogMissing
 from headrace.log.capabilities import Files, capability
 from headrace.log.contract import Verified
 from headrace.log.open import open_log
@@ -54,9 +54,11 @@ class Backup:
 
 def backup(home: str | Path, target: str | Path, *, progress: Progress | None = None) -> Backup:
     """Copies log and views of a home into a new directory, while they are in use, and checks the copy. A `target` that
-    is there is refused. Upkeep of the log waits meanwhile."""
+    is there, or in the home, is refused. Upkeep of the log waits meanwhile."""
     source, target = directory(home).absolute(), directory(target, argument="target").absolute()
     has_log = (source / "log.db").exists()
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InvalidArgument("target", str(target), "is in the home itself: name a directory elsewhere")
     if not has_log and not store_exists(source):
         raise LogMissing(path=str(source), why="there is no log and there are no views here")
     taken_us = time.time_ns() // 1000

@@ -87,6 +87,9 @@ def test_neither_overwrites_anything(home: Path, tmp_path: Path) -> None:
     for make in (lambda: hr.backup(home, tmp_path / "copy"), lambda: hr.restore(tmp_path / "copy", home)):
         with pytest.raises(hr.StorageError, match="is not overwritten"):
             make()
+    for inside in (home / "copy", home / "data" / "copy", home):
+        with pytest.raises(hr.InvalidArgument, match="is in the home itself"):
+            hr.backup(home, inside)
     (tmp_path / "empty").mkdir()
     hr.restore(tmp_path / "copy", tmp_path / "empty")
     assert numbers(tmp_path / "empty") == [1, 2]

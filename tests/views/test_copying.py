@@ -123,6 +123,6 @@ def test_the_command(postgres: PostgresServer, tmp_path: Path) -> None:
         left_by_nobody(store._store)
     done = shell.ok("copy", "--from", str(tmp_path), "--to", address)
     assert [(row["flow"], row["rows"], row["there"]) for row in done.rows] == [("clicks", 0, False)]
-    assert "--views postgresql://…" in done.err
+    assert f"with --views '{address}' now, and no more with --home {tmp_path}" in done.err
     assert shell("copy", "--from", str(tmp_path), "--to", address, "topic").code == 2
     assert "there are no views" in shell.refused("copy", "--from", address + "x", "--to", str(tmp_path / "new"))

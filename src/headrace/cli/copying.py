@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.options import format_option, home_option
 from headrace.cli.output import FOUND, Progress, counted, note, print_rows
-from headrace.places import ADDRESS, directory, without_secrets
+from headrace.places import ADDRESS, directory
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -98,4 +98,14 @@ def _views(source: str, target: str, format_: str | None) -> None:
 
         copied = copy_views(places[0], places[1], told)
     print_rows([asdict(each) for each in copied], FLOWS, format_)
-    note(f"run the programs with --views {without_secrets(target)} now, and no more with {without_secrets(source)}")
+    note(f"run the programs with {_option(target)} now, and no more with {_option(source)}")
+
+
+def _option(url: str) -> str:
+    """Which says that views are there; without a password."""
+    from headrace.libpq import shown, split_address
+
+    if not _is_postgres(url):
+        return f"--home {url}"
+    schemas = [value for name, value in split_address(url, argument="views")[1] if name == "schema"]
+    return f"--views '{shown(url, ''.join(f'schema={name}' for name in schemas[-1:]))}'"
