@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -20,6 +21,8 @@ from headrace.cli.root import cli
 from headrace.flows import metrics
 from headrace.log.open import log_address
 from headrace.serve import exposition
+from headrace.views.open import examine_views, open_store
+from tests.databases import PostgresServer
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -143,6 +146,7 @@ def test_the_image_has_what_it_copies_and_needs() -> None:
                 assert (ROOT / source).exists(), source
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     (extras,) = re.findall(r'"\$1\[([a-z,]+)\]"', text("Containerfile"))
+    assert {"avro", "kafka", "postgres", "serve"} <= set(extras.split(",")), "one image for everything"
     for extra in extras.split(","):
         assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
     users = [rest for name, rest in found if name == "USER"]
@@ -180,10 +184,40 @@ def test_services_are_wired_to_each_other() -> None:
     compile(shop["healthcheck"]["test"][-1], "healthcheck", "exec")
 
 
+def test_the_programs_user_owns_one_schema_and_nothing_else(postgres: PostgresServer, tmp_path: Path) -> None:
+    if shutil.which("psql") is None:
+        pytest.skip("psql is not installed")
+    psycopg = pytest.importorskip("psycopg")
+    mounted = compose()["services"]["postgres"]["volumes"]
+    assert "./postgres-init.sql:/docker-entrypoint-initdb.d/init.sql:ro" in mounted
+    (tmp_path / "password").write_text("it's a \\ canary\n")
+    init = text("postgres-init.sql").replace("/run/secrets/postgres-password", str(tmp_path / "password"))
+    superuser = postgres.database("deployed")
+    subprocess.run(
+        ["psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", superuser], input=init, text=True, check=True
+    )
+    try:
+        views = urlsplit(compose()["services"]["shop"]["environment"]["HEADRACE_VIEWS"])
+        assert (views.username, views.path) == ("shop", "/headrace")
+        address = superuser.replace("headrace@", "shop@")
+        with open_store(address) as store:
+            assert store.leases is not None
+        found = examine_views(address)
+        assert (found.user, found.may_create, found.reads_files) == ("shop", True, False)
+        with psycopg.connect(superuser) as db:
+            known = dict(db.execute("SELECT rolname, rolpassword IS NOT NULL FROM pg_authid").fetchall())
+        assert (known["shop"], known["headrace"]) == (True, False)
+    finally:
+        with psycopg.connect(superuser, autocommit=True) as db:
+            db.execute("DROP OWNED BY shop")
+            db.execute("DROP ROLE shop")
+
+
 def test_no_secret_is_in_the_files() -> None:
     for path in DEPLOY.iterdir():
         if path.is_file():
-            assert not re.search(r"(?i)password\s*[:=]\s*(?!file:|env:)[\"']?\w+", path.read_text("utf-8")), path.name
+            said = path.read_text("utf-8").replace(":'given'", "")  # a variable of psql's
+            assert not re.search(r"(?i)password\s*[:=]\s*(?!file:|env:)[\"']?\w+", said), path.name
 
 
 def test_the_version_of_kafka_checks_tokens() -> None:
