@@ -23,7 +23,7 @@ from headrace.cdc.running import CaptureStatus, TableStatus
 from headrace.cli.root import cli
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
-from headrace.flows.running import FlowStatus
+from headrace.flows.status import FlowStatus
 from headrace.joined import JoinedTables
 from headrace.log import contract
 from headrace.log.embedded import log, topic, transaction

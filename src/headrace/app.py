@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from headrace.flows.flow import SparkSession
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
-    from headrace.flows.running import AppStatus, Running
+    from headrace.flows.running import Running
+    from headrace.flows.status import AppStatus
     from headrace.log.contract import Start
     from headrace.notebook import Live
     from headrace.table import Table
@@ -370,7 +371,7 @@ class App:
 
     def _feed(self, view: str, emit: Emit) -> DeclaredTopic:
         """The topic with the changes of a view, for flows over it."""
-        return declare(feed_topic(view, emit), lambda: self.running.feed(self._flow(view), emit))
+        return declare(feed_topic(view, emit), lambda: self.running.written.feed(self._flow(view), emit))
 
     def _written(self, flow: Flow) -> DeclaredTopic:
         """The topic that a flow writes to."""
@@ -379,7 +380,7 @@ class App:
         changes = flow.records or flow.meets is not None if sink is None else writes_changes(sink)
         return declare(
             flow.target,
-            lambda: self.running.target(self._flow(name)),
+            lambda: self.running.written.target(self._flow(name)),
             declared=TopicSettings(changes=changes),
         )
 

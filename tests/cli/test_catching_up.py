@@ -11,7 +11,7 @@ import pytest
 from headrace.cli import catching_up
 from headrace.cli.catching_up import Pace, Ticker
 from headrace.cli.run import line
-from headrace.flows.running import FlowStatus
+from headrace.flows.status import FlowStatus
 
 MARCH = datetime(2019, 3, 4, 10, 0, 30, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import replace
 
 from headrace.flows import metrics
-from headrace.flows.running import FlowStatus
+from headrace.flows.status import FlowStatus
 
 
 def test_idle_connections_make_room_for_others() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.failpoints import reach
-from headrace.flows.relay import Relay
+from headrace.flows.writing.relay import Relay
 from headrace.testing import CRASH_POINTS, add, advance, assert_cut_invariant, crash_points, restart
 
 ROWS = add("orders", [{"id": f"order-{n % 7}", "at": f"2026-01-01T09:00:{n:02}Z"} for n in range(20)])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.output import about, harmless, note
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
 
 FEW_RECORDS = 10_000
 """Who has fewer to read has caught up."""

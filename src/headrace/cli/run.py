@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError, InvalidArgument, ServeMissing
 
 if TYPE_CHECKING:
     from headrace.app import App
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
     from headrace.serve.server import Server
 
 Result = TypeVar("Result")

@@ -10,8 +10,7 @@ computing the next batch may run beside the commit of the last one; nothing else
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import from_us
-from headrace.errors import LogDiverged, LogMissing, StorageError, TopicReplaced
+from headrace.errors import LogMissing, TopicReplaced
 from headrace.failpoints import reach
 from headrace.flows.flow import event_times
 from headrace.flows.folding import parted, reading_in_parts
@@ -34,19 +33,19 @@ from headrace.flows.folding.staging import Staging
 from headrace.flows.query import FlowQuery, Planned
 from headrace.flows.reading import ranges
 from headrace.flows.reading.inputs import Clock, Inputs, Look, steady_clock, wall_clock_us
-from headrace.flows.reading.reached import remembering
-from headrace.flows.relay import Relay
+from headrace.flows.reading.places import FlowPlaces, copied
 from headrace.flows.spark import session
+from headrace.flows.writing.relay import Relay
+from headrace.flows.writing.reporting import Reporting
 from headrace.jsonrows import encode_row
 from headrace.kernels.fold import dropped_records, folded, needed
 from headrace.kernels.fold import reached as reached_by
 from headrace.kernels.judge import DROPPED, SOURCE
-from headrace.log.contract import DEAD_LETTERS, META, Offsets
+from headrace.log.contract import DEAD_LETTERS, META
 from headrace.operators.aggregate import Bounds
 from headrace.operators.fold import Fold, StagedRows
 from headrace.rows import to_rows
 from headrace.schema import EXTRA_COLUMN
-from headrace.time import UNSET
 from headrace.views.contract import (
     CHANGE,
     MARK,
@@ -64,18 +63,24 @@ from headrace.views.contract import (
 )
 
 if TYPE_CHECKING:
-    from headrace.flows.flow import Flow
     from headrace.log.contract import Log, Topic
 
 ROWS_MAX, RECORDS_MAX = 4_000_000, 1_000_000
 """No batch has more records, unless its author says so: of those that are folded where they are read, and of those that
 come to the driver."""
-LAST_MARK_ROWS = 10_000
-"""So far back the last mark is looked for when a flow begins again."""
-REPORT_SECONDS = 1.0
-"""The log is told this often how far a flow is."""
 Culprits = Mapping[tuple[str, int, int], str]
 """Topic, partition and offset of records that cannot be processed, each with its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a batch has become: how far its flow is then, and what is written with it."""
+
+    frontier_us: int | None
+    closed_us: int | None
+    unchanged_us: int | None
+    out: PassedOn
+    changes: Callable[[], pa.Table] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +144,8 @@ class FlowLoop:
         """The store knows that all of the outbox up to this sequence has arrived."""
         self._passing = PassingOn(self.flow) if self.flow.through is not None else None
         self._meeting: MeetingFold | None = None
-        self._places: dict[str, dict[int, Place]] = {}
-        self._marked_us = dict[str, int | None]()
-        """Of topics with marks: the reach that the last mark read says."""
-        self._reporting = _Reporting(log, self.flow) if until is None else None
+        self._places = FlowPlaces(self.flow, self._inputs, until)
+        self._reporting = Reporting(log, self.flow) if until is None else None
         self.asked_us: int | None = None
         """Silence counts up to then; by default up to now."""
         self.planned_rows = 0
@@ -155,9 +158,12 @@ class FlowLoop:
         return Inputs(self.flow, self._store, until=self._until, at_once=at_once, clock_us=self._clock_us)
 
     def _look(self, *, marks: bool = False) -> Look:
-        return self._inputs.look(
-            self._places, self._clock_us() if self.asked_us is None else self.asked_us, marks=marks
-        )
+        now_us = self._clock_us() if self.asked_us is None else self.asked_us
+        return self._inputs.look(self._places.now, now_us, marks=marks)
+
+    def remember(self, marks: Sequence[ReadMark]) -> None:
+        """How far the topics had come, as the store has it, where only reading tells."""
+        self._places.remember(marks)
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -171,42 +177,16 @@ class FlowLoop:
             known = state.topic_ids.get(topic.name)
             if known is not None and known != topic.topic_id:
                 raise TopicReplaced(topic=topic.name, topic_id=known)
-            self._refuse_diverged(topic, state.places.get(topic.name, {}))
-        self._state, self._places = state, {topic: dict(places) for topic, places in state.places.items()}
-        self._marked_us = self._last_marks() if self.flow.meets is not None else {}
+        self._places.begin(state)
+        self._state = state
         self._relay.begin(state.born)
         self._inputs.begin()
         if state.sequence == 0:
-            first = self._first_places()
-            self._commit(Batch(first, self._look(), 0, begins=first, read_marks=self._read_marks(first, {})))
+            first, marks = self._places.first()
+            self._commit(Batch(first, self._look(), 0, begins=first, read_marks=marks))
         self.report(now=True)
         self._send_out()
         self.note_relayed()
-
-    def remember(self, marks: Sequence[ReadMark]) -> None:
-        """The flow's transactions keep how far its topics had come where only reading tells."""
-        for topic in self.flow.topics:
-            if known := remembering(topic):
-                some: dict[int, list[ReadMark]] = {}
-                for mark in marks:
-                    if mark.topic == topic.name:
-                        some.setdefault(mark.partition, []).append(mark)
-                known.remember(some)
-
-    def _read_marks(
-        self, places: Mapping[str, Mapping[int, Place]], before: Mapping[str, Mapping[int, Place]]
-    ) -> list[ReadMark]:
-        """Of the places that the flow comes to from those before."""
-        out = []
-        for topic in self.flow.topics:
-            known = remembering(topic)
-            for partition, place in places[topic.name].items() if known else ():
-                assert known is not None
-                if place != before.get(topic.name, {}).get(partition):
-                    at = known.reached(partition, place.offset)
-                    us = None if at.progress_us == UNSET else at.progress_us
-                    out.append(ReadMark(topic.name, partition, place.offset, us, at.arrived_us, at.raised))
-        return out
 
     def _folding(self) -> Fold | None:
         """What folds batches into the view."""
@@ -222,96 +202,9 @@ class FlowLoop:
             time = self._log.topic(self.flow.target).settings.event_time
         return MeetingFold(self.flow, self._fed_spec(), self._shape, time)
 
-    def _last_marks(self) -> dict[str, int | None]:
-        """What the last marks before the flow's places say, if they are not far back: else the next one will."""
-        out: dict[str, int | None] = {}
-        for topic in self.flow.topics:
-            if self.flow.is_marked(topic.name):
-                earliest = {partition: end.earliest for partition, end in topic.ends().items()}
-                for partition, place in self._places.get(topic.name, {}).items():
-                    start = max(earliest[partition], place.offset - LAST_MARK_ROWS)
-                    out[topic.name] = ranges.marks(topic, ranges.Range(partition, start, place.offset))[1]
-        return out
-
     def _fed_spec(self) -> FlowSpec:
         """The store knows who has read the view's changes before, in other programs too."""
         return dataclasses.replace(self.spec, feeds=self._store.feeds(self.flow.name))
-
-    def _refuse_diverged(self, topic: Topic, places: Mapping[int, Place]) -> None:
-        """LogDiverged if the log has other records than the flow has read: an older copy was restored, and written to
-        since. Upkeep keeps when a record arrived; of one that it took away nothing can be said."""
-        ends = topic.ends()
-        for partition, place in places.items():
-            found, known = topic.arrived_us(partition, place.offset - 1), place.arrived_us
-            another = None not in (found, known) and found != known
-            if remembering(topic):  # there the newest arrival up to the place is kept
-                another = another and (found or 0) > (known or 0)
-            if another or place.offset > ends[partition].next:
-                raise LogDiverged(
-                    self.flow.name, topic.name, partition, place.offset, ends[partition].next, self.flow.parent
-                )
-
-    def _first_places(self) -> dict[str, dict[int, Place]]:
-        """Where the flow starts is committed before anything is read: 'latest' is decided once."""
-        out = {}
-        ends = self._inputs.ends(self._places)
-        for read in self.flow.inputs:
-            name = read.topic.name
-            begin = ranges.begin(read.topic, read.start) if self._until is None else self._began(name, ends[name])
-            out[name] = {
-                partition: self._place(read.topic, partition, offset, ends[name][partition])
-                for partition, offset in begin.items()
-            }
-        self._places = {topic: dict(places) for topic, places in out.items()}
-        return out
-
-    def _place(self, topic: Topic, partition: int, offset: int, end: Offsets) -> Place:
-        """Without the progress of a time that the log does not know."""
-        place = Place(offset, None)
-        if self._inputs.is_logged(topic) or remembering(topic):
-            place = ranges.place_at(topic, partition, offset, end, by_arrival=self.flow.by_arrival)
-        if remembering(topic) is None:
-            place = replace(place, arrived_us=topic.arrived_us(partition, offset - 1))
-        return place if self._inputs.is_logged(topic) else replace(place, progress_us=None)
-
-    def _settled(self, planned: Planned, batch: Batch) -> Batch:
-        """With how far what was read has come, where only reading tells."""
-        self._query.take_reports()
-        for topic in self.flow.topics:
-            places, ends = batch.places.get(topic.name, {}), batch.look.ends.get(topic.name, {})
-            for each in planned[topic.name] if remembering(topic) else ():
-                found, known = (
-                    self._place(topic, each.partition, each.stop, ends[each.partition]),
-                    places[each.partition],
-                )
-                logged = self._inputs.is_logged(topic)
-                places[each.partition] = found if logged else replace(known, arrived_us=found.arrived_us)
-        return self._raised(batch)
-
-    def _raised(self, batch: Batch) -> Batch:
-        """Partitions that slept do not reopen the past when they wake: see `_reaches`. Other logs stamp that on the
-        records; here it is a mark of the flow's, by which it is known again."""
-        if self._until is None and self.flow.time is None and not self.flow.by_arrival:
-            for topic in self.flow.topics:
-                known, places = remembering(topic), batch.places[topic.name]
-                if known is None or self.flow.is_marked(topic.name):
-                    continue
-                for partition, each in zip(places, self._inputs.reaches(topic, places, batch.look.ends), strict=True):
-                    place = places[partition]
-                    if each.floor_us is not None and each.floor_us > (place.progress_us or UNSET):
-                        place = places[partition] = replace(place, progress_us=each.floor_us)
-                        at = (place.offset, place.progress_us, place.arrived_us)
-                        known.remember({partition: [ReadMark(topic.name, partition, *at, raised=True)]})
-        return replace(batch, read_marks=self._read_marks(batch.places, self._places))
-
-    def _began(self, topic: str, ends: Mapping[int, Offsets]) -> dict[int, int]:
-        """Where the flow began whose state this one is to come to; later, where the log has no more what is before."""
-        assert self._until is not None
-        began = self._until.begins.get(topic, {})
-        return {
-            partition: max(ends[partition].earliest, began[partition].offset if partition in began else 0)
-            for partition in self._until.places.get(topic, {})
-        }
 
     @property
     def position(self) -> FlowState:
@@ -347,39 +240,12 @@ class FlowLoop:
         self.planned_rows, self.computing = 0, False
         self._query.compiled.check_topics()
         look = self._look()
-        ends, places = look.ends, {topic: dict(known) for topic, known in self._places.items()}
-        behind = []
-        for topic in self.flow.topics:
-            for partition in ends[topic.name]:  # partitions that were added since
-                places[topic.name].setdefault(partition, Place(0, None))
-            at = {partition: place.offset for partition, place in places[topic.name].items()}
-            behind.append(ranges.Behind(topic, at, ends[topic.name]))
+        places, behind = self._places.behind(look.ends)
         uncut = batch_rows is None if whole is None else whole
         # What a view took back is not missing without its successor.
         planned = self._plan(behind, batch_rows or self.batch_rows, whole=self.flow.retracts and uncut)
-        unchanging, marked_us = list[int | None](), dict(self._marked_us)
-        for topic in self.flow.topics:
-            known, chosen = places[topic.name], planned[topic.name]
-            if self.flow.own_progress:
-                chosen = [replace(each, carry_us=known[each.partition].progress_us) for each in chosen]
-                planned[topic.name] = chosen
-            for each in chosen:
-                place = Place(each.stop, None)
-                if remembering(topic) is None:
-                    place = self._place(topic, each.partition, each.stop, ends[topic.name][each.partition])
-                carried = self.flow.own_progress
-                if self.flow.is_marked(topic.name):
-                    closed, reachable = ranges.marks(topic, each)
-                    before = known[each.partition].progress_us
-                    place = replace(place, progress_us=before if closed is None else closed)
-                    unchanging.append(reachable)
-                    if reachable is not None:
-                        marked_us[topic.name] = reachable
-                known[each.partition] = replace(place, progress_us=each.carry_us) if carried else place
+        least, marked_us = self._places.advance(planned, places, look.ends)
         rows = sum(each.rows for chosen in planned.values() for each in chosen)
-        told = [us for us in unchanging if us is not None]
-        marked = sum(len(known) for name, known in ends.items() if self.flow.is_marked(name))
-        least = min(told) if told and len(told) == marked else None
         made = Batch(places, look, rows, unchanging_us=least, reaches_us=marked_us)
         self._planned, self.planned_rows = (planned, made), rows
         if rows == 0:
@@ -391,8 +257,13 @@ class FlowLoop:
         self.computing = False
         batch = self._settled(planned, batch)
         reach("flow.computed")
-        self._places, self._marked_us = places, marked_us
+        self._places.now, self._places.marked_us = places, marked_us
         return batch
+
+    def _settled(self, planned: Planned, batch: Batch) -> Batch:
+        """With how far what was read has come, where only reading tells."""
+        self._query.take_reports()
+        return replace(batch, read_marks=self._places.settle(planned, batch.places, batch.look.ends))
 
     def _plan(self, behind: list[ranges.Behind], rows_max: int, *, whole: bool) -> dict[str, list[ranges.Range]]:
         """What to read next. Tables are read to their ends before what looks up in them, or with it: else most answers
@@ -435,7 +306,7 @@ class FlowLoop:
         }
         made = self._computed(read, batch) if any(read.values()) else batch
         made = self._settled(planned, made)
-        self._places, self._marked_us = batch.places, dict(batch.reaches_us)
+        self._places.now, self._places.marked_us = batch.places, dict(batch.reaches_us)
         letters = [self._letters(topic, culprits) for topic in self.flow.topics]
         outgoing = [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in letters if some]
         return replace(made, outgoing=[*made.outgoing, *outgoing], buried=[*culprits])
@@ -501,7 +372,7 @@ class FlowLoop:
             out = self._that_fit(_in_order(table), flow.target)
             return replace(batch, outgoing=[Outgoing(flow.target, out)] if out.num_rows else [])
         if flow.own_progress:
-            self._reach(batch.places, reached_by(table))
+            self._places.reach(batch.places, reached_by(table))
         rows, ledger = folded(table, flow.window, flow.groups, flow.aggregates)
         assert self.spec.view is not None
         if self._staging is not None:
@@ -519,14 +390,6 @@ class FlowLoop:
         if topic.settings.extra != "forbid":
             return rows
         return rows.select([name for name in rows.column_names if name in (*topic.schema.names, "_progress")])
-
-    def _reach(self, places: dict[str, dict[int, Place]], found: Mapping[tuple[int, int], int]) -> None:
-        """The progress of a time that the transforms made is the flow's own: the log does not know it."""
-        for number, topic in enumerate(self.flow.topics):
-            for partition, place in places[topic.name].items():
-                before = self._places.get(topic.name, {}).get(partition, Place(0, None)).progress_us
-                after = [us for us in (before, found.get((number, partition))) if us is not None]
-                places[topic.name][partition] = replace(place, progress_us=max(after, default=None))
 
     def _dropped(self, planned: Planned) -> list[Outgoing]:
         """The records that were too late, for the topic that takes them. Read again: it is rare that there are any."""
@@ -593,27 +456,8 @@ class FlowLoop:
                     made = self._fold.of_staged(batch.staged, known, now, before, watched=watched)
             folded = PassedOn([*folded.outgoing, *made.outgoing], folded.ledger, made.writes)
             changes = made.changes
-        self._state = self._store.commit(
-            state,
-            Commit(
-                sequence=state.sequence,
-                places=batch.places,
-                topic_ids={topic.name: topic.topic_id for topic in self.flow.topics},
-                begins=batch.begins,
-                frontier_us=frontier,
-                closed_us=closed,
-                unchanged_us=unchanged,
-                changes=changes,
-                ledger=folded.ledger,
-                outgoing=folded.outgoing if self._until is None else (),
-                writes=folded.writes,
-                buried=batch.buried,
-                read_marks=batch.read_marks,
-                relayed=relayed,
-                written=self._relay.written,
-            ),
-        )
-        self._noted = relayed
+        outcome = Outcome(frontier, closed, unchanged, folded, changes)
+        self._commit_outcome(state, batch, outcome, relayed)
 
     def _commit_meeting(self, meeting: MeetingFold, batch: Batch, close: bool) -> None:
         """The same where records of several inputs meet: the operator says how far what comes out is."""
@@ -623,26 +467,30 @@ class FlowLoop:
         with self._unless_fenced(state):
             known = self._readable_state(sum(each.num_rows for each in (batch.met or {}).values()))
             made = meeting.step(batch.met or {}, known, times, state, self._clock_us(), closes=close)
-        self._state = self._store.commit(
-            state,
-            Commit(
-                sequence=state.sequence,
-                places=batch.places,
-                topic_ids={topic.name: topic.topic_id for topic in self.flow.topics},
-                begins=batch.begins,
-                frontier_us=made.frontier_us,
-                closed_us=made.closed_us,
-                unchanged_us=made.unchanged_us,
-                changes=made.changes,
-                ledger=(*batch.ledger, *made.ledger),
-                outgoing=[*batch.outgoing, *made.outgoing] if self._until is None else (),
-                writes=made.writes,
-                buried=batch.buried,
-                read_marks=batch.read_marks,
-                relayed=relayed,
-                written=self._relay.written,
-            ),
+        out = PassedOn([*batch.outgoing, *made.outgoing], (*batch.ledger, *made.ledger), made.writes)
+        outcome = Outcome(made.frontier_us, made.closed_us, made.unchanged_us, out, made.changes)
+        self._commit_outcome(state, batch, outcome, relayed)
+
+    def _commit_outcome(self, state: FlowState, batch: Batch, outcome: Outcome, relayed: int) -> None:
+        """All of the batch in one transaction. `relayed`: the outbox had arrived up to there before it was folded."""
+        commit = Commit(
+            sequence=state.sequence,
+            places=batch.places,
+            topic_ids={topic.name: topic.topic_id for topic in self.flow.topics},
+            begins=batch.begins,
+            frontier_us=outcome.frontier_us,
+            closed_us=outcome.closed_us,
+            unchanged_us=outcome.unchanged_us,
+            changes=outcome.changes,
+            ledger=outcome.out.ledger,
+            outgoing=outcome.out.outgoing if self._until is None else (),
+            writes=outcome.out.writes,
+            buried=batch.buried,
+            read_marks=batch.read_marks,
+            relayed=relayed,
+            written=self._relay.written,
         )
+        self._state = self._store.commit(state, commit)
         self._noted = relayed
 
     def _sync_sources(self) -> None:
@@ -681,14 +529,16 @@ class FlowLoop:
     def close_windows(self, *, all_of_them: bool = False) -> bool:
         """Commits a new frontier when time alone has closed a window; whether it did."""
         look = self._look(marks=True)
-        places = {topic: dict(known) for topic, known in self._places.items()}
+        places = copied(self._places.now)
         if self._meeting is not None:
-            batch = self._raised(Batch(places, look, 0, reaches_us=self._marked_us))
+            marks = self._places.raised(places, look.ends)
+            batch = Batch(places, look, 0, reaches_us=self._places.marked_us, read_marks=marks)
             return self._close_meeting(self._meeting, batch, all_of_them)
-        if not all_of_them and not self._closes_more(self._inputs.frontier(self._places, look)):
+        if not all_of_them and not self._closes_more(self._inputs.frontier(self._places.now, look)):
             return False
-        self._commit(self._raised(Batch(places, look, 0)), close=all_of_them)
-        self._places = places
+        marks = self._places.raised(places, look.ends)
+        self._commit(Batch(places, look, 0, read_marks=marks), close=all_of_them)
+        self._places.now = places
         self._send_out()
         self.note_relayed()
         return True
@@ -702,7 +552,7 @@ class FlowLoop:
             if not does and not self._closes_more(frontier_us):
                 return False
         self._commit(batch, close=all_of_them)
-        self._places = {topic: dict(known) for topic, known in batch.places.items()}
+        self._places.now = copied(batch.places)
         self._send_out()
         self.note_relayed()
         return True
@@ -723,8 +573,8 @@ class FlowLoop:
 
     def closed_by_log_us(self) -> int | None:
         """Windows that end by then are final by what was read alone, without silence and without other flows."""
-        look = Look(self._inputs.ends(self._places), marks={})
-        return self.spec.horizon.final_us(self._inputs.frontier(self._places, look))
+        look = Look(self._inputs.ends(self._places.now), marks={})
+        return self.spec.horizon.final_us(self._inputs.frontier(self._places.now, look))
 
     # -- many batches ------------------------------------------------------------------------------
 
@@ -747,46 +597,6 @@ class FlowLoop:
         self.note_relayed()
         self.report(now=True)
         return total
-
-
-class _Reporting:
-    """A flow's places live in its store, beside its results. The log is told of them now and then, so that retention
-    minds the flow and lag is seen: not with every batch, and without a sync, for what is not told only keeps records
-    for longer. At once where producers may be waiting for room."""
-
-    def __init__(self, log: Log, flow: Flow) -> None:
-        self._log, self._flow = log, flow
-        self._told: dict[str, dict[int, int]] = {}
-        self._told_at = -REPORT_SECONDS
-        self._telling: Future[None] | None = None
-
-    def tell(self, state: FlowState, *, now: bool) -> None:
-        if not now and not self._is_due():
-            return
-        offsets = {
-            topic: {partition: place.offset for partition, place in places.items()}
-            for topic, places in state.places.items()
-        }
-        first = not self._told
-        if offsets != self._told:
-            self._told_at = time.monotonic()
-            news = [(topic, offsets.get(topic.name, {})) for topic in self._flow.topics]
-            self._telling, self._told = self._log.report(self._flow.name, news), offsets
-        if now and self._telling is not None:
-            try:
-                self._telling.result()
-            except StorageError:
-                if first:  # retention minds only those it knows
-                    raise
-
-    def _is_due(self) -> bool:
-        if self._telling is not None and not self._telling.done():
-            return False
-        bounded = any(
-            topic.settings.unread == "keep" and topic.settings.retention_bytes is not None
-            for topic in self._flow.topics
-        )
-        return bounded or time.monotonic() - self._told_at >= REPORT_SECONDS
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

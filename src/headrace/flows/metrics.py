@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
 
 METRICS: dict[str, tuple[str, str, Callable[[FlowStatus], float]]] = {
     "headrace_flow_records_total": ("counter", "Records read since the start.", lambda s: s.rows),

@@ -29,8 +29,8 @@ from headrace.flows.loop import Batch, FlowLoop
 from headrace.flows.query import FlowQuery
 from headrace.flows.reading import ranges
 from headrace.flows.reading.inputs import Ends, Inputs, Look
-from headrace.flows.relay import Relay
 from headrace.flows.supervise import Supervisor
+from headrace.flows.writing.relay import Relay
 from headrace.log.contract import DEAD_LETTERS
 from headrace.views.contract import FlowState, Outgoing, Place, Places, version_name
 from headrace.views.open import open_views

@@ -9,17 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.durations import from_us
 from headrace.errors import (
-    CannotRebuild,
     Closed,
     FlowChanged,
     FlowFenced,
-    IncompatibleSchema,
     InvalidArgument,
     KafkaFailed,
     StorageError,
@@ -29,9 +25,10 @@ from headrace.errors import (
 )
 from headrace.flows.flow import Flow
 from headrace.flows.spark import session
-from headrace.rendering import html_table
+from headrace.flows.status import AppStatus, FlowStatus
+from headrace.flows.writing.topics import WrittenTopics
 from headrace.storage import disk
-from headrace.views.contract import Emit, feed_topic, version_name
+from headrace.views.contract import version_name
 from headrace.views.kept import Kept
 from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.origins import Reader, branches
@@ -41,15 +38,13 @@ from headrace.views.standing import holds_up, lag_of, read_of, sources_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.flows.compiler.compile import Compiled
-    from headrace.flows.compiler.outputs import Written
     from headrace.flows.loop import FlowLoop
     from headrace.flows.query import FlowQuery
     from headrace.flows.rebuild import Rebuild
     from headrace.flows.sharing import Sharing
     from headrace.flows.supervise import Supervisor
     from headrace.log.capabilities import OpenTransaction
-    from headrace.log.contract import Log, Start, Topic
+    from headrace.log.contract import Log, Start
     from headrace.places import Home
     from headrace.views.contract import FlowState, ViewSpec, ViewStore
 
@@ -59,45 +54,6 @@ LOOK_SECONDS = 0.1
 """So often is looked whether a switch to another version is over."""
 STOP_SECONDS = 10.0
 """A batch that runs may finish for so long; then Spark is told to give it up."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowStatus:
-    """How a flow does. `lag`: records of its topics that it does not have yet, through the flows before it. `rate`:
-    records a second, lately. `read`: offsets of these topics that it has, by any runner. `committing_seconds`: how long
-    the commit that is being made has taken. `spark_jobs`, `spark_tasks`, `spark_seconds`: what Spark ran for the flow
-    in this process, and how long the flow waited for it; over Spark Connect tasks are not known. `driver_batches`:
-    batches computed on the driver, without a Spark job."""
-
-    flow: str
-    state: str
-    rows: int
-    batches: int
-    rate: float
-    batch_seconds: float
-    lag: int
-    frontier: datetime | None
-    dead: int
-    restarts: int
-    error: str
-    read: int = 0
-    committing_seconds: float = 0.0
-    spark_jobs: int = 0
-    spark_tasks: int = 0
-    spark_seconds: float = 0.0
-    driver_batches: int = 0
-    kept: tuple[Kept, ...] = ()
-    """Of a join, or a flow behind one: what is kept of each input."""
-    held: tuple[OpenTransaction, ...] = ()
-    """On Kafka: transactions of others that did not end, behind which its topics cannot be read."""
-
-
-class AppStatus(list[FlowStatus]):
-    """One for each flow; a table in a notebook."""
-
-    def _repr_html_(self) -> str:
-        names = [field.name for field in fields(FlowStatus)]
-        return html_table("status", names, [[getattr(each, name) for name in names] for each in self])
 
 
 class Running:
@@ -134,6 +90,13 @@ class Running:
         self._begun: dict[str, FlowState] = {}
         """Each flow as it was when it was begun."""
         self._lock = threading.RLock()
+        self.written = WrittenTopics(
+            log,
+            home.views,
+            compiled=lambda flow: self.query(flow).compiled,
+            store=lambda: self.store,
+            runs_elsewhere=lambda flow: flow.name not in self._locks and self._lock_of(flow.name).is_held(),
+        )
 
     @property
     def flows(self) -> list[Flow]:
@@ -151,7 +114,7 @@ class Running:
                         self._settled(flow)
                         if flow.target is not None and flow.parent is None:
                             with contextlib.suppress(UnknownTopic):
-                                self._marked_as_changes(flow, self._log.topic(flow.target))
+                                self.written.marked_as_changes(flow, self._log.topic(flow.target))
                 finally:
                     self._settling = False
                 self._settled_flows = self.flows
@@ -226,7 +189,7 @@ class Running:
                 found = None if known is None else known.over(flow, self.spark)
                 if found is None:
                     made = compiled(flow, self._app, self.spark)
-                    self._fit_target(made)
+                    self.written.fit_target(made)
                     found = self._checked[flow.name] = FlowQuery(made, self.spark)
                     for note in found.compiled.notes:
                         logger.warning("%s", note)
@@ -256,7 +219,7 @@ class Running:
         from headrace.flows.loop import FlowLoop
 
         query = self.query(flow)
-        self._make_topics(query.compiled.given)
+        self.written.make(query.compiled.given)
         loop = FlowLoop(
             query,
             log=self._log,
@@ -271,7 +234,7 @@ class Running:
         except FlowChanged:
             if not self._throwaway or flow.target is not None:
                 raise
-            self._grow_feeds(flow)
+            self.written.grow_feeds(flow)
             loop.begin(replace=True)
         self._begun[flow.name] = loop.position
         return loop
@@ -302,26 +265,6 @@ class Running:
             why = "another version of the view takes its place, made by another program "
             why += f"({'; '.join(error.changes)}): run that one in place of this"
             raise FlowFenced(flow.name, before.epoch, state.epoch, why) from error
-
-    def _make_topics(self, flow: Flow) -> None:
-        """The topics that the flow writes to."""
-        if flow.target is not None:
-            self.target(flow)
-        elif flow.feeds:
-            for emit in flow.feeds:
-                self.feed(flow, emit)
-        self._make_dropped(flow)
-
-    def _make_dropped(self, flow: Flow) -> None:
-        """The topic that takes dropped records, with columns for all that they have: it may be another flow's, too."""
-        import pyarrow as pa
-
-        schema = self.query(flow).compiled.dropped
-        if flow.late.dropped_to is not None and schema is not None:
-            topic = self._log.create_topic(flow.late.dropped_to, schema, exist_ok=True)
-            fresh = [field for field in schema if field.name not in topic.schema.names]
-            if fresh:
-                topic.alter(schema=pa.schema([*topic.schema, *fresh]))
 
     def loop(self, flow: Flow) -> FlowLoop:
         """The flow's loop for those who step it themselves."""
@@ -359,8 +302,8 @@ class Running:
             raise InvalidArgument("start", start, why)
         query = self.query(flow).named(version_name(flow.name, "next"), start)
         version = query.compiled.flow
-        self._make_dropped(flow)
-        self._grow_feeds(flow)
+        self.written.make_dropped(flow)
+        self.written.grow_feeds(flow)
         self.take(version)
 
         def let_go() -> None:
@@ -386,105 +329,6 @@ class Running:
         dropped = self.store.discard(view)
         self._log.forget_flow(version_name(view, "next"))
         return dropped
-
-    def target(self, flow: Flow) -> Topic:
-        """The topic a flow writes to; made with the columns it writes if there is none: these only Spark can tell."""
-        assert flow.target is not None
-        if flow.parent is None:
-            with contextlib.suppress(UnknownTopic):
-                return self._marked_as_changes(flow, self._log.topic(flow.target))
-        written = self.query(flow).compiled.target
-        assert written is not None
-        if flow.parent is not None:
-            self._remove_left_over(flow, flow.target)
-            return self._log.own_topic(flow.target, written.schema, **written.settings)
-        given = {} if flow.sink is None else flow.sink.settings
-        return self._log.flow_topic(flow.target, written.schema, flow=flow.name, **{**written.settings, **given})
-
-    def _marked_as_changes(self, flow: Flow, topic: Topic) -> Topic:
-        """A topic that was there before the flow may not know that it gets changes."""
-        writes_changes = flow.aggregates is not None or flow.retracts or flow.meets is not None
-        if topic.settings.made_by or topic.settings.changes or not writes_changes or "op" not in topic.schema.names:
-            return topic
-        topic.alter(changes=True)
-        return self._log.topic(topic.name)
-
-    def _fit_target(self, compiled: Compiled) -> None:
-        """The topic a flow writes to may have fewer columns than its records: the flow's own gets them. Of any other,
-        InvalidArgument before the flow's first start; later, when the flow's topics have got columns more, those are
-        not written."""
-        flow, written = compiled.flow, compiled.target
-        if flow.target is None or written is None or flow.parent is not None:
-            return
-        with contextlib.suppress(UnknownTopic):
-            topic = self._log.topic(flow.target)
-            if topic.settings.made_by == flow.name:
-                self._log.flow_topic(flow.target, written.schema, flow=flow.name)
-                return
-            missing = [name for name in written.schema.names if name not in topic.schema.names]
-            if not missing or topic.settings.extra != "forbid":
-                return
-            there = f"writes column {missing[0]!r}, and topic {topic.name!r} has none"
-            if flow.aggregates is None and self._has_begun(flow):
-                logger.warning("flow %s %s: it is left out. Add it with topic.alter(schema=…)", flow.name, there)
-                return
-            why = f"flow {flow.name!r} {there}. Add it with topic.alter(schema=…), leave it out in .transform(…), or "
-            why += "write to a topic of another name"
-            raise InvalidArgument("name", flow.target, why)
-
-    def _has_begun(self, flow: Flow) -> bool:
-        with contextlib.suppress(UnknownView):
-            open_views(self._home.views).state(flow.name, topics=True)
-            return True
-        return False
-
-    def feed(self, flow: Flow, emit: Emit) -> Topic:
-        """The topic with the changes of a flow's view, for flows over it."""
-        written = self.query(flow).compiled.feed
-        assert written is not None
-        self._remove_left_over(flow, feed_topic(flow.name, emit))
-        with contextlib.suppress(UnknownTopic):
-            topic = self._log.topic(feed_topic(flow.name, emit))
-            if {*written.schema.names} <= {*topic.schema.names}:
-                return topic
-        return self._fed(flow, emit, written)
-
-    def _remove_left_over(self, flow: Flow, name: str) -> None:
-        """Removes a topic of headrace's own that has records, while no flow of the store writes or reads it: the views
-        were removed since. All that it had is written again, and who reads it would count it twice. While another
-        process runs the flow, with its views in another store, the topic stays."""
-        with contextlib.suppress(UnknownTopic):
-            topic = self._log.topic(name)
-            if not any(end.next for end in topic.ends().values()):
-                return
-            if flow.name not in self._locks and self._lock_of(flow.name).is_held():
-                return
-            _ = self.store  # made, if there is none
-            specs = open_views(self._home.views).specs()
-            if not any(name in (*spec.sources, *spec.writes) for spec in specs):
-                self._log.delete_own_topic(name)
-
-    def _fed(self, flow: Flow, emit: Emit, written: Written) -> Topic:
-        """That topic, with these columns too; CannotRebuild if who reads it could not read them."""
-        name = feed_topic(flow.name, emit)
-        try:
-            topic = self._log.own_topic(name, written.schema, **written.settings)
-        except IncompatibleSchema as error:
-            why = f"column {error.column!r} is of another type there: {error.why}. Give the result another name"
-        else:
-            if topic.settings.event_time == written.settings["event_time"]:
-                return topic
-            why = "with a window its rows have a time there, and without one they have none. Give it another name"
-        raise CannotRebuild(
-            flow=flow.name, why=f"is read by other flows, from topic {name!r}: {why}, or drop the view and those flows"
-        )
-
-    def _grow_feeds(self, flow: Flow) -> None:
-        """Before the view becomes another one: flows over it, of this program or of others, can read that as well."""
-        written = self.query(flow).compiled.feed
-        if written is not None and flow.target is None:
-            for emit in self.store.feeds(flow.name):
-                self._fed(flow, emit, written)
 
     # -- all there is ------------------------------------------------------------------------------
 

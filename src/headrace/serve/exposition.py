@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.flows import metrics
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
 
 __all__ = ["METRICS", "exposition"]
 

@@ -18,7 +18,7 @@ from headrace.views.open import open_queries, open_views
 from headrace.views.reading import Bounds
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
 
 Result = TypeVar("Result")
 

@@ -34,7 +34,7 @@ from headrace.views.origins import Reader, branches
 from headrace.views.standing import lag_of, reads_of, sources_of
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
     from headrace.log.contract import DeadLetter, Log, Topic
     from headrace.views.contract import FlowSpec
     from headrace.views.reading import FlowGlance

@@ -26,7 +26,7 @@ from headrace.serve.guard import CALLER, REQUESTS_MAX, Caller, Door, Guard
 from headrace.serve.home import Home
 
 if TYPE_CHECKING:
-    from headrace.flows.running import FlowStatus
+    from headrace.flows.status import FlowStatus
 
 __all__ = ["HOST", "PORT", "Server", "kept_token"]
 

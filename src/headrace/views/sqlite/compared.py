@@ -7,9 +7,10 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.views.contract import RESULTS, Column, FlowSpec
+from headrace.views.contract import RESULTS, FlowSpec
 from headrace.views.naming import NUMBER
 from headrace.views.reading import Counts, quoted
+from headrace.views.sql.compared import THERE, UNROUNDED, Versions
 from headrace.views.sqlite import keyed
 from headrace.views.sqlite.tables import ViewTables, tables_of
 from headrace.views.sqlite.values import declared
@@ -17,51 +18,29 @@ from headrace.views.values import arrow_type
 
 __all__ = ["Compared"]
 
-THERE = "/there"
-UNROUNDED = 1e-9
-"""Sums of doubles depend on their order this much, of the larger of the two."""
-
 
 def _nulls(db: sqlite3.Connection, name: str) -> frozenset[str]:
     return keyed.nulls_in(db, name).get(RESULTS, frozenset())
 
 
-class Compared:
-    """Two versions of a view, row by row. Rows belong together that have the same window and groups; if these are not
-    of the same names and types, none do. Compared is what both have, but how far it is called final, and sums of
-    doubles as far as their order does not matter; `exactly`: all of it."""
+class Compared(Versions):
+    """Two versions of a view, row by row. Sums of doubles are compared as far as their order does not matter;
+    `exactly`: all of them."""
 
     def __init__(self, served: FlowSpec, other: FlowSpec, *, exactly: bool = False) -> None:
         self._sides = {"o": tables_of(served), "n": tables_of(other)}
-        old, new = (tables.spec for tables in self._sides.values())
-        self._old, self._new = old, new
-        before, after = ({column.name: column.type for column in spec.columns} for spec in (old, new))
-        self.added = [name for name in after if name not in before]
-        self.removed = [name for name in before if name not in after]
+        super().__init__(self._sides["o"].spec, self._sides["n"].spec, exactly=exactly)
         keys = [f"/{number}" for number in range(len(self._sides["n"].key))]
-        self._key = [*keys, *([NUMBER] if old.shaped is not None or new.shaped is not None else [])]
+        self._key = [*keys, *([NUMBER] if self._numbered else [])]
         """The columns of the key as the tables have them, in which no null is missing."""
-        self._alike = old.places == new.places and old.windows == new.windows
-        common = [name for name in after if name in before]
-        same = [self._same(name, after[name], exactly=exactly) for name in common if exactly or name != "_status"]
+        same = [self._same(name, kind, exactly=exactly) for name, kind in self._compared.items()]
         self._is_same = " AND ".join(same) or "1"
-        texts = {name for name in common if before[name] != after[name]}
-        kept = [Column(name, "string" if name in texts else after[name]) for name in after]
-        self._texts = texts
-        self.columns = [Column("op", "string"), *kept, *(Column(name, before[name]) for name in self.removed)]
-        """Of `rows`: what the new version has, then what only the old one has. A column of another type is text."""
 
     def rows(self, db: sqlite3.Connection, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
         """What is different: '-' a row as it was, '+' as it is, by window and group."""
-        side = quoted(NUMBER)  # a user's column may be called op
-        names = ", ".join(quoted(column.name) for column in self.columns[1:])
-        order = ", ".join([*(quoted(name) for name in self._new.key if self._alike), side])
-        sql = (
-            f"SELECT CASE {side} WHEN 0 THEN '-' ELSE '+' END, {names} FROM ("
-            f"SELECT 0 AS {side}, {self._shown('o')} {self._differing(db, 'o', 'n')} UNION ALL "
-            f"SELECT 1 AS {side}, {self._shown('n')} {self._differing(db, 'n', 'o')}) ORDER BY {order} LIMIT ?"
-        )
-        return db.execute(sql, (-1 if limit is None else limit,))
+        order = ", ".join([*(quoted(name) for name in self._new.key if self._alike), quoted(NUMBER)])
+        both = self._both(self._differing(db, "o", "n"), self._differing(db, "n", "o"))
+        return db.execute(f"{both} ORDER BY {order} LIMIT ?", (-1 if limit is None else limit,))
 
     def counts(self, db: sqlite3.Connection) -> Counts:
         sides = [db.execute(f"SELECT count(*) FROM {tables.counted}") for tables in self._sides.values()]
@@ -105,15 +84,6 @@ class Compared:
             numbered = f", row_number() OVER (PARTITION BY {of} ORDER BY {by}) AS {quoted(NUMBER)}"
         seen = tables.seen(_nulls(db, tables.spec.name))
         return f"(SELECT 1 AS {quoted(THERE)}, {keys}{seen}{numbered} FROM {tables.seen_from}) {side}"
-
-    def _shown(self, side: str) -> str:
-        has = {column.name for column in (self._old if side == "o" else self._new).columns}
-        out = []
-        for column in self.columns[1:]:
-            value = f"{side}.{quoted(column.name)}" if column.name in has else "NULL"
-            value = f"CAST({value} AS TEXT)" if column.name in self._texts else value
-            out.append(f"{value} AS {quoted(column.name)}")
-        return ", ".join(out)
 
 
 def _kind(ddl: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import KafkaFailed
 from headrace.failpoints import reach
-from headrace.flows.targets import target_of
+from headrace.flows.writing.targets import target_of
 from headrace.position import Position
 from headrace.views.contract import ViewStore, Waiting
 

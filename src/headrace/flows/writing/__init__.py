@@ -1,0 +1,1 @@
+"""Where a flow's rows go: topics that it makes, and the outbox on its way there."""
