@@ -348,6 +348,10 @@ class FlowLoop:
         """SparkLost or Closed if the session is: nothing comes of trying again, and no record is to blame."""
         session.refuse_lost(self._query.spark, f"flow {self.flow.name!r}", self._scratch)
 
+    def refuse_ended(self) -> None:
+        """SparkLost if the session's JVM has ended: who has no batch for it would not find out."""
+        session.refuse_ended(self._query.spark, self._scratch)
+
     def news(self) -> dict[str, int]:
         return self._log.news(self.flow.topics)
 

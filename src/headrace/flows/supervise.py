@@ -249,6 +249,7 @@ class Supervisor:
                         break
                     loop.refuse_fenced()
                     loop.refuse_removed()
+                    loop.refuse_ended()
                     loop.report()
                     self.pulse.state = "waiting"
                     if early:

@@ -280,6 +280,14 @@ def refuse_lost(spark: SparkSession, what: str, home: Path) -> None:
         raise Closed(what=f"the Spark session of {what}")
 
 
+def refuse_ended(spark: SparkSession, home: Path) -> None:
+    """SparkLost if the JVM that this process started has ended. Asks the process, not the JVM: that costs nothing."""
+    context = context_of(spark)
+    jvm = None if context is None else getattr(context._gateway, "proc", None)
+    if context is not None and jvm is not None and jvm.poll() is not None:
+        raise SparkLost(why=_ended(context), log=str(home / LOG))
+
+
 def _ended(context: SparkContext) -> str:
     """How the JVM did; a JVM that this process did not start does not tell."""
     try:
