@@ -69,7 +69,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Change capture": (
         "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
-        ["Capture", CaptureStatus, TableStatus],
+        ["Capture", "debezium", CaptureStatus, TableStatus],
     ),
     "Reading views": (
         "For any process, without Spark. [Views](views.md) explains.",

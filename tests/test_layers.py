@@ -84,6 +84,7 @@ IMPLEMENTATIONS = {
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
     "headrace.views.postgres": ("headrace.views.open", "headrace.testing"),
     "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.testing"),
+    "headrace.cdc.debezium": ("headrace.cdc.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.aggregates import variance as variance
     from headrace.app import App as App
     from headrace.capture import Capture as Capture
+    from headrace.cdc.open import debezium as debezium
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
@@ -86,6 +87,7 @@ _HOMES = {
     **dict.fromkeys(("backup", "restore"), "headrace.keeping"),
     "App": "headrace.app",
     "Capture": "headrace.capture",
+    "debezium": "headrace.cdc.open",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

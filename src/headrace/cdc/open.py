@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.cdc.choice import Choice
+from headrace.cdc.choice import HOME_SCHEMA, Choice
 from headrace.errors import InvalidArgument
 from headrace.places import ADDRESS, without_secrets
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.cdc.source import Database, Finding, Source
     from headrace.log.contract import Log
 
-__all__ = ["check_address", "choice_for", "folder_of", "may_be_stored", "open_source", "source_findings"]
+__all__ = ["check_address", "choice_for", "debezium", "folder_of", "may_be_stored", "open_source", "source_findings"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ def _postgres() -> Database:
     return Postgres()
 
 
+def _debezium() -> Database:
+    from headrace.cdc.debezium.database import Debezium
+
+    return Debezium()
+
+
 KINDS: Final = (
     Kind(
         "Postgres",
@@ -47,7 +53,32 @@ KINDS: Final = (
         "psycopg",
         "postgres",
     ),
+    Kind(
+        "Debezium's events",
+        ("debezium", "debezium+kafka"),
+        "debezium+kafka://broker:9092/PREFIX, or debezium:///TOPIC of the own log",
+        _debezium,
+    ),
 )
+
+
+def debezium(
+    where: str,
+    name: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    timestamps: str = "us",
+    decimals: str = "precise",
+    schema: str = HOME_SCHEMA,
+) -> str:
+    """The address of Debezium's events: `app.capture("shop", hr.debezium("kafka://broker:9092", "srv1"))`. `where`: a
+    Kafka cluster, and then `name` is Debezium's `topic.prefix`; or "log", and then `name` is a topic of the app's own
+    log with the columns `key` and `value`. For events without a schema block: `columns={"users": "id bigint, name
+    string"}`, what their `timestamps` count ("ms", "us", "ns"), and how `decimals` are written ("precise", "string").
+    `schema`: the one whose tables are meant where none is said; with MySQL's events the database."""
+    from headrace.cdc.debezium.address import address_of
+
+    return address_of(where, name, columns or {}, timestamps=timestamps, decimals=decimals, schema=schema)
 
 
 def _kind(url: object) -> Kind:

@@ -129,23 +129,24 @@ class TableRows:
 
 
 def newest_rows(
-    topic: Topic, keys: Iterable[Key], key_names: Sequence[str], columns: Sequence[str]
+    topic: Topic, keys: Iterable[Key], key_names: Sequence[str], columns: Sequence[str], *, deleted: bool = False
 ) -> dict[Key, dict[str, Any]]:
-    """Of each key its newest row in the topic, as far as these columns go."""
+    """Of each key its newest row in the topic, as far as these columns go. `deleted`: also where it was deleted since,
+    the row that was there."""
     found = {}
     if not isinstance(topic, Erasure):  # a log that finds no key without reading everything: then once for all
-        return _newest_rows_of_all(topic, {*keys}, key_names, columns)
+        return _newest_rows_of_all(topic, {*keys}, key_names, columns, deleted)
     for key in keys:
         last = None
         for record in topic.records(key=key if len(key_names) > 1 else key[0]):
-            last = record
+            last = record if not deleted or record.value[OP_COLUMN] == UPSERT else last
         if last is not None and last.value[OP_COLUMN] == UPSERT:
             found[key] = {name: last.value[name] for name in columns}
     return found
 
 
 def _newest_rows_of_all(
-    topic: Topic, keys: set[Key], key_names: Sequence[str], columns: Sequence[str]
+    topic: Topic, keys: set[Key], key_names: Sequence[str], columns: Sequence[str], deleted: bool
 ) -> dict[Key, dict[str, Any]]:
     if not keys:
         return {}
@@ -162,6 +163,6 @@ def _newest_rows_of_all(
                 continue
             if row[OP_COLUMN] == UPSERT:
                 found[key] = {name: row[name] for name in columns}
-            else:
+            elif not deleted:
                 found.pop(key, None)
     return found

@@ -7,7 +7,7 @@ uses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,6 +54,7 @@ __all__ = [
     "Order",
     "Queue",
     "Queues",
+    "RawTopics",
     "ReadMark",
     "Remembers",
     "SoleWriter",
@@ -236,6 +237,21 @@ class Transactions(Protocol):
 
     def written(self) -> dict[int, int]:
         """The offset behind the last record of each partition, whether it can be read yet or not."""
+
+
+class RawTopics(Protocol):
+    """The topics of a cluster as bytes, by their names there and partitions: those of others, in whatever form."""
+
+    def ends(self, chosen: Callable[[str], bool]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of the chosen topics' partitions the earliest offset, and the one behind the last."""
+
+    def read(
+        self, at: Mapping[tuple[str, int], int], rows_max: int, seconds: float
+    ) -> tuple[list[tuple[str, int, int, bytes | None, bytes | None]], dict[tuple[str, int], int]]:
+        """Records from these offsets on (topic, partition, offset, key, value), and the offsets behind them. Waits so
+        long for the first. OffsetOutOfRange if one is not there any more."""
+
+    def close(self) -> None: ...
 
 
 class SoleWriter(Protocol):

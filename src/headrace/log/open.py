@@ -15,10 +15,22 @@ from headrace.log.settings import Avro, Epoch
 from headrace.places import without_secrets
 
 if TYPE_CHECKING:
+    from headrace.log.capabilities import RawTopics
     from headrace.log.contract import Log
     from headrace.log.kafka.log import KafkaLog
 
-__all__ = ["Kafka", "avro", "epoch", "import_readers", "kafka", "log_address", "open_address", "open_log", "trial_log"]
+__all__ = [
+    "Kafka",
+    "avro",
+    "epoch",
+    "import_readers",
+    "kafka",
+    "log_address",
+    "open_address",
+    "open_log",
+    "open_raw",
+    "trial_log",
+]
 
 
 @overload
@@ -47,6 +59,13 @@ def open_log(
 def open_address(address: str | Path | Kafka, *, create: bool = True, clock_us: Clock | None = None) -> Log:
     """As `open_log`, for callers that use what every log can do."""
     return open_log(address, create=create, clock_us=clock_us)
+
+
+def open_raw(cluster: Kafka) -> RawTopics:
+    """The topics of a cluster as bytes."""
+    from headrace.log.kafka.consume.raw import KafkaRaw
+
+    return KafkaRaw(cluster)
 
 
 def trial_log(beside: Path, there: Log | None) -> Log:
