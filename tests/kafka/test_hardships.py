@@ -76,6 +76,34 @@ def test_a_topic_whose_creator_died_in_between_is_finished_and_one_of_others_is_
             log.create_topic("others", "n int", exist_ok=True)
 
 
+def test_a_topic_that_cannot_be_understood_keeps_nobody_from_the_others(address: str, broker: str) -> None:
+    """A newer headrace has settings that this one does not know; and anybody may write what is nonsense."""
+    import orjson
+
+    prefix = address.partition("prefix=")[2]
+    with hr.open_log(address) as log:
+        log.create_topic("ours", "n int").append({"n": 1})
+        newer: Any = log.create_topic("newer", "n int")
+        said = orjson.loads(newer.entry().encoded())
+        said["settings"]["of_a_later_version"] = 1
+        odd = [(b"newer", orjson.dumps(said)), (b"text", b"{nonsense"), (b"list", b"[1]"), (b"\xff", b"{}")]
+        produce(broker, f"{prefix}__headrace.topics", *odd)
+        newer._handle.catalog.refresh(now=True)
+        (record,) = log.topic("ours").records()
+        assert record.value == {"n": 1}
+        for ask in (
+            lambda: log.topic("newer"),
+            newer.offsets,
+            lambda: newer.append({"n": 2}),
+            lambda: log.create_topic("text", "n int", exist_ok=True),
+            lambda: log.adopt_topic("list", "n int"),
+        ):
+            with pytest.raises(hr.UnsupportedFormat, match="Upgrade headrace"):
+                ask()
+        assert [topic.name for topic in log.topics()] == ["ours"]
+        assert {each.topic for each in log.verify().problems} == {"newer", "text", "list", "\ufffd"}
+
+
 def test_a_sender_that_failed_inside_a_transaction_goes_on(address: str) -> None:
     with hr.open_log(address) as log:
         out: Any = log.create_topic("out", "n int")

@@ -22,6 +22,7 @@ from headrace.errors import (
     TopicReplaced,
     UnknownTopic,
     Unsupported,
+    UnsupportedFormat,
 )
 from headrace.log.kafka.client import RECORD_BYTES_MAX, REQUEST_SECONDS, Client
 from headrace.log.settings import Avro, TopicSettings, check_columns, fields_of, partition_count, settings_of
@@ -102,6 +103,8 @@ class Catalog:
     def __init__(self, client: Client, prefix: str) -> None:
         self.client, self.prefix = client, prefix
         self._entries: dict[str, Entry] = {}
+        self._unreadable: dict[str, str] = {}
+        """Names, and why what is written of them cannot be read."""
         self._read_to = 0
         self._exists = False
         self._seen = -1e9
@@ -147,17 +150,36 @@ class Catalog:
                         self._read_to = end
                         return
                     raise self.client.failed("reading the topics", error)
-                name, value = (message.key() or b"").decode(), message.value()
-                if value is None:
-                    self._entries.pop(name, None)
-                else:
-                    self._entries[name] = _decoded(name, value)
+                self._note((message.key() or b"").decode("utf-8", "replace"), message.value())
                 self._read_to = (message.offset() or 0) + 1
+
+    def _note(self, name: str, value: bytes | None) -> None:
+        """One topic that a newer headrace has made, or that is nonsense, keeps nobody from the others."""
+        self._entries.pop(name, None)
+        self._unreadable.pop(name, None)
+        if value is None:
+            return
+        try:
+            self._entries[name] = _decoded(name, value)
+        except Exception as error:  # whatever it is that others have written there
+            self._unreadable[name] = f"{type(error).__name__}: {error}"
+
+    def unreadable(self) -> dict[str, str]:
+        """Topics of which nobody here knows what they are, and why."""
+        self.refresh()
+        return dict(self._unreadable)
+
+    def _refuse_unreadable(self, name: str) -> None:
+        if name in self._unreadable:
+            what = f"what {self.physical(TOPICS)} says of it cannot be read ({self._unreadable[name]})"
+            why = f"{what}: a newer headrace has written it, or another program. Upgrade headrace here"
+            raise UnsupportedFormat(path=f"topic {name!r} in {self.client.settings.servers}", why=why)
 
     def named(self, name: str) -> Entry:
         self.refresh()
         if name not in self._entries:
             self.refresh(now=True)
+        self._refuse_unreadable(name)
         if name not in self._entries:
             foreign = not name.startswith(OWN_PREFIX) and name in self._described([name])
             raise UnknownTopic(topic=name, known=[each.name for each in self.all()], foreign=foreign)
@@ -172,6 +194,7 @@ class Catalog:
         """The topic's entry now; TopicReplaced if another has its name, or none."""
         self.refresh()
         with self._lock:
+            self._refuse_unreadable(name)
             entry = self._entries.get(name)
             if entry is None or entry.topic_id != topic_id:
                 raise TopicReplaced(topic=name, topic_id=topic_id)
@@ -215,6 +238,7 @@ class Catalog:
         self._refuse_unsupported(name, settings)
         with self._lock:
             self.refresh(now=True)
+            self._refuse_unreadable(name)
             clash = [known for known in self._entries if known.lower() == name.lower()]
             if clash:
                 if exist_ok and clash == [name]:
@@ -247,6 +271,7 @@ class Catalog:
         check_columns(columns, settings)
         with self._lock:
             self.refresh(now=True)
+            self._refuse_unreadable(name)
             found = self._described([name]).get(name)
             if found is None:
                 raise UnknownTopic(topic=name, known=[each.name for each in self.all()])

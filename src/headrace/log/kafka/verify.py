@@ -22,7 +22,8 @@ GONE = "is not in the cluster any more"
 
 
 def verify(handle: Handle) -> Verified:
-    problems: list[Problem] = []
+    unread = "is described in a way that cannot be read: {}. Upgrade headrace, or delete the description"
+    problems = [Problem(unread.format(why), name) for name, why in handle.catalog.unreadable().items()]
     chunks = records = size = 0
     entries = handle.catalog.all()
     for entry in entries:
