@@ -14,7 +14,7 @@ from headrace.log.kafka.reading import Chunk, Mark, Reader
 def chunk(start: int, stop: int) -> Chunk:
     numbers = np.arange(start, stop)
     rows = pa.record_batch({"n": numbers})
-    return Chunk(start, Mark(stop), rows, numbers, numbers, numbers, numbers, schema_version=1)
+    return Chunk(start, Mark(stop), rows, numbers, numbers, numbers, numbers, numbers, schema_version=1)
 
 
 def test_a_chunk_that_another_thread_read_meanwhile_gives_no_record_twice() -> None:

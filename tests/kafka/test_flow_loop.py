@@ -68,6 +68,38 @@ def test_a_view_is_that_of_the_embedded_log_whatever_the_cuts_holes_and_restarts
                 assert 0 < (shown[0].committed or 0) <= shown[0].next  # for Kafka's own tools
 
 
+def test_what_a_flow_wrote_of_several_partitions_is_late_by_none_of_the_others(broker: str, tmp_path: Path) -> None:
+    """Records carry the progress of the partition that they were read from: one hour lies behind another here."""
+    hours = [[row(3600 * hour + n, n) for n in range(8)] for hour in (2, 0, 1)]
+    found = []
+    for address in (None, f"kafka://{broker}?prefix=o{uuid.uuid4().hex[:8]}."):
+        with opened(tmp_path / ("one" if address is None else "other"), address) as flow:
+            for some in hours:
+                flow.topic.append(some, progress=[None, *(each["at"] for each in some[:-1])])
+                while flow.loop.step(3):
+                    pass
+            found.append(view_of(flow))
+    assert found[0] == found[1] and sum("'dropped': 0" in each for each in found[1][1]) == len(found[1][1]) >= 6
+
+
+def test_a_header_that_is_no_time_of_here_and_now_moves_nothing(broker: str, tmp_path: Path) -> None:
+    from confluent_kafka import Producer
+
+    prefix = f"h{uuid.uuid4().hex[:8]}."
+    with opened(tmp_path, f"kafka://{broker}?prefix={prefix}") as flow:
+        flow.topic.append(row(1, 0))
+        producer = Producer({"bootstrap.servers": broker})
+        for value in ("999999999999999999", "-999999999999999999", str(2**53), ""):
+            body = json.dumps({"word": "a", "n": 1, "at": "2026-01-01T00:00:02Z"}).encode()
+            producer.produce(f"{prefix}events", body, headers=[("headrace-progress", value.encode())])
+        assert producer.flush(10) == 0
+        flow.topic.append(row(3, 1))
+        flow.loop.drain()
+        assert flow.topic.offsets()[0].progress == START + timedelta(seconds=3)
+        assert [each.progress for each in flow.topic.records()][-2] is None
+        assert all("'dropped': 0" in each for each in view_of(flow)[1])
+
+
 def test_progress_is_what_the_flow_has_stored_where_retention_took_the_records(broker: str, tmp_path: Path) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient

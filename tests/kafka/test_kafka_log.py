@@ -67,6 +67,7 @@ SHORT = {
     "test_eight_threads_append_and_read",
     "test_progress_is_the_same_from_wherever_one_reads",
     "test_progress_stays_over_opening_again",
+    "test_progress_given_row_by_row[True]",
     "test_letters_are_there_after_opening_again",
     "test_a_refused_transaction_leaves_no_letter",
     "test_all_of_it_is_written_when_the_block_ends",

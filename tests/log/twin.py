@@ -179,8 +179,8 @@ class TwinTopic:
         arrived, given = np.full(count, now_us), np.full(count, before)
         if part.progress_max is not None:
             carried = part.batch.column("_progress").view(pa.int64()).fill_null(UNSET)
-            progress = np.maximum.accumulate(np.maximum(given, np.asarray(carried)))
-            at.progress_us = int(progress[-1])
+            progress = np.asarray(carried)
+            at.progress_us = max(before, int(progress.max()))
         elif settings.event_time is not None:
             events = np.asarray(part.batch.column(settings.event_time).view(pa.int64()).fill_null(UNSET))
             progress = progress_of_rows(given, events, arrived)

@@ -900,7 +900,6 @@ class Times(Setting):
 
     # -- given by the writer -----------------------------------------------------------------------
 
-    @embedded_only
     def test_progress_given_for_all_rows(self, clicks: Any) -> None:
         clicks.append(click(seconds=10))
         clicks.append([click(seconds=500), click(seconds=600)], progress=at(50))
@@ -908,7 +907,6 @@ class Times(Setting):
         #  given progress is the record's own; event times beside it move nothing
         assert progress(clicks) == [None, 50, 50, 50, 60]
 
-    @embedded_only
     @pytest.mark.parametrize("column", [False, True])
     def test_progress_given_row_by_row(self, clicks: Any, column: bool) -> None:
         given = [None, at(20), at(10)]
@@ -917,7 +915,6 @@ class Times(Setting):
         clicks.append(click(seconds=1))
         assert progress(clicks) == [None, 20, 10, 20]
 
-    @embedded_only
     def test_given_progress_below_the_partitions_does_not_lower_it(self, clicks: Any) -> None:
         clicks.append(click(seconds=100))
         clicks.append(click(seconds=200), progress=at(50))
@@ -925,12 +922,15 @@ class Times(Setting):
         assert progress(clicks) == [None, 50, 100]
         assert clicks.offsets()[0].progress == at(100)
 
-    @embedded_only
+    def test_that_there_is_none_may_be_given_too(self, clicks: Any) -> None:
+        clicks.append([click(seconds=500), click(seconds=600)], progress=[None, None])
+        clicks.append([click(seconds=1), click(seconds=2)])
+        assert progress(clicks) == [None, None, None, 1]
+
     def test_given_progress_follows_its_row_into_its_partition(self, four: Any) -> None:
         four.append([click("u1"), click("größe"), click("u1")], progress=[at(1), at(2), at(3)])
         assert (progress(four, 2), progress(four, 1)) == ([1, 3], [2])
 
-    @embedded_only
     @pytest.mark.parametrize("given", [[at(1)], [at(1)] * 3, datetime(2020, 1, 1), 5, pa.chunked_array([[1, 2]])])
     def test_given_progress_that_makes_no_sense(self, clicks: Any, given: Any) -> None:
         with pytest.raises(InvalidArgument) as error:

@@ -23,7 +23,7 @@ from headrace.errors import KafkaFailed, OffsetOutOfRange, TopicReplaced
 from headrace.log.kafka.catalog import Entry
 from headrace.log.kafka.client import REQUEST_SECONDS, Client
 from headrace.log.kafka.forms.chosen import form_of
-from headrace.log.kafka.values import Unreadable, decode, progress_of
+from headrace.log.kafka.values import FIRST_US, Unreadable, decode, progress_of
 from headrace.time import UNSET
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class Mark:
 @dataclass(frozen=True)
 class Chunk:
     """The records of offsets [start, stop), decoded: rows, and of each its offset, Kafka's timestamp, arrival and
-    progress. `after`: the mark behind them."""
+    progress. `before_us`: the partition's progress before each, which is another where records carry their own.
+    `after`: the mark behind them."""
 
     start: int
     after: Mark
@@ -73,6 +74,7 @@ class Chunk:
     times_us: Any
     arrived_us: Any
     progress_us: Any
+    before_us: Any
     schema_version: int
 
     @property
@@ -90,6 +92,7 @@ class Chunk:
             times_us=self.times_us[at:],
             arrived_us=self.arrived_us[at:],
             progress_us=self.progress_us[at:],
+            before_us=self.before_us[at:],
         )
 
 
@@ -280,9 +283,12 @@ class Reader:
             events = np.full(len(offsets), UNSET)
         else:
             events = np.asarray(rows.column(column).view(pa.int64()).fill_null(UNSET))
-        progress, after_us = progress_of(mark.progress_us, events, arrived, given_us, is_given)
+        # Any client can write such a header: one that is no time of here and now is none.
+        is_given &= (given_us == UNSET) | (given_us >= FIRST_US)
+        is_given &= given_us <= arrived + entry.settings.max_ahead_us
+        progress, before, after_us = progress_of(mark.progress_us, events, arrived, given_us, is_given)
         after = Mark(stop, after_us, int(arrived[-1]) if len(arrived) else mark.arrived_us)
-        chunk = Chunk(start, after, rows, offsets, times_us, arrived, progress, entry.schema_version)
+        chunk = Chunk(start, after, rows, offsets, times_us, arrived, progress, before, entry.schema_version)
         self._keep(partition, chunk)
         return chunk
 
@@ -304,7 +310,7 @@ def _cut(chunk: Chunk, offset: int) -> Mark:
     """The mark at an offset inside a chunk."""
     below = int(np.searchsorted(chunk.offsets, offset))
     if below < len(chunk.offsets):
-        return Mark(offset, int(chunk.progress_us[below]), int(chunk.arrived_us[max(below - 1, 0)]))
+        return Mark(offset, int(chunk.before_us[below]), int(chunk.arrived_us[max(below - 1, 0)]))
     return Mark(offset, chunk.after.progress_us, chunk.after.arrived_us)
 
 
@@ -314,8 +320,8 @@ _ERROR, _HEADERS, _KEY, _OFFSET, _TIMESTAMP, _VALUE = map(
 
 
 def _given(messages: Sequence[Message]) -> tuple[Any, Any]:
-    """Whether each record carries progress, and which. Any client can write such a header: what is no number is
-    none."""
+    """Whether each record carries progress, and which: UNSET where the header is empty, as of a record that a flow read
+    before its partition had any. Any client can write such a header: what is no number is none."""
     headers = list(map(_HEADERS, messages))
     if not any(headers):
         return np.zeros(len(messages), np.bool_), np.full(len(messages), UNSET)
@@ -328,6 +334,8 @@ def _progress_in(headers: Any) -> int | None:
     for name, value in headers or ():
         if name == PROGRESS_HEADER and _NUMBER.fullmatch(value or b""):
             return int(value)
+        if name == PROGRESS_HEADER and value == b"":
+            return UNSET
     return None
 
 

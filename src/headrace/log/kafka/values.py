@@ -26,7 +26,7 @@ from headrace.rows.texts import field_value
 from headrace.schema import EXTRA_COLUMN
 from headrace.time import UNSET
 
-__all__ = ["TIMESTAMP", "Form", "JsonForm", "Unreadable", "decode", "encode", "tombstone", "with_time"]
+__all__ = ["FIRST_US", "TIMESTAMP", "Form", "JsonForm", "Unreadable", "decode", "encode", "tombstone", "with_time"]
 
 TIMESTAMP = "_timestamp"
 """The column of Kafka's own timestamp, in a topic that has it as its event time."""
@@ -335,11 +335,11 @@ def tombstone(key: bytes | None, entry: Entry) -> dict[str, Any]:
     raise InvalidArgument("value", None, "the record has no value")
 
 
-def progress_of(carry_us: int, events_us: Any, arrived_us: Any, given_us: Any, is_given: Any) -> tuple[Any, int]:
-    """Each record's progress, and the partition's behind them. A record with progress of its own (a flow wrote it)
-    moves the partition by that, any other by min(event time, arrival)."""
-    unset = np.iinfo(np.int64).min
-    made = np.where(is_given, unset, np.minimum(events_us, arrived_us))
-    reached = np.maximum.accumulate(np.maximum(np.maximum(made, given_us), carry_us))
+def progress_of(carry_us: int, events_us: Any, arrived_us: Any, given_us: Any, is_given: Any) -> tuple[Any, Any, int]:
+    """Each record's progress, the partition's before it, and the partition's behind them all. A record with progress of
+    its own (a flow wrote it, perhaps of several partitions) is judged by that, wherever it lies, and moves the
+    partition by that; any other by min(event time, arrival)."""
+    made = np.where(is_given, given_us, np.minimum(events_us, arrived_us))
+    reached = np.maximum(np.maximum.accumulate(made), carry_us) if len(made) else made
     before = np.concatenate([[carry_us], reached[:-1]]) if len(reached) else reached
-    return np.maximum(before, given_us), int(reached[-1]) if len(reached) else carry_us
+    return np.where(is_given, given_us, before), before, int(reached[-1]) if len(reached) else carry_us
