@@ -34,6 +34,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "bloom",
         "position",
         "failpoints",
+        "fingerprint",
         "rendering",
     },
     {"cep"},
@@ -49,7 +50,13 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-SQLITE = ("headrace.log.embedded", "headrace.views.sqlite", "headrace.cli.checks")
+SQLITE = (
+    "headrace.storage.cache",
+    "headrace.sourcing.snapshots",
+    "headrace.log.embedded",
+    "headrace.views.sqlite",
+    "headrace.cli.checks",
+)
 """Who has a SQLite file; `headrace checks` asks for its version."""
 
 SOURCE = Path(__file__).parent.parent / "src"

@@ -7,7 +7,9 @@
     ├── Unsupported                              a capability that this log does not have
     ├── TopicExists · UnknownTopic · TopicReplaced
     ├── UnknownGroup · UnknownQueue
-    ├── VersionConflict                          a conditional append whose condition does not hold
+    ├── VersionConflict · BoundaryConflict       a conditional append whose condition does not hold
+    ├── Rejected                                 a command that an entity's `decide` refuses
+    ├── UnknownEvent                             a stored event that the program has no class for
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
     ├── BatchDiffers                             a repeated micro-batch has other rows
     ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced · CaptureFenced   a newer one has taken over
@@ -69,6 +71,7 @@ __all__ = [
     "AlreadyRunning",
     "AvroMissing",
     "BatchDiffers",
+    "BoundaryConflict",
     "CannotRebuild",
     "CaptureFailed",
     "CaptureFenced",
@@ -113,6 +116,7 @@ __all__ = [
     "RecordRejected",
     "RecordTooLarge",
     "RegistryFailed",
+    "Rejected",
     "ServeMissing",
     "SparkLost",
     "StorageError",
@@ -126,6 +130,7 @@ __all__ = [
     "TransformRefused",
     "UnknownCapture",
     "UnknownColumn",
+    "UnknownEvent",
     "UnknownGroup",
     "UnknownQueue",
     "UnknownTopic",
@@ -346,6 +351,45 @@ class VersionConflict(HeadraceError):
             f"{self.topic}: key {self.key!r} is at version {self.actual}, not {self.expected}. "
             f"Another append came first: read the key again, decide again, append again."
         )
+
+
+@dataclass(eq=False, repr=False)
+class BoundaryConflict(HeadraceError):
+    """An append on a boundary, which found an event that its query matches."""
+
+    topic: str
+    query: str
+    event: str
+    position: Any
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: an event {self.event} came that matches {self.query}. Another append came first: read the "
+            f"boundary again, decide again, append again."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Rejected(HeadraceError):
+    """Raised by an entity's `decide`: the command is refused, and nothing is appended."""
+
+    why: str = ""
+
+    def __str__(self) -> str:
+        return self.why or "the command was rejected"
+
+
+@dataclass(eq=False, repr=False)
+class UnknownEvent(HeadraceError, LookupError):
+    """A stored event that this program has no class for, or whose version is newer than the program's."""
+
+    topic: str
+    event: str
+    version: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: event {self.event!r} of version {self.version}: {self.why}"
 
 
 @dataclass(eq=False, repr=False)

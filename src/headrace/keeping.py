@@ -30,7 +30,7 @@ __all__ = ["Backup", "backup", "restore"]
 MANIFEST, FORMAT = "manifest.json", 1
 MANIFEST_BYTES_MAX = 64 << 20
 OURS = {"log.db", "log.db-wal", "log.db-shm", "log.db-journal", "data", "views.db", "views.db-wal", "views.db-shm"}
-OURS |= {"views.db-journal", "views.lock", "outbox", "lock", "wake", "reserve", "keys.db", MANIFEST}
+OURS |= {"views.db-journal", "views.lock", "outbox", "lock", "wake", "reserve", "keys.db", "snapshots.db", MANIFEST}
 
 Progress = Callable[[int], object]
 """Called with the number of bytes so far."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import headrace as hr
-from headrace.flows.fingerprint import fingerprint
+from headrace.fingerprint import fingerprint
 
 LIMIT = 5
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 from headrace.durations import from_us
 from headrace.errors import CannotRebuild, FlowChanged, FlowFenced, HeadraceError, UnknownTopic, UnknownView
 from headrace.failpoints import reach
+from headrace.fingerprint import fingerprint
 from headrace.flows.audit import Gone, gone_of
-from headrace.flows.fingerprint import fingerprint
 from headrace.flows.loop import Batch, FlowLoop
 from headrace.flows.query import FlowQuery
 from headrace.flows.reading import ranges

@@ -22,6 +22,7 @@ _HOMES = {
     **_SUITES,
     **dict.fromkeys(("add", "advance", "expect", "restart"), "headrace.testing.steps"),
     "MemoryTables": "headrace.testing.memory_tables",
+    "given": "headrace.testing.decisions",
     "run_steps": "headrace.testing.trial",
     **dict.fromkeys(("CRASH_POINTS", "assert_cut_invariant", "crash_points"), "headrace.testing.invariance"),
 }
@@ -29,6 +30,7 @@ if "pytest" in sys.modules:
     sys.modules["pytest"].register_assert_rewrite(*_SUITES.values())  # before they are imported: asserts explain
 
 if TYPE_CHECKING:
+    from headrace.testing.decisions import given as given
     from headrace.testing.invariance import CRASH_POINTS as CRASH_POINTS
     from headrace.testing.invariance import assert_cut_invariant as assert_cut_invariant
     from headrace.testing.invariance import crash_points as crash_points
@@ -57,6 +59,7 @@ __all__ = [
     "assert_cut_invariant",
     "crash_points",
     "expect",
+    "given",
     "restart",
     "run_steps",
 ]

@@ -11,16 +11,14 @@ a lookup reads one block of each filter, and a damaged block counts as none."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.log.embedded.storage.index import BatchRow
-from headrace.storage import disk
+from headrace.storage.cache import CacheFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +31,6 @@ RECORDS_MIN = 256
 BLOCK_BYTES, CHECK_BYTES = 64, 4
 BLOCK_BITS = 8 * (BLOCK_BYTES - CHECK_BYTES)
 BITS_PER_KEY, BITS_SET = 10, 5
-BUSY_SECONDS = 0.1
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS filters (topic TEXT, partition INTEGER, base INTEGER, bits BLOB, "
     "PRIMARY KEY (topic, partition, base))"
@@ -47,14 +44,14 @@ _BLOCKS = (
 
 class KeyFilters:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = CacheFile(path)
 
     def absent(self, topic: str, rows: Sequence[BatchRow], crc: int) -> tuple[set[int], set[int]]:
         """Of these batches of one partition, by their base: those that surely hold no key of this crc, and those that
         have a filter."""
         absent: set[int] = set()
         known: set[int] = set()
-        if not self._path.exists() or all(row.records < RECORDS_MIN for row in rows):
+        if not self._file.exists() or all(row.records < RECORDS_MIN for row in rows):
             return absent, known
         partition, batches = rows[0].partition, {row.base: row.body_crc for row in rows}
         place, bits = _hash(crc)
@@ -66,7 +63,7 @@ class KeyFilters:
                     if not all(block[bit >> 3] >> (bit & 7) & 1 for bit in bits):
                         absent.add(base)
 
-        self._use(look)
+        self._file.use(look)
         return absent, known
 
     def put(self, topic: str, row: BatchRow, crcs: npt.NDArray[np.uint32]) -> None:
@@ -81,27 +78,12 @@ class KeyFilters:
             db.execute("INSERT INTO filters VALUES (?, ?, ?, ?)", (topic, row.partition, row.base, made))
             db.execute("COMMIT")
 
-        self._use(write)
+        self._file.use(write)
 
     def forget(self, topic: str) -> None:
         """The topic is no more."""
-        if self._path.exists():
-            self._use(lambda db: db.execute("DELETE FROM filters WHERE topic = ?", (topic,)))
-
-    def _use(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """With a connection of its own, so that a forked child inherits none. What fails is left undone."""
-        try:
-            with contextlib.suppress(FileExistsError):  # closing one that is open elsewhere would drop SQLite's locks
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, disk.FILE_MODE))
-            with contextlib.closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as db:
-                db.execute("PRAGMA synchronous = OFF")
-                db.execute("PRAGMA secure_delete = ON")
-                work(db)
-        except (sqlite3.OperationalError, OSError):  # busy, full, or not made yet
-            return
-        except sqlite3.DatabaseError:  # damaged: the next one makes it anew
-            with contextlib.suppress(OSError):
-                self._path.unlink()
+        if self._file.exists():
+            self._file.use(lambda db: db.execute("DELETE FROM filters WHERE topic = ?", (topic,)))
 
 
 def _filter(crcs: npt.NDArray[np.uint32], seed: int) -> bytes:

@@ -25,7 +25,7 @@ from headrace.storage.copying import Copied, Told, copy_bytes, hashed
 __all__ = ["back_up"]
 
 INDEX, DATA = "log.db", "data"
-LEFT = ("lock", "reserve", "keys.db", "keys.db-wal", "keys.db-shm", "log.db-wal", "log.db-shm")
+LEFT = ("lock", "reserve", "keys.db", "keys.db-wal", "keys.db-shm", "snapshots.db", "log.db-wal", "log.db-shm")
 """What opening the copy has made in it, besides `wake/`."""
 
 

@@ -1,0 +1,23 @@
+"""Event sourcing: entities whose state is a fold of their events, and commands that are validated against it.
+
+    from headrace import sourcing as es
+
+Owns the public names. `entities.py` handles commands, `boundary.py` appends on conditions wider than one entity,
+`events.py` and `columns.py` make events typed columns, `snapshots.py` keeps states."""
+
+from headrace.errors import BoundaryConflict as BoundaryConflict
+from headrace.errors import Rejected as Rejected
+from headrace.errors import VersionConflict as VersionConflict
+from headrace.sourcing.boundary import Boundary as Boundary
+from headrace.sourcing.boundary import Query as Query
+from headrace.sourcing.boundary import append as append
+from headrace.sourcing.boundary import boundary as boundary
+from headrace.sourcing.boundary import query as query
+from headrace.sourcing.boundary import read as read
+from headrace.sourcing.boundary import tagged as tagged
+from headrace.sourcing.entities import Audited as Audited
+from headrace.sourcing.entities import Difference as Difference
+from headrace.sourcing.entities import Entities as Entities
+from headrace.sourcing.entities import Event as Event
+from headrace.sourcing.entities import Handled as Handled
+from headrace.sourcing.entities import Loaded as Loaded

@@ -1,0 +1,54 @@
+"""The topics of events: created when they are first used, and given a column for each event class that is new. Owns
+what such a topic must be like. Knows no entities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import InvalidArgument, TopicExists, UnknownTopic, Unsupported
+from headrace.log.contract import Appended, Log, Topic
+from headrace.places import ADDRESS
+from headrace.schema import to_ddl
+
+__all__ = ["Transaction", "topic_of"]
+
+
+class Transaction(Protocol):
+    """As the log's, with conditions."""
+
+    def append(self, topic: str, rows: Any, *, expect: Mapping[Any, int] | None = None) -> None: ...
+
+    @property
+    def results(self) -> list[Appended]: ...
+
+
+def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: int = 1) -> Topic:
+    """The topic of that name, with these columns at least."""
+    if ADDRESS.match(log.address):
+        raise Unsupported(repr(log), "versions")
+    try:
+        topic = log.topic(name)
+    except UnknownTopic:
+        try:
+            return log.create_topic(name, schema, key=key, event_time="at", versioned=True, partitions=partitions)
+        except TopicExists:  # another process was first
+            topic = log.topic(name)
+    has = topic.settings
+    whole = has.retention_us is None and not has.retention_bytes and has.cleanup == "delete"
+    if has.key != (key,) or not has.versioned or not whole:
+        why = "is a topic of something else, or its records go: events need one of their own, which keeps all of it"
+        raise InvalidArgument("name", name, why)
+    there = {field.name: field.type for field in topic.schema}
+    for field in schema:
+        if field.name in there and there[field.name] != field.type:
+            why = (
+                f"has other fields than in topic {name!r}: {field.type}, stored {there[field.name]}. Give it a "
+                f"version, and say how the stored fields become the new ones: upcasts={{{field.name}: {{1: …}}}}"
+            )
+            raise InvalidArgument("events", field.name, why)
+    if missing := [field for field in schema if field.name not in there]:
+        topic.alter(schema=to_ddl(pa.schema([*topic.schema, *missing])))
+    return topic
