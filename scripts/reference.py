@@ -21,6 +21,8 @@ from headrace import keeping, streams, why
 from headrace.aggregates import TABLE
 from headrace.cdc.running import CaptureStatus, TableStatus
 from headrace.cli.root import cli
+from headrace.connect.index.audit import IndexAudit, IndexDifference
+from headrace.connect.index.searching import Found, Hit, IndexStatus
 from headrace.flows.audit import Audited
 from headrace.flows.rebuild import Rebuild
 from headrace.flows.status import FlowStatus
@@ -71,6 +73,10 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
         "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
         ["Capture", "debezium", CaptureStatus, TableStatus],
     ),
+    "Sinks": (
+        "`stream.to_sink(name, …)` gives a sink. [Sinks and search](sinks.md) explains.",
+        ["search_index", "Sink", Found, Hit, IndexStatus, IndexAudit, IndexDifference],
+    ),
     "Reading views": (
         "For any process, without Spark. [Views](views.md) explains.",
         ["open_views", reading.Views, reading.SqlViews, reading.ViewStatus, reading.Watch],
@@ -92,6 +98,7 @@ BETWEEN_LAYERS = {
     *("EmbeddedTopic.letter_stamps", "EmbeddedTopic.stamps", "EmbeddedTopic.spans", "EmbeddedTopic.ref"),
     *("EmbeddedTransaction.abandon", "EmbeddedTransaction.finish", "App.running", "Rebuild.make"),
     *("App.begin", "Capture.drain", "Capture.start", "Capture.stop", "Capture.wait"),
+    *("Sink.drain", "Sink.start", "Sink.stop", "Sink.wait"),
     *("Views.specs", "Views.states", "Views.spec", "Views.flow", "Views.state", "Views.buried", "Views.wait_for_any"),
     *("Views.address", "Views.identity"),
     *("EmbeddedMember.committed", "EmbeddedMember.claims", "EmbeddedMember.lease_us"),

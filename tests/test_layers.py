@@ -44,7 +44,20 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"kernels"},
     {"operators"},
     {"flows"},
-    {"app", "capture", "copying", "joined", "joining", "keeping", "streams", "table", "view", "why", "notebook"},
+    {
+        "app",
+        "capture",
+        "copying",
+        "joined",
+        "joining",
+        "keeping",
+        "sink",
+        "streams",
+        "table",
+        "view",
+        "why",
+        "notebook",
+    },
     {""},  # headrace itself, the public names: for what users would write, so only the top uses it
     {"cli", "serve", "testing", "demo", "__main__"},
 ]
@@ -55,6 +68,7 @@ SQLITE = (
     "headrace.sourcing.snapshots",
     "headrace.log.embedded",
     "headrace.views.sqlite",
+    "headrace.connect.index",
     "headrace.cli.checks",
 )
 """Who has a SQLite file; `headrace checks` asks for its version."""

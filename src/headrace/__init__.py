@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.app import App as App
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
+    from headrace.connect.index.spec import search_index as search_index
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from headrace.operators.changed import changed as changed
     from headrace.operators.records import RecordOperator as RecordOperator
     from headrace.position import Position as Position
+    from headrace.sink import Sink as Sink
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
     from headrace.table import Table as Table
@@ -88,6 +90,8 @@ _HOMES = {
     "App": "headrace.app",
     "Capture": "headrace.capture",
     "debezium": "headrace.cdc.open",
+    "Sink": "headrace.sink",
+    "search_index": "headrace.connect.index.spec",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

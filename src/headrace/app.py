@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from headrace.flows.status import AppStatus
     from headrace.log.contract import Start
     from headrace.notebook import Live
+    from headrace.sink import Sink
     from headrace.table import Table
     from headrace.views.reading import SqlViews
 
@@ -121,6 +122,7 @@ class App:
         """The topics that its flows write to."""
         self._tables: dict[str, Table] = {}
         self._captures: dict[str, Capture] = {}
+        self._sinks: dict[str, Sink] = {}
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -434,6 +436,14 @@ class App:
         topic = self._targets[sink.name] = self._written(self._add(sink))
         return topic
 
+    def _add_sink(self, sink: Sink) -> Sink:
+        if sink.name in self._sinks and not _in_notebook():
+            raise InvalidArgument("name", sink.name, "the app has a sink of that name: choose another")
+        if sink.name in self._sinks:
+            self._sinks[sink.name].stop()
+        self._sinks[sink.name] = sink
+        return sink
+
     def _settled(self, flow: Flow) -> Flow:
         """The flow, planned again if it reads a topic that has turned out to hold changes."""
         if flow.sink is None or all(each.changes or not each.topic.settings.changes for each in flow.inputs):
@@ -489,12 +499,17 @@ class App:
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
         """Processes all records there are, and returns how many. `close=True` also closes every window. What captured
-        databases have committed by now is captured first."""
+        databases have committed by now is captured first, and sinks get it at last."""
         for capture in self._captures.values():
             capture.drain()
-        if self._captures and not self.flows:
-            return 0
-        return self.running.drain(None if batch_rows is None else _checked_rows(batch_rows), close=close)
+        rows = None if batch_rows is None else _checked_rows(batch_rows)
+        total = self.running.drain(rows, close=close) if self._has_flows else 0
+        return total + sum(sink.drain() for sink in self._sinks.values())
+
+    @property
+    def _has_flows(self) -> bool:
+        """Whether Spark is needed: captures and sinks do without."""
+        return bool(self.flows) or not (self._captures or self._sinks)
 
     def start(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows in the background, until `stop`; called again, it starts those that do not run. Raises
@@ -503,12 +518,16 @@ class App:
         self.begin(wait=(lambda: True) if standby else None, take_over=take_over, share=share)
 
     def begin(self, *, wait: Callable[[], bool] | None, take_over: bool, share: bool = False) -> None:
-        """As `start`; on standby as long as `wait()` says so. Of runners that share the flows, one captures."""
+        """As `start`; on standby as long as `wait()` says so. Of runners that share the flows, one captures and
+        one delivers."""
         for capture in self._captures.values():
             with contextlib.suppress(*((AlreadyRunning,) if share else ())):
                 capture.start(wait=wait, take_over=take_over)
-        if self.flows or not self._captures:
+        if self._has_flows:
             self.running.start(wait=wait, take_over=take_over, share=share)
+        for sink in self._sinks.values():
+            with contextlib.suppress(*((AlreadyRunning,) if share else ())):
+                sink.start(wait=wait, take_over=take_over)
 
     def stop(self) -> None:
         """Stops captures and flows in bounded time. What is not committed is read again by the next start."""
@@ -516,6 +535,8 @@ class App:
             capture.stop()
         if self._running is not None:
             self._running.stop()
+        for sink in self._sinks.values():
+            sink.stop()
         self._stop_lives()
 
     def _stop_lives(self) -> None:
@@ -525,11 +546,12 @@ class App:
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the flows have ended, or for `timeout`. Raises the error that stopped one. True if they ended."""
         seconds = None if timeout is None else duration_us(timeout, argument="timeout") / 1e6
-        if not self._captures:
+        beside: list[Capture | Sink] = [*self._captures.values(), *self._sinks.values()]
+        if not beside:
             return self.running.wait(seconds)
         from headrace.capture import wait_for_all
 
-        return wait_for_all([*self._captures.values()], self.running.wait if self.flows else None, seconds)
+        return wait_for_all(beside, self.running.wait if self.flows else None, seconds)
 
     def run(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows until they are stopped by Ctrl-C, or fail."""
@@ -634,6 +656,8 @@ class App:
             self._closed = True
             if self._running is not None:
                 self._running.close()
+            for sink in self._sinks.values():
+                sink.stop()
             self._stop_lives()
             if self._log is not None and self._given_log is None:
                 self._log.close()

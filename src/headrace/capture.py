@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.cdc.open import check_address, choice_for, open_source
 from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
@@ -94,6 +94,7 @@ class Capture:
         """Captures all that is committed in the database now; how many changes. For an app that does not run."""
         if self._thread is not None and self._thread.state not in ("stopped", "failed"):
             raise InvalidArgument("drain", "", f"capture {self.name!r} is running: stop() the app first")
+        self.app._open_log()  # a directory with a lock, and no log yet, would not be taken for a home
         with capture_lock(self.app, self.name):
             return self._source().drain()
 
@@ -101,6 +102,7 @@ class Capture:
         """Captures in the background; AlreadyRunning if another process of the home does."""
         if self._thread is not None and self._thread.state not in ("stopped", "failed"):
             return
+        self.app._open_log()
         if self._lock is None:
             lock = FlowLock(self.app.home, lock_name(self.name))
             lock.take(wait=wait, take_over=take_over)
@@ -141,16 +143,22 @@ def capture_lock(app: App, capture: str) -> Iterator[None]:
         lock.release()
 
 
-def wait_for_all(captures: Sequence[Capture], flows: Callable[[float], bool] | None, timeout: float | None) -> bool:
-    """Until captures and flows have ended, or for `timeout` seconds; the first error of one is raised."""
+class Waits(Protocol):
+    """What runs beside the flows: captures and sinks."""
+
+    def wait(self, seconds: float) -> bool: ...
+
+
+def wait_for_all(beside: Sequence[Waits], flows: Callable[[float], bool] | None, timeout: float | None) -> bool:
+    """Until all of it and the flows have ended, or for `timeout` seconds; the first error of one is raised."""
     limit = None if timeout is None else time.monotonic() + timeout
     while True:
         left = 0.1 if limit is None else max(0.0, min(0.1, limit - time.monotonic()))
-        ended = [capture.wait(0) for capture in captures]
+        ended = [each.wait(0) for each in beside]
         done = flows(left) if flows is not None else None
         if all(ended) and done is not False:
             return True
         if limit is not None and time.monotonic() >= limit:
             return False
         if done is None:
-            next(capture for capture, over in zip(captures, ended, strict=True) if not over).wait(left)
+            next(each for each, over in zip(beside, ended, strict=True) if not over).wait(left)

@@ -12,7 +12,7 @@
     ├── UnknownEvent                             a stored event that the program has no class for
     ├── OutOfOrderSequence · ForgottenSequence   an idempotent append that is not the next one
     ├── BatchDiffers                             a repeated micro-batch has other rows
-    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced · CaptureFenced   a newer one has taken over
+    ├── Fenced ─ ProducerFenced · MemberFenced · FlowFenced · CaptureFenced · SinkFenced   a newer one has taken over
     ├── AlreadyRunning                           another process runs this flow
     ├── FlowChanged · ViewTaken · DuplicateView  a flow that does not match its stored state
     ├── FlowCycle                                flows that read what they write
@@ -33,6 +33,8 @@
     ├── RegistryFailed                           a schema registry did not answer, or refused
     ├── UnknownCapture                           there is no such capture
     ├── CaptureFailed ─ CaptureGap               a database that cannot be captured; changes of it that are lost
+    ├── UnknownSink                              there is no such sink, or it is no index
+    ├── SinkFailed                               a sink's function that raised
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that another consumer has now
     ├── Overloaded                               the producer's buffer is full
@@ -53,6 +55,7 @@
         ├── DamagedData                          bytes that are not what was written
         ├── IndexDamaged · IndexBehindLog
         ├── ViewsDamaged
+        ├── SearchIndexDamaged                   a full-text index that cannot be trusted
         ├── DamagedBackup                        a backup that is not whole
         ├── LogMissing · NotALog · UnsupportedFormat · UnsupportedFilesystem
         └── TooManyFiles
@@ -117,7 +120,10 @@ __all__ = [
     "RecordTooLarge",
     "RegistryFailed",
     "Rejected",
+    "SearchIndexDamaged",
     "ServeMissing",
+    "SinkFailed",
+    "SinkFenced",
     "SparkLost",
     "StorageError",
     "SyncFailed",
@@ -133,6 +139,7 @@ __all__ = [
     "UnknownEvent",
     "UnknownGroup",
     "UnknownQueue",
+    "UnknownSink",
     "UnknownTopic",
     "UnknownView",
     "Unsupported",
@@ -301,8 +308,16 @@ class TopicReplaced(HeadraceError):
 
     topic: str
     topic_id: str
+    sink: str = ""
+    """If it is a sink that has read the other topic."""
 
     def __str__(self) -> str:
+        if self.sink:
+            return (
+                f"sink {self.sink!r} has read a topic {self.topic!r} with id {self.topic_id}, which was deleted or "
+                f"mended: this is another. To begin anew with it: headrace sinks rewind {self.sink}; an index: "
+                f"headrace index rebuild {self.sink}"
+            )
         if self.topic.startswith("__"):
             _, _, view = self.topic.partition(".")
             return (
@@ -813,6 +828,44 @@ class CaptureFenced(Fenced):
 
 
 @dataclass(eq=False, repr=False)
+class UnknownSink(HeadraceError, LookupError):
+    """There is no such sink in this log. `kind`: it would have to be one of this kind."""
+
+    sink: str
+    known: list[str]
+    kind: str = "sink"
+
+    def __str__(self) -> str:
+        there = f"There are: {', '.join(self.known)}." if self.known else ""
+        return f"there is no {self.kind} {self.sink!r}.{nearest(self.sink, self.known)} {there}".rstrip()
+
+
+@dataclass(eq=False, repr=False)
+class SinkFailed(HeadraceError):
+    """The function of a sink raised. `key`: of the batch, which comes again with the same rows and key."""
+
+    sink: str
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"sink {self.sink!r}: its function failed on batch {self.key}: {self.why}. The batch comes again with the "
+            f"same rows and key, and nothing behind it is delivered before it"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class SinkFenced(Fenced):
+    """Another process delivers to the sink now."""
+
+    sink: str
+
+    def __str__(self) -> str:
+        return f"sink {self.sink!r}: another process delivers to it now. Stop one of the two"
+
+
+@dataclass(eq=False, repr=False)
 class AlreadyRunning(HeadraceError):
     flow: str
     pid: int
@@ -1175,6 +1228,14 @@ class ViewsDamaged(StorageError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}. Remove it: the next run of their apps computes the views again from the log."
+
+
+@dataclass(eq=False, repr=False)
+class SearchIndexDamaged(StorageError):
+    """The SQLite file of a full-text index cannot be trusted. The index can be made again from the log."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}. Remove it: the next run makes the index again from the log."
 
 
 @dataclass(eq=False, repr=False)

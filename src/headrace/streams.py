@@ -3,7 +3,7 @@ holds the node of the program's graph (`flows.graph`) that is written so far, an
 last step gives the graph's end to the app. None of them opens, creates or starts anything.
 
     Stream ─ transform, union, dedup, through, enrich, join ─ window ─→ Windowed ─ group_by ─→ Grouped
-    ─ agg ─→ Aggregated ─→ view or topic"""
+    ─ agg ─→ Aggregated ─→ view, topic or sink"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from headrace.aggregates import Aggregate
 from headrace.bloom import Dedup
+from headrace.connect.open import as_sink
 from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
@@ -23,12 +24,15 @@ from headrace.names import check_name
 from headrace.operators.joins.meetings import Enriching, How, Joining, Missing, ViewEnriching
 from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl, type_ddl
+from headrace.sink import Sink, read_directly
 from headrace.view import View
 from headrace.views.contract import WINDOW, Emit, Gaps, check_emit
 from headrace.windows import Drop, Late, Window, correct
 
 if TYPE_CHECKING:
     from headrace.app import App
+    from headrace.connect.contract import Deliver
+    from headrace.connect.contract import Sink as Kind
     from headrace.flows.flow import DataFrame
     from headrace.log.declared import DeclaredTopic
     from headrace.operators.records import Through
@@ -351,6 +355,20 @@ class Stream(_Steps):
         check_name(name, argument="name")
         return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 
+    def to_sink(self, name: str, sink: Kind | Deliver, **settings: Any) -> Sink:
+        """Delivers the records outside of log and views: to `hr.search_index(…)`, or to a function that is called with
+        rows (a pyarrow.Table) and a key (a text), which is the same when rows come again. A topic without further
+        steps, or a table, is read as it is; anything else goes through a topic of that name first, with these
+        settings."""
+        kind = as_sink(sink)
+        topic, key = read_directly(self.app, self.node)
+        if topic is None:
+            topic = self.to_topic(name, **settings)
+        elif settings:
+            setting, value = next(iter(settings.items()))
+            raise InvalidArgument(setting, value, f"is of a topic, and topic {topic.name!r} is there: leave it out")
+        return self.app._add_sink(Sink(self.app, name, topic, kind, key))
+
 
 @dataclass(frozen=True, repr=False)
 class Windowed(_Steps):
@@ -458,6 +476,14 @@ class Aggregated:
             name, self.node, target=name, emit=check_emit(emit), every_us=_every_us(every), settings=settings
         )
         return self.app._add_to_topic(sink)
+
+    def to_sink(self, name: str, sink: Kind | Deliver, *, emit: Emit = "updates", **settings: Any) -> Sink:
+        """Delivers the changes outside of log and views, by way of a topic of that name: see `Stream.to_sink` and
+        `to_topic`."""
+        kind, window = as_sink(sink), self.node.of
+        topic = self.to_topic(name, emit=emit, **settings)
+        key = (*(WINDOW if window.window is not None else ()), *self.node.groups)
+        return self.app._add_sink(Sink(self.app, name, topic, kind, key or None))
 
 
 def _checked_function(function: Any) -> Transform:

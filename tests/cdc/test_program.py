@@ -72,6 +72,16 @@ def test_a_table_is_described_before_and_after_it_is_captured(source: Source, ho
         source.drain()
 
 
+def test_a_program_that_only_captures_makes_its_home(source: Source, tmp_path: Path) -> None:
+    source.sql(USERS, "INSERT INTO users VALUES (1, 'ann')")
+    for home in ("drained", "started"):
+        with hr.App("site", home=tmp_path / home) as app:
+            db = app.capture("shop", source.url)
+            app.drain() if home == "drained" else app.start()
+            until(lambda app=app: "shop_users" in {topic.name for topic in app.log.topics()})
+            until(lambda db=db: [table.state for table in db.status().tables] == ["live"])
+
+
 def test_a_connection_that_is_lost_is_tried_again(source: Source, home: Path) -> None:
     source.sql(USERS)
     with hr.App("site", home=home) as app:

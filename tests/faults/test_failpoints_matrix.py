@@ -29,7 +29,8 @@ from tests.faults.children import Child, Children, ack
 
 UPKEEP = ("swap.", "retention.", "reclaim.", "erase.")
 """Upkeep's own points are walked by test_upkeep_failpoints."""
-ELSEWHERE = ("mend.", "queue.", "view.", "flow.", "relay.", "kafka.", "switch.", "begin.", "capture.")
+ELSEWHERE = ("mend.", "queue.", "view.", "flow.", "relay.", "kafka.", "switch.", "begin.", "capture.", "sink.")
+ELSEWHERE += ("index.",)
 """These have tests of their own, too."""
 POINTS = sorted(p for p in failpoints.KNOWN if not p.startswith((*UPKEEP, *ELSEWHERE)))
 ROUNDS = 12

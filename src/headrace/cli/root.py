@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "views": ("views", "List, show and drop views."),
     "tables": ("tables", "List and show tables, and their rows as of a time."),
     "capture": ("capture", "Capture the tables of a database: add, run, status, snapshot, doctor."),
+    "index": ("index", "Full-text indexes: add, run, list, search, audit, rebuild."),
+    "sinks": ("sinks", "List sinks, and let one begin anew."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),
     "why": ("why", "Show where a row of a view comes from, and what it waits for."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),

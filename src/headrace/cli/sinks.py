@@ -1,0 +1,88 @@
+"""`headrace sinks …`: where records go outside of log and views: lists sinks, and lets one begin anew."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.output import note, print_rows
+from headrace.connect.calling import rewind as begin_anew
+from headrace.connect.journal import recorded
+from headrace.connect.journal import sinks as known
+from headrace.connect.running import reader_of
+from headrace.errors import InvalidArgument, UnknownTopic
+from headrace.log.contract import FLOW_GROUP
+from headrace.log.standing import group_facts
+from headrace.sink import sink_lock
+
+if TYPE_CHECKING:
+    from headrace.log.contract import Log
+
+EMPTY = "No sinks yet. A program makes them: app.stream(topic).to_sink('mails', function)"
+LISTED = ("sink", "kind", "topic", "lag_records", "lag_seconds")
+
+
+@click.group()
+@home_option
+def sinks() -> None:
+    """List sinks, and let one begin anew.
+
+    \b
+    Example:
+      headrace sinks list
+    """
+
+
+@sinks.command("list")
+@format_option
+@home_option
+def list_(format_: str | None) -> None:
+    """List the sinks: what they are, what they read, and how far behind they are.
+
+    \b
+    Example:
+      headrace sinks list
+    """
+    with contextlib.closing(opened()) as log:
+        found = [_listed(log, name, facts) for name, facts in known(log).items()]
+    if not found:
+        note(EMPTY)
+        return
+    print_rows(found, LISTED, format_)
+
+
+def _listed(log: Log, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    out = {"sink": name, "kind": facts["kind"], "topic": facts["topic"], "lag_records": None, "lag_seconds": None}
+    with contextlib.suppress(UnknownTopic):
+        topic = log.topic(facts["topic"])
+        for group in topic.groups():
+            if group.name == f"{FLOW_GROUP}{reader_of(name)}":
+                out |= {of: value for of, value in group_facts(topic, group).items() if of in out and of != "topic"}
+    return out
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@home_option
+def rewind(name: str, yes: bool) -> None:
+    """Let a function get all records of its topic again, from the first. An index: headrace index rebuild.
+
+    \b
+    Example:
+      headrace sinks rewind mails --yes
+    """
+    with contextlib.closing(opened()) as log:
+        facts = recorded(log, name)["spec"]
+        if facts["kind"] != "function":
+            why = f"is an {facts['kind']}, which is built again with: headrace index rebuild {name}"
+            raise InvalidArgument("name", name, why)
+        topic = log.topic(facts["topic"])
+        if not yes:
+            click.confirm(f"Deliver all of {topic.name} to {name} again?", abort=True, err=True)
+        with sink_lock(home(), name):
+            begin_anew(name, log, topic)
+    note(f"{name} gets all of {topic.name} again, with new keys")
