@@ -65,6 +65,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 SQLITE = (
     "headrace.storage.cache",
+    "headrace.storage.sqlite",
     "headrace.sourcing.snapshots",
     "headrace.log.embedded",
     "headrace.views.sqlite",

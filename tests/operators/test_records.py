@@ -1,4 +1,4 @@
-"""Operators over records: `hr.changed`, and the contract they hold to."""
+"""Operators over records: `hr.changed`, `remember`, and the contract they hold to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import headrace as hr
 from headrace.errors import InvalidArgument
 from headrace.operators.contract import Operator
 from headrace.operators.records import INPUT, TOPIC
+from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl
 from headrace.testing import OperatorContract
 from headrace.testing.memory_tables import MemoryTables
@@ -34,10 +35,11 @@ def records(rows: list[tuple[Any, ...]], partition: int = 0, first: int = 0) -> 
     )
 
 
-class TestChanged(OperatorContract):
-    def operator(self) -> Operator:
-        return hr.changed("price", key="sku").over(SCHEMA, None)
+def spelled(sku: str | None) -> str:
+    return f"{sku}!"
 
+
+class OverPrices(OperatorContract):
     def batch(self, dice: random.Random, number: int) -> dict[str, pa.Table]:
         parts = [
             records(
@@ -46,6 +48,16 @@ class TestChanged(OperatorContract):
             for part in range(2)
         ]
         return {INPUT: pa.concat_tables(parts)}
+
+
+class TestChanged(OverPrices):
+    def operator(self) -> Operator:
+        return hr.changed("price", key="sku").over(SCHEMA, None)
+
+
+class TestRemember(OverPrices):
+    def operator(self) -> Operator:
+        return Remember(spelled, ("sku",), "spelled", "string").over(SCHEMA, None)
 
 
 def passed(*batches: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:

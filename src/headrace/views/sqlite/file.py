@@ -20,7 +20,6 @@ from typing import Self
 
 from headrace.errors import (
     Closed,
-    DiskFull,
     DoesNotFit,
     ForkedProcess,
     HeadraceError,
@@ -29,7 +28,7 @@ from headrace.errors import (
     UnsupportedFormat,
     ViewsDamaged,
 )
-from headrace.storage import disk
+from headrace.storage import disk, sqlite
 from headrace.storage.turnstile import Turnstile
 from headrace.views.sqlite import exact, filling, kept
 from headrace.views.sqlite.schema import MIGRATIONS, SCHEMA
@@ -119,7 +118,9 @@ class ViewsFile:
             if not self.path.exists():
                 os.close(disk.create(self.path))
             self._file = os.stat(self.path)
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
+            self._db = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=sqlite.BUSY_SECONDS
+            )
             try:
                 self._prepare(self._db)
             except BaseException:
@@ -131,7 +132,7 @@ class ViewsFile:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA wal_autocheckpoint=0")
-        db.execute("PRAGMA trusted_schema=OFF")
+        sqlite.make_safe(db)
         db.execute("PRAGMA temp_store=MEMORY")
         db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         exact.register(db, self._problems)
@@ -269,17 +270,9 @@ class ViewsFile:
     def _checkpoint_if_due(self) -> None:
         """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not
         the committer's: what it committed is safe where it is, and the next commit will try again."""
-        try:
-            if os.stat(f"{self.path}-wal").st_size < CHECKPOINT_BYTES:
-                return
-        except OSError:
-            return
-        with contextlib.suppress(sqlite3.Error), self._turn():
-            self._db.execute("PRAGMA busy_timeout=0")
-            try:
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            finally:
-                self._db.execute("PRAGMA busy_timeout=60000")
+        if sqlite.wal_bytes(self.path) >= CHECKPOINT_BYTES:
+            with contextlib.suppress(sqlite3.Error), self._turn():
+                sqlite.empty_wal(self._db)
 
     @contextlib.contextmanager
     def _typed(self) -> Iterator[None]:
@@ -318,8 +311,7 @@ class ViewsFile:
                 return
             self._closed = True
             with contextlib.suppress(sqlite3.Error), self._gate.turnstile.writing():
-                self._db.execute("PRAGMA busy_timeout=0")
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                sqlite.empty_wal(self._db)
             for db in (*self._opened, self._db):
                 db.close()
         self._leave_gate()
@@ -349,7 +341,7 @@ def connected(path: Path, *, typed: bool = False) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?{'immutable=1' if _at_rest(path) else 'mode=ro'}",
         uri=True,
         isolation_level=None,
-        timeout=60,
+        timeout=sqlite.BUSY_SECONDS,
         check_same_thread=False,
         detect_types=sqlite3.PARSE_DECLTYPES if typed else 0,
     )
@@ -384,11 +376,9 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageE
     damaged schema is none that Python can decode."""
     if isinstance(error, UnicodeDecodeError):
         return ViewsDamaged(path=str(path), why=f"SQLite quotes what is no text: {error.object!r}")
-    code = getattr(error, "sqlite_errorname", "") or ""
-    if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
-    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
-        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
+    if (full := sqlite.full_disk(error, path)) is not None:
+        return full
+    code = sqlite.error_name(error)
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ViewsDamaged(path=str(path), why=f"SQLite says: {error}")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import sys
 import threading
 import zlib
 from collections import deque
@@ -21,7 +20,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import orjson
 
 from headrace.errors import (
-    DiskFull,
     HeadraceError,
     IndexDamaged,
     LogMissing,
@@ -30,7 +28,7 @@ from headrace.errors import (
     UnsupportedFormat,
 )
 from headrace.log.embedded.storage.clock import Newest
-from headrace.storage import disk
+from headrace.storage import disk, sqlite
 
 FORMAT = 2
 CHECKPOINT_BYTES = 16 << 20
@@ -355,13 +353,11 @@ def put_last_commit(db: sqlite3.Connection, last: LastCommit) -> None:
 
 def translate(error: sqlite3.Error, path: Path) -> HeadraceError:
     """The one place where SQLite's errors become headrace's."""
-    code = getattr(error, "sqlite_errorname", "") or ""
-    if code.startswith("SQLITE_FULL"):
-        return DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full")
+    if (full := sqlite.full_disk(error, path)) is not None:
+        return full
+    code = sqlite.error_name(error)
     if code.startswith("SQLITE_IOERR") and "FSYNC" in code:
         return SyncFailed(path=str(path), why=f"sync failed ({code})")
-    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHM")) and (missing := disk.shortage(path)) is not None:
-        return DiskFull(path=str(path), why=missing)  # SQLite's own files beside it cannot be made
     if code.startswith("SQLITE_CANTOPEN"):
         return LogMissing(path=str(path), why="the index cannot be opened: removed, or no permission")
     if isinstance(error, sqlite3.OperationalError) and not code.startswith(("SQLITE_ERROR", "SQLITE_CORRUPT")):
@@ -433,13 +429,14 @@ class Index:
     def _connect(self) -> sqlite3.Connection:
         # mode=rw: a missing file is an error, never a new empty one.
         db = sqlite3.connect(
-            f"file:{_quoted(self.path)}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=60
+            f"{self.path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=sqlite.BUSY_SECONDS,
         )
         db.execute("PRAGMA cell_size_check=ON")
-        db.execute("PRAGMA trusted_schema=OFF")
-        if sys.platform == "darwin":
-            db.execute("PRAGMA fullfsync=ON")
-            db.execute("PRAGMA checkpoint_fullfsync=ON")
+        sqlite.make_safe(db)
         return db
 
     @contextlib.contextmanager
@@ -522,10 +519,7 @@ class Index:
                 self.writer.execute("ROLLBACK")
 
     def wal_bytes(self) -> int:
-        try:
-            return os.stat(f"{self.path}-wal").st_size
-        except OSError:
-            return 0
+        return sqlite.wal_bytes(self.path)
 
     def checkpoint_due(self) -> bool:
         return self.wal_bytes() >= self._checkpoint_at
@@ -538,13 +532,9 @@ class Index:
         """Moves the write-ahead log into the file and empties it. The caller is the committer and holds the turnstile.
         A reader in the way is not waited for: the next checkpoint, as much later again, does it."""
         with self._typed():
-            self.writer.execute("PRAGMA busy_timeout=0")
-            try:
-                busy = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-                self._checkpoint_at = CHECKPOINT_BYTES + (self.wal_bytes() if busy else 0)
-                return not busy
-            finally:
-                self.writer.execute("PRAGMA busy_timeout=60000")
+            emptied = sqlite.empty_wal(self.writer)
+            self._checkpoint_at = CHECKPOINT_BYTES + (0 if emptied else self.wal_bytes())
+            return emptied
 
     def in_place(self) -> bool:
         """Whether the path still leads to the file that is open."""
@@ -566,9 +556,3 @@ class Index:
         if self._wal_fd >= 0:
             os.close(self._wal_fd)
             self._wal_fd = -1
-
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))
