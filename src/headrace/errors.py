@@ -42,6 +42,7 @@
     ├── ClockAhead                               the clock is too far ahead to be believed
     ├── OffsetOutOfRange                         the offsets asked for are not in the log (any more)
     ├── LogDiverged                              a flow has read records that this log does not have
+    ├── ViewsDiverged                            a flow has written rows that its views do not know of
     ├── TransformRefused                         a flow's function whose result would depend on chance or on the batch
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
@@ -149,6 +150,7 @@ __all__ = [
     "ViewInUse",
     "ViewTaken",
     "ViewsDamaged",
+    "ViewsDiverged",
     "WaitTimeout",
     "WatchLost",
     "WorkersElsewhere",
@@ -755,6 +757,28 @@ class LogDiverged(HeadraceError):
             f"restored. Restore the views (views.db) of the same copy; or drop this view, which counts records that "
             f"are lost (headrace views drop {view}; app.view({view!r}).drop()), and run again: it is computed again "
             f"from the log."
+        )
+
+
+@dataclass(eq=False, repr=False)
+class ViewsDiverged(HeadraceError):
+    """The flow has written `sent` rows to a topic, and its views know of `known`: an older copy of the views was
+    restored. They would be written again, cut differently, and some of them taken for others. `parent`: the flow that a
+    helper helps."""
+
+    flow: str
+    topic: str
+    sent: int
+    known: int
+    parent: str | None = None
+
+    def __str__(self) -> str:
+        view = self.parent or self.flow
+        return (
+            f"flow {self.flow!r} has written {self.sent} rows to {self.topic!r}, and its views know of {self.known}: "
+            f"an older copy of the views was restored. Restore the log of the same copy; or drop the flow (headrace "
+            f"views drop {view}; app.view({view!r}).drop()), and run again: it begins anew, and writes all of its rows "
+            f"once more."
         )
 
 

@@ -1,5 +1,6 @@
-"""Backup and restore of a home. Owns the order (views first, then the log: what is copied later may be newer, and a log
-may be ahead of its views, never behind), and the manifest, which is written last: a directory without it is no backup.
+"""Backup and restore of a home. Owns that log and views are of one moment, when no flow can commit: so the log has what
+the views have read, and of what flows write no more than they know of. And the manifest, which is written last: a
+directory without it is no backup.
 
 A backup is made, or restored, under another name and renamed when it is whole: after a crash it is there, or it is
 not. What is restored is what the manifest names, with the checksums that it has; names and links lead nowhere else."""
@@ -64,13 +65,19 @@ def backup(home: str | Path, target: str | Path, *, progress: Progress | None = 
     taken_us = time.time_ns() // 1000
     told = _Sum(progress)
     log_id, commit, found = None, None, Verified(0, 0, 0, 0)
+    files: list[Copied] = []
     with folder_in_place(target, OURS) as making:
-        files = back_up_views(source, making, told)
+
+        def with_views(begin: Callable[[], None]) -> None:
+            files.extend(back_up_views(source, making, told, begin))
+
         if has_log:
             with open_log(source, create=False) as log:
                 log_id = log.log_id
-                copied, found, commit = capability(log, Files).back_up(making, told)
+                copied, found, commit = capability(log, Files).back_up(making, told, with_views)
             files += copied
+        else:
+            with_views(lambda: None)
         if not found.ok:
             first = found.problems[0]
             where = f"{first.topic}/{first.partition} offsets {first.start}..{first.stop}: " if first.topic else ""

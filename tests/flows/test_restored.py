@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace import keeping
 from headrace.log.embedded.storage import committer
 from headrace.views.sqlite.store import SqliteViews
 from tests.flows.sparkless import Sparkless
@@ -58,6 +59,62 @@ def test_a_log_from_an_older_copy_is_refused(tmp_path: Path, more: int) -> None:
     with opened(home) as flow:
         flow.loop.drain()
         assert sum(row["records"] for row in flow.views.to_arrow("view").to_pylist()) == 2 + more
+
+
+@pytest.mark.parametrize("rows", [None, 1], ids=["more at once", "as many as before"])
+def test_views_from_an_older_copy_write_nothing_twice(tmp_path: Path, rows: int | None) -> None:
+    """What a flow has written since would be cut differently now, and its numbers would be taken for what is there."""
+    home, backup = tmp_path / "home", tmp_path / "backup"
+    with opened(home, emit="updates") as flow:
+        put(flow, "a", "b")
+        flow.loop.drain()
+    shutil.copytree(home, backup)
+    with opened(home, emit="updates") as flow:
+        put(flow, "c", "d")
+        while flow.loop.step(1):
+            pass
+        before = [record.value for record in flow.log.topic("view").records()]
+    for path in home.glob("views*"):
+        path.unlink()
+    for path in backup.glob("views*"):
+        shutil.copy(path, home)
+    with hr.open_log(home) as log:
+        log.topic("events").append({"word": "e", "n": 1, "at": at(4)})
+    with pytest.raises(hr.ViewsDiverged, match="headrace views drop view") as refused:
+        opened(home, emit="updates").loop.drain(rows)
+    assert (refused.value.topic, refused.value.sent > refused.value.known) == ("view", True)
+    with hr.open_log(home) as log:
+        assert [record.value for record in log.topic("view").records()] == before
+
+
+def written(flow: Sparkless) -> int:
+    """What the changes in the topic add up to."""
+    changes = [record.value for record in flow.log.topic("view").records()]
+    return sum(change["records"] * (1 if change["op"] == "+" else -1) for change in changes)
+
+
+def test_a_backup_is_of_one_moment_of_log_and_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the copies of both a flow commits and writes: the copy has both, or neither."""
+    home, copied = tmp_path / "home", keeping.back_up_views
+    with opened(home, emit="updates") as flow:
+        put(flow, "a", "b")
+        flow.loop.drain()
+
+        def slowly(*given: Any) -> Any:
+            found = copied(*given)
+            put(flow, "c", "d")
+            flow.loop.drain()
+            return found
+
+        monkeypatch.setattr(keeping, "back_up_views", slowly)
+        hr.backup(home, tmp_path / "copy")
+        assert written(flow) == 4
+    hr.restore(tmp_path / "copy", tmp_path / "again")
+    with opened(tmp_path / "again", emit="updates") as flow:
+        assert written(flow) == 2
+        put(flow, "c", "c", "d")
+        flow.loop.drain()
+        assert written(flow) == len(list(flow.topic.records())) == 5
 
 
 def test_a_log_that_was_read_no_further_than_the_copy_goes_on(tmp_path: Path) -> None:

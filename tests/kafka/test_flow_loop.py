@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import shutil
 import signal
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -98,6 +99,21 @@ def test_a_header_that_is_no_time_of_here_and_now_moves_nothing(broker: str, tmp
         assert flow.topic.offsets()[0].progress == START + timedelta(seconds=3)
         assert [each.progress for each in flow.topic.records()][-2] is None
         assert all("'dropped': 0" in each for each in view_of(flow)[1])
+
+
+def test_views_from_an_older_copy_write_nothing_twice(broker: str, tmp_path: Path) -> None:
+    """Kafka has what was written since: rows that come now would be taken for it, and left out."""
+    prefix, home, backup = f"v{uuid.uuid4().hex[:8]}.", tmp_path / "home", tmp_path / "backup"
+    for number in range(2):
+        with opened(home, f"kafka://{broker}?prefix={prefix}", emit="updates") as flow:
+            flow.topic.append([row(4 * number + n, n) for n in range(4)])
+            flow.loop.drain()
+        if number == 0:
+            shutil.copytree(home, backup)
+    before = len(plain_records(broker, f"{prefix}view"))
+    with pytest.raises(hr.ViewsDiverged, match="headrace views drop view"):
+        opened(backup, f"kafka://{broker}?prefix={prefix}", emit="updates")
+    assert len(plain_records(broker, f"{prefix}view")) == before
 
 
 def test_progress_is_what_the_flow_has_stored_where_retention_took_the_records(broker: str, tmp_path: Path) -> None:

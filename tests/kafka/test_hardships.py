@@ -121,6 +121,18 @@ def test_a_sender_that_failed_inside_a_transaction_goes_on(address: str) -> None
         assert [record.value["n"] for record in out.records()] == [0, 1]
 
 
+def test_rows_that_a_sender_has_sent_in_part_are_refused(address: str) -> None:
+    with hr.open_log(address) as log:
+        out: Any = log.create_topic("out", "n int")
+        sender = log.sender("flow.f")
+        rows = pa.table({"n": pa.array(range(4), pa.int32())})
+        sender.send("out", rows.slice(0, 2), 0)
+        sender.send("out", rows.slice(0, 2), 0)
+        with pytest.raises(hr.BatchDiffers):
+            sender.send("out", rows, 0)
+        assert (sender.sent("out"), sender.sent("nothing"), len(list(out.records()))) == (2, 0, 2)
+
+
 def test_a_forked_child_is_told_to_open_its_own(address: str) -> None:
     with hr.open_log(address) as log:
         topic: Any = log.create_topic("t", "n int")

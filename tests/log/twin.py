@@ -34,7 +34,7 @@ from headrace.errors import (
     UnknownTopic,
     nearest,
 )
-from headrace.log.contract import Appended, Offsets, Record, Span, TopicDescription, TopicSettings
+from headrace.log.contract import DEAD_LETTERS, Appended, Offsets, Record, Span, TopicDescription, TopicSettings
 from headrace.log.embedded.storage.catalog import TopicState
 from headrace.log.embedded.write.append import prepare
 from headrace.log.incoming import repeatable
@@ -378,6 +378,9 @@ class TwinSender:
             if self._next(topic, number, rows.num_rows):
                 return handle.append(rows, partition=partition, progress=progress).position
             return self._log.position(handle)
+
+    def sent(self, topic: str) -> int:
+        return self._log.sent.get((self._name, "" if topic == DEAD_LETTERS else topic), 0)
 
     def bury(self, topic: str, letters: Sequence[Mapping[str, Any]], number: int) -> range:
         with self._log.changed:

@@ -134,6 +134,9 @@ class MemoryStore:
         known = self._known(flow)
         return [each for each in known.outbox if each.sequence > known.relayed]
 
+    def carried(self, flow: str) -> dict[str, int]:
+        return dict(self._known(flow).sent)
+
     def read_state(self, flow: FlowState) -> MemoryState:
         return self._mine(flow).tables.state()
 

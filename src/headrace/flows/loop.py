@@ -180,6 +180,8 @@ class FlowLoop:
         self._places.begin(state)
         self._state = state
         self._relay.begin(state.born)
+        if state.sequence > 0:
+            self._relay.refuse_older_views({*self.spec.writes, DEAD_LETTERS}, self.flow.parent)
         self._inputs.begin()
         if state.sequence == 0:
             first, marks = self._places.first()

@@ -37,6 +37,7 @@ from headrace.errors import (
     TopicReplaced,
     TransformFailed,
     TransformRefused,
+    ViewsDiverged,
     ViewTaken,
 )
 from headrace.flows.flow import Flow
@@ -52,6 +53,7 @@ FATAL = (
     AlreadyRunning,
     TopicReplaced,
     LogDiverged,
+    ViewsDiverged,
     LogMissing,
     OffsetOutOfRange,
     TransformFailed,

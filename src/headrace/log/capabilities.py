@@ -312,7 +312,9 @@ class Files(Protocol):
 
     def verify(self) -> Verified: ...
 
-    def back_up(self, target: Path, told: Told) -> tuple[list[Copied], Verified, int]: ...
+    def back_up(
+        self, target: Path, told: Told, together: Callable[[Callable[[], None]], None]
+    ) -> tuple[list[Copied], Verified, int]: ...
 
 
 @runtime_checkable

@@ -622,6 +622,9 @@ class ViewStore(Protocol):
 
     def outbox(self, flow: str) -> list[Waiting]: ...
 
+    def carried(self, flow: str) -> dict[str, int]:
+        """How many rows the flow has put out for each target, sent or not."""
+
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None: ...
 
     def goes_back(self, topics: Sequence[str]) -> bool:

@@ -74,15 +74,17 @@ def open_queries(home: str | Path) -> Queries:
     return QueryProcesses(directory(home))
 
 
-def back_up_views(home: Path, target: Path, told: Told) -> list[Copied]:
-    """Copies the views in a directory into another, while they are in use; none, if there are none."""
+def back_up_views(home: Path, target: Path, told: Told, at: Callable[[], None]) -> list[Copied]:
+    """Copies the views in a directory into another, while they are in use; none, if there are none. `at`: called at the
+    moment of the copy, when no flow can commit."""
     from headrace.views.sqlite.backup import back_up
     from headrace.views.sqlite.store import SqliteViews
 
     if not store_exists(home):
+        at()
         return []
     with SqliteViews(home) as store:
-        return back_up(store, target, told)
+        return back_up(store, target, told, at)
 
 
 def copy_views(source: str | Path, target: str | Path, told: Callable[[int], object]) -> list[CopiedFlow]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headrace.errors import KafkaFailed
+from headrace.errors import KafkaFailed, ViewsDiverged
 from headrace.failpoints import reach
 from headrace.flows.writing.targets import target_of
 from headrace.position import Position
@@ -37,6 +37,15 @@ class Relay:
         """A new epoch at each target, taken when it is first used: whoever relayed before is fenced there. A flow that
         was made anew counts its rows anew: under another name, or the log would take them for what it has."""
         self._sender = self._log.sender(f"flow.{self._flow[:200]}.{born}" if born else f"flow.{self._flow}")
+
+    def refuse_older_views(self, targets: Iterable[str], parent: str | None) -> None:
+        """ViewsDiverged if more has arrived than was put out: these rows are made again, and cut differently."""
+        assert self._sender is not None
+        sent = {target: self._sender.sent(target) for target in sorted({*targets, *self._store.carried(self._flow)})}
+        carried = self._store.carried(self._flow)  # behind that: whoever had the flow may be sending yet
+        for target, count in sent.items():
+            if count > carried.get(target, 0):
+                raise ViewsDiverged(self._flow, target, count, carried.get(target, 0), parent)
 
     def run(self) -> int:
         """Sends what waits; how many rows."""

@@ -3,7 +3,7 @@ directory share one engine per process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -325,13 +325,16 @@ class EmbeddedLog:
         self._check()
         return verify.verify(self._engine, self._catalog)
 
-    def back_up(self, target: Path, told: Told) -> tuple[list[Copied], Verified, int]:
+    def back_up(
+        self, target: Path, told: Told, together: Callable[[Callable[[], None]], None]
+    ) -> tuple[list[Copied], Verified, int]:
         """Copies the log into an empty directory, while it is in use: the files, the result of checking them, and the
-        number of the last commit."""
+        number of the last commit. `together`: is given what fixes the moment of the copy, and calls it at that of
+        others."""
         from headrace.log.embedded.upkeep import backup
 
         self._check()
-        return backup.back_up(self._engine, target, told)
+        return backup.back_up(self._engine, target, told, together)
 
     # -- closing -----------------------------------------------------------------------------------
 

@@ -303,6 +303,14 @@ class EmbeddedTopic:
         check_name(producer, argument="producer")
         return Stamp(producer, *begin(self._engine, self._state(), producer))
 
+    def sequence(self, producer: str) -> int:
+        """The number of rows that this producer has appended."""
+        from headrace.log.embedded.storage.index import PRODUCERS
+
+        with self._engine.index.reading() as db:
+            row = PRODUCERS.get(db, self._state().id, producer)
+        return 0 if row is None else int(row.sequence)
+
     def async_producer(
         self,
         id: str | None = None,

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import KafkaFailed, ProducerFenced
+from headrace.errors import BatchDiffers, KafkaFailed, ProducerFenced
 from headrace.log.contract import DEAD_LETTERS, Progress, Rows
 from headrace.log.kafka.base_topic import BaseTopic, Handle
 from headrace.log.kafka.client import REQUEST_SECONDS
@@ -48,17 +48,24 @@ class KafkaSender:
         """The number of the next row for a topic."""
         return self._committed(topic)[0]
 
+    def sent(self, topic: str) -> int:
+        """Of what an earlier sender of the name has on its way, nothing counts."""
+        return self._said(topic, require_stable=False)[0]
+
     def _committed(self, topic: str) -> tuple[int, str]:
+        self.take()  # so that nothing of an earlier sender is still on its way
+        return self._said(topic, require_stable=True)
+
+    def _said(self, topic: str, *, require_stable: bool) -> tuple[int, str]:
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-        self.take()  # so that nothing of an earlier sender is still on its way
         client = self._handle.catalog.client
         at = TopicPartition(self._handle.catalog.physical(topic), 0)
         asked = ConsumerGroupTopicPartitions(self._group, [at])
         for seconds in (2.0, REQUEST_SECONDS):  # again by a new client, where the coordinator was restarted or moved
             admin = client.admin
             (future,) = admin.list_consumer_group_offsets(
-                [asked], require_stable=True, request_timeout=seconds
+                [asked], require_stable=require_stable, request_timeout=seconds
             ).values()
             try:
                 (found,) = client.ask("asking for a sender's number", future).topic_partitions
@@ -76,7 +83,9 @@ class KafkaSender:
         handle = self._topic(topic)
         if partition is not None and partition >= handle.settings.partitions:
             self._handle.catalog.alter(handle.entry(), {"partitions": partition + 1})
-        if number < self.next_number(topic):
+        if number < (there := self.next_number(topic)):
+            if number + rows.num_rows > there:  # an outbox sends again what it has sent, and not more of it at once
+                raise BatchDiffers(topic, self._name, number, rows.num_rows)
             return handle.position()
         prepared = handle.prepare(rows, partition=partition, progress=progress)
         return handle.position_behind(self._run(handle, prepared, number + rows.num_rows, ""))

@@ -407,6 +407,11 @@ class SqlStore(ViewStore, Generic[Db]):
             ).fetchall()
         return [Waiting(row[0], row[1], row[2], self._rows_out(row[3])) for row in found]
 
+    def carried(self, flow: str) -> dict[str, int]:
+        with self._reading() as db:
+            found = db.execute("SELECT target, records FROM _carried WHERE flow = ?", (flow,)).fetchall()
+        return {str(target): int(records) for target, records in found}
+
     def note_relayed(self, flow: FlowState, relayed: int, written: Position) -> None:
         """As a commit does that says so: for a flow that has nothing to commit."""
         with self._writing(flow.name) as db:

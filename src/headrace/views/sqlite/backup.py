@@ -1,11 +1,13 @@
 """A copy of the views' file while it is in use, with the large tables that flows are sending on. Owns that both are of
-one commit: the files are opened, and the transaction that is copied begins, while no other commit can be made."""
+one commit, of the moment at which others copy too: the files are opened, and the transaction that is copied begins,
+while no other commit can be made."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import DamagedBackup
@@ -17,7 +19,7 @@ from headrace.views.sqlite.file import FILE, ViewsFile, connected, translate
 __all__ = ["back_up"]
 
 
-def back_up(store: ViewsFile, target: Path, told: Told) -> list[Copied]:
+def back_up(store: ViewsFile, target: Path, told: Told, at: Callable[[], None]) -> list[Copied]:
     home = store.path.parent
     with contextlib.ExitStack() as opened:
         reading = opened.enter_context(contextlib.closing(connected(store.path)))
@@ -30,6 +32,7 @@ def back_up(store: ViewsFile, target: Path, told: Told) -> list[Copied]:
                 files.append((name, fd))
             reading.execute("BEGIN")
             reading.execute("SELECT 1 FROM _meta").fetchone()  # the transaction begins with its first read
+            at()
         os.close(disk.create(target / FILE))
         try:
             with contextlib.closing(sqlite3.connect(target / FILE, isolation_level=None)) as copy:

@@ -1,7 +1,7 @@
-"""A copy of a log while it is in use. Owns the order: the index as it is at one moment, then the bytes of the data
-files that this index knows. Upkeep waits meanwhile, in all processes, so that no byte of them is moved, erased or given
-back; appends go on. Bytes behind what the index knows are left out: they would tell of commits that the copy does not
-have.
+"""A copy of a log while it is in use. Owns the order: the index as it is at one moment, which others may choose, then
+the bytes of the data files that this index knows. Upkeep waits meanwhile, in all processes, so that no byte of them is
+moved, erased or given back; appends go on. Bytes behind what the index knows are left out: they would tell of commits
+that the copy does not have.
 
 The copy is opened once, alone: what its writers had open is closed, and every row and frame is read and checked."""
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import DamagedBackup
@@ -29,14 +30,17 @@ LEFT = ("lock", "reserve", "keys.db", "keys.db-wal", "keys.db-shm", "snapshots.d
 """What opening the copy has made in it, besides `wake/`."""
 
 
-def back_up(engine: Engine, target: Path, told: Told) -> tuple[list[Copied], Verified, int]:
+def back_up(
+    engine: Engine, target: Path, told: Told, together: Callable[[Callable[[], None]], None]
+) -> tuple[list[Copied], Verified, int]:
     """The files of the copy, what checking it found, and the number of its last commit."""
     (target / DATA).mkdir(mode=disk.DIRECTORY_MODE)
     with rounds.alone(engine, wait=True):
         os.close(disk.create(target / INDEX))
         try:
             with contextlib.closing(sqlite3.connect(target / INDEX, isolation_level=None)) as copy:
-                with engine.index.reading() as db:
+                with engine.index.snapshot() as db:
+                    together(lambda: _begin(db))
                     db.backup(copy)
                 files = FILES.select(copy)
                 commit = last_commit(copy, target / INDEX).number
@@ -59,6 +63,11 @@ def back_up(engine: Engine, target: Path, told: Told) -> tuple[list[Copied], Ver
                 os.close(fd)
     found = _checked(target)
     return [hashed(target / INDEX, INDEX, told), *copied], found, commit
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """A transaction begins with its first read."""
+    db.execute("SELECT 1 FROM meta").fetchone()
 
 
 def _checked(target: Path) -> Verified:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import UnknownTopic
 from headrace.log.contract import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class EmbeddedSender:
             self._widen(topic, partition + 1)
         stamp = replace(stamp, sequence=number)
         return handle.append(rows, partition=partition, progress=progress, stamp=stamp).position
+
+    def sent(self, topic: str) -> int:
+        """How many rows of this name the topic has; 0 if there is no such topic."""
+        try:
+            return self._topic(topic).sequence(self._name)
+        except UnknownTopic:
+            return 0
 
     def bury(self, topic: str, letters: Sequence[Mapping[str, Any]], number: int) -> range:
         """The same for dead letters."""
