@@ -69,6 +69,7 @@ SQLITE = (
     "headrace.sourcing.snapshots",
     "headrace.log.embedded",
     "headrace.views.sqlite",
+    "headrace.cdc.sqlite",
     "headrace.connect.index",
     "headrace.cli.checks",
 )
@@ -106,6 +107,7 @@ IMPLEMENTATIONS = {
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
     "headrace.views.postgres": ("headrace.views.open", "headrace.testing"),
     "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.testing"),
+    "headrace.cdc.sqlite": ("headrace.cdc.open", "headrace.testing"),
     "headrace.cdc.debezium": ("headrace.cdc.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""

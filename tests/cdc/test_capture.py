@@ -503,3 +503,16 @@ def test_no_password_is_told(source: Source, tmp_path: Path, caplog: pytest.LogC
 
 def test_positions_are_postgres_own() -> None:
     assert lsn_text(lsn_of("16/B374D848")) == "16/B374D848"
+
+
+def test_uninstalled_and_begun_again(source: Source) -> None:
+    source.sql(USERS, "INSERT INTO users VALUES (1, 'ann', null), (2, 'bob', null)")
+    source.drain()
+    assert len(source.capture().uninstall()) == 1
+    assert source.capture().uninstall() == []
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert source.sql(slots) == [] == source.sql("SELECT pubname FROM pg_publication")
+    source.sql("DELETE FROM users WHERE id = 1", "INSERT INTO users VALUES (3, 'cem', 'x')")
+    source.drain()
+    source.same()
+    assert source.ops()[-2:] == ["upsert", "delete"]

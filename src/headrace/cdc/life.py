@@ -26,6 +26,7 @@ from headrace.cdc.parts import Parts
 from headrace.cdc.rows import UPSERT, Shape, loaded_mark
 from headrace.cdc.secret import stored_secret
 from headrace.cdc.tables import Chunk, Column, Difference, Known, NotHeld, SourceTable, difference_of, with_chunk
+from headrace.cdc.topics import fit_topic
 from headrace.cdc.visible import Seen
 from headrace.errors import CaptureFailed, HeadraceError, UnknownTopic
 from headrace.names import check_name
@@ -161,22 +162,8 @@ class Life(ABC, Generic[A, T]):
 
     def _topic(self, known: Known, shape: Shape) -> None:
         """The table's topic has these columns: made, or given those that it does not have."""
-        log = self.capture.log
-        topic = log.create_topic(known.topic, shape.schema, key=shape.key_names, exist_ok=True)
-        if topic.settings.key != shape.key_names:
-            why = (
-                f"topic {known.topic!r} has the key {topic.settings.key}, the table {shape.key_names}: delete the topic"
-            )
+        if why := fit_topic(self.capture.log, known.topic, shape):
             raise self.server.failed(why)
-        missing = [column for column in shape.schema if column.name not in topic.schema.names]
-        wider = [
-            column
-            for column in shape.schema
-            if column.name in topic.schema.names and topic.schema.field(column.name).type != column.type
-        ]
-        if missing or wider:
-            by_name = {column.name: column for column in wider}
-            topic.alter(schema=pa.schema([*(by_name.get(each.name, each) for each in topic.schema), *missing]))
 
     def _new(self, source: T, taken: set[str]) -> Known:
         """A table that was not captured before."""
@@ -430,6 +417,10 @@ class Capturing(ABC):
 
     @abstractmethod
     def connected(self) -> AbstractContextManager[Life[Any, Any]]: ...
+
+    def uninstall(self) -> list[str]:
+        """Nothing of it is in the database."""
+        return []
 
     @contextmanager
     def living(self, *, again: Sequence[str] | None = None) -> Iterator[Life[Any, Any]]:

@@ -44,6 +44,12 @@ def _debezium() -> Database:
     return Debezium()
 
 
+def _sqlite() -> Database:
+    from headrace.cdc.sqlite.database import Sqlite
+
+    return Sqlite()
+
+
 KINDS: Final = (
     Kind(
         "Postgres",
@@ -59,6 +65,7 @@ KINDS: Final = (
         "debezium+kafka://broker:9092/PREFIX, or debezium:///TOPIC of the own log",
         _debezium,
     ),
+    Kind("SQLite", ("sqlite",), "sqlite:///shop.db, or sqlite:////var/lib/shop.db", _sqlite),
 )
 
 

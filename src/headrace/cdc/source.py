@@ -34,6 +34,9 @@ class Source(Protocol):
     def describe(self, schema: str, table: str) -> tuple[pa.Schema, tuple[str, ...]]:
         """The columns that a table's topic will have, and its key: before it is captured."""
 
+    def uninstall(self) -> list[str]:
+        """Removes what the capture has made in the database; what that was."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

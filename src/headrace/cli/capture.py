@@ -14,7 +14,7 @@ from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, captures, recorded
 from headrace.cdc.open import check_address, choice_for, may_be_stored, open_source, source_findings
 from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
-from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.options import confirm, format_option, home, home_option, opened, yes_option
 from headrace.cli.output import FOUND, counted, note, print_rows
 from headrace.cli.stopping import stoppable
 from headrace.errors import AlreadyRunning, InvalidArgument, UnknownCapture
@@ -58,6 +58,7 @@ def add(name: str, url: str, tables: tuple[str, ...], masks: tuple[str, ...]) ->
     \b
     Example:
       headrace capture add shop 'postgresql://app@db/shop?password=env:SHOP_PASSWORD' --mask users.email=hash
+      headrace capture add shop sqlite:////var/lib/shop.db
     """
     check_name(name, argument="name")
     if not may_be_stored(url):
@@ -198,6 +199,28 @@ def snapshot(name: str, tables: tuple[str, ...], url: str | None) -> None:
             note(f"asked the process that captures {name} to read {', '.join(tables)} again")
             return
     note(f"read again; {counted(changes, 'change')} captured since")
+
+
+@capture.command()
+@name_argument
+@url_option
+@yes_option
+@home_option
+def uninstall(name: str, url: str | None, yes: bool) -> None:
+    """Remove what a capture has made in the database: outbox and triggers, or slot and publication.
+
+    The topics stay. If the capture is run again, it makes what it needs, and reads all tables again. Before a migration
+    that the capture's triggers stand in the way of, and for a capture that is not wanted any more.
+
+    \b
+    Example:
+      headrace capture uninstall shop --yes
+    """
+    with contextlib.closing(opened()) as log, _locked(name):
+        source = _source(log, name, url)
+        confirm(f"remove what capture {name} has made in the database: it would read all tables again", yes)
+        gone = source.uninstall()
+    note(f"removed {', '.join(gone)}" if gone else f"capture {name} has made nothing in the database")
 
 
 @capture.command()

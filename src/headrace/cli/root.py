@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "watch": ("watch", "Print a view's rows, then its changes as they are committed."),
     "views": ("views", "List, show and drop views."),
     "tables": ("tables", "List and show tables, and their rows as of a time."),
-    "capture": ("capture", "Capture the tables of a database: add, run, status, snapshot, doctor."),
+    "capture": ("capture", "Capture the tables of a database: add, run, status, snapshot, uninstall, doctor."),
     "index": ("index", "Full-text indexes: add, run, list, search, audit, rebuild."),
     "sinks": ("sinks", "List sinks, and let one begin anew."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),

@@ -59,6 +59,10 @@ class DebeziumCapture:
         why = f"events of {', '.join(tables)} can be read again when the process that captures is stopped. "
         raise self.failed(f"{why}To have the database read again, send Debezium the signal execute-snapshot")
 
+    def uninstall(self) -> list[str]:
+        """Nothing of it is in the database."""
+        return []
+
     def describe(self, schema: str, table: str) -> tuple[pa.Schema, tuple[str, ...]]:
         """The columns that a table's topic will have, and its key: by the first of its events that has a row."""
         with contextlib.closing(feed_of(self.events, self.log)) as feed:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.cdc import life
 from headrace.cdc.choice import Choice
-from headrace.cdc.journal import Name, Value, recorded
+from headrace.cdc.journal import Journal, Name, Value, recorded
 from headrace.cdc.postgres import slot as slots
 from headrace.cdc.postgres.applying import Applying
 from headrace.cdc.postgres.catalog import Kinds, PostgresTable, tables_of
@@ -51,6 +51,17 @@ class PostgresCapture(life.Capturing):
         with contextlib.closing(self.server.connect()) as db, self.server.translated():
             asked = json.dumps({"capture": slot, "snapshot": list(tables)})
             db.execute("SELECT pg_logical_emit_message(true, $1, $2)", (PREFIX, asked))
+
+    def uninstall(self) -> list[str]:
+        """Drops slot and publication. The next start makes others, and reads all tables again."""
+        found = recorded(self.log, self.name).get(("slot", ""), {})
+        if not found.get("name"):
+            return []
+        slot = slots.slot_of(found)
+        with contextlib.closing(self.server.connect()) as db, self.server.translated():
+            slots.remove(db, slot)
+        Journal(self.log, self.name).write([], {("slot", ""): asdict(slots.Slot("", ""))})
+        return [slot.name]
 
     def describe(self, schema: str, table: str) -> tuple[pa.Schema, tuple[str, ...]]:
         """The columns that a table's topic will have, and its key: before it is captured."""
