@@ -84,9 +84,20 @@ class Capture:
         """How far it is, its tables, and what the database keeps for it."""
         more: dict[str, Any] = {}
         if self._thread is not None:
-            said = str(self._thread.error) if self._thread.error is not None else self._thread.trouble
-            more = {"state": self._thread.state, "error": said, "restarts": self._thread.restarts}
+            more = {"state": self.state, "error": self.error, "restarts": self._thread.restarts}
         return status_of(self.app.log, self.name, **more)
+
+    @property
+    def state(self) -> str:
+        """Of this process: "running", "reconnecting", "failed" or "stopped"."""
+        return "stopped" if self._thread is None else self._thread.state
+
+    @property
+    def error(self) -> str:
+        """What is wrong with it, in this process; nothing if that is empty."""
+        if self._thread is None:
+            return ""
+        return str(self._thread.error) if self._thread.error is not None else self._thread.trouble
 
     # -- for the app -------------------------------------------------------------------------------
 

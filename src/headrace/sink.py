@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.capture import lock_name as capture_lock_name
 from headrace.connect.index.spec import SearchIndex
 from headrace.connect.open import open_sink
 from headrace.connect.reading import ends_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.connect.index.audit import IndexAudit
     from headrace.connect.index.searching import Found, IndexStatus
 
-__all__ = ["Sink", "read_directly", "sink_lock"]
+__all__ = ["Sink", "lock_name", "read_directly", "sink_lock", "states_beside"]
 
 STOP_SECONDS = 30.0
 
@@ -178,6 +179,12 @@ def read_directly(app: App, node: graph.Records) -> tuple[DeclaredTopic | None, 
 
 def lock_name(sink: str) -> str:
     return f"sink/{sink}"
+
+
+def states_beside(app: App) -> dict[str, tuple[str, str]]:
+    """The state of each capture and sink that this process runs, and what is wrong with it; by the name of its lock."""
+    beside = {capture_lock_name(name): (each.state, each.error) for name, each in app._captures.items()}
+    return beside | {lock_name(name): (each.state, each.error) for name, each in app._sinks.items()}
 
 
 @contextlib.contextmanager

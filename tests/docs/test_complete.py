@@ -140,7 +140,7 @@ def test_every_setting_has_its_line() -> None:
 
 def test_every_metric_has_its_line() -> None:
     """On one page, once."""
-    named = r'"(headrace_(?:flow|topic|group|queue|view|join|log|dead|http|runner|api)_[a-z_]+)"'
+    named = r'"(headrace_(?:flow|topic|group|queue|view|join|capture|index|log|dead|http|runner|api)_[a-z_]+)"'
     found = {name for path in (ROOT / "src").rglob("*.py") for name in re.findall(named, path.read_text("utf-8"))}
     assert found, "the pattern finds none"
     told = [name for path in DOCS.glob("*.md") for name in first_cells(path.read_text("utf-8"))]

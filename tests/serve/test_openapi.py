@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from headrace.serve.guard import CSP
+from tests.serve.beside import make_capture, make_index
 from tests.serve.conftest import VIEW, Served
 from tests.serve.joined import shop
 
 EXAMPLES = 12
 STREAMS = ("/api/overview/events", "/api/views/{view}/changes")
-KNOWN = {"topic": "clicks", "view": VIEW, "table": "rates", "id": 0}
+KNOWN = {"topic": "clicks", "view": VIEW, "table": "rates", "id": 0, "index": "people"}
 
 
 def test_every_route_is_documented(shared: Served) -> None:
@@ -43,6 +44,8 @@ def test_the_server_never_fails(served: Served) -> None:
             message.nack("refused")
     with closing(shop(served.home)):
         pass
+    make_index(served.log, served.home, "clicks", "page")
+    make_capture(served.log)
     served.log.create_topic("unread", "n int", retention="1 day").group("g").join().close()
     document = served.get("/api/openapi.json")
     del document["paths"]["/api/topics/{topic}/records"]["post"]["requestBody"]["content"]["application/x-ndjson"]

@@ -23,6 +23,7 @@ import pytest
 
 import headrace as hr
 from headrace.views.contract import FlowSpec, LedgerRow, Result
+from tests.serve.beside import make_capture, make_index
 from tests.serve.joined import shop
 from tests.views.committing import SPEC, VIEW, Committing, partials
 from tests.views.test_windows import partials as stretches
@@ -60,6 +61,9 @@ ROUTES = {  # and what is there when all has come
     "views/taxed": "tbody tr button",
     "tables": "tbody tr",
     "tables/rates": "tbody tr button",
+    "captures": "tbody tr",
+    "search": "#words",
+    "search/nasty?q=img": ".hits mark",
     "readers": "tbody tr",
     "dead-letters": ".letters",
     "query": "textarea",
@@ -121,6 +125,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         orders.group("accounting").join().close()
         nasty = log.create_topic("nasty", f"who string, big bigint, `{NASTY}` string", key="who")
         nasty.append({"who": NASTY, "big": BEYOND_DOUBLES, NASTY: NASTY})
+        people = log.create_topic("people", "_op string, id int, name string, about string", key="id")
+        people.append([{"_op": "upsert", "id": id, "name": f"Ann {id}", "about": NASTY} for id in range(60)])
+        people.append({"_op": "upsert", "id": 60, "name": "Zoë", "about": "sells heat pumps"})
+        make_index(log, where, "people", "name", "about", name="people")
+        make_index(log, where, "nasty", "who", NASTY, name="nasty")
+        make_capture(log)
     return where
 
 
@@ -593,6 +603,44 @@ def test_a_table_as_it_was(page: Any) -> None:
 
 
 @needs_browser
+def test_a_search_as_it_is_typed(page: Any) -> None:
+    """By keyboard alone: '/' to the box, arrows through what is found, and the text is in the address."""
+    page.goto(f"{page.url.split('#')[0]}#/search/people")
+    expect(page.locator(".outcome")).to_contain_text("Type what to look for")
+    page.locator("body").press("/")
+    expect(page.locator("#words")).to_be_focused()
+    page.keyboard.type("zoe heat")
+    expect(page.locator(".hits > li")).to_have_count(1)
+    assert page.locator(".hits mark").all_text_contents() == ["Zoë", "heat"]
+    assert "q=zoe+heat" in page.url
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hits > li").first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#words")).to_be_focused()
+    page.locator("#words").fill("img")
+    expect(page.locator(".hits > li")).to_have_count(20)
+    expect(page.locator(".outcome")).to_contain_text("60 rows")
+    page.get_by_role("button", name="More").click()
+    expect(page.locator(".hits > li")).to_have_count(40)
+    assert page.locator(".hits img, .hits script").count() == 0
+    page.locator("#words").fill("nobody")
+    expect(page.locator(".outcome")).to_contain_text("No row has “nobody”.")
+    page.locator("#words").fill('"(')
+    expect(page.locator(".outcome")).to_contain_text("there is no word in it")
+    page.locator("#words").fill("")
+    expect(page.locator(".outcome")).to_contain_text("Type what to look for")
+
+
+@needs_browser
+def test_a_capture_says_how_a_stopped_table_goes_on(page: Any) -> None:
+    page.goto(f"{page.url.split('#')[0]}#/captures")
+    shop = page.locator("section.panel", has_text="postgresql://db/shop")
+    expect(shop).to_contain_text("column 'name' is gone")
+    expect(shop.locator("code", has_text="headrace capture snapshot shop billing.invoices")).to_be_visible()
+    expect(shop.locator(".figures")).to_contain_text("Time to loss")
+
+
+@needs_browser
 def test_the_graph_draws_a_join_with_its_inputs(page: Any) -> None:
     go(page, "")
     names = page.locator(".node").evaluate_all("nodes => nodes.map(node => node.getAttribute('aria-label'))")
@@ -606,7 +654,7 @@ def test_the_graph_draws_a_join_with_its_inputs(page: Any) -> None:
 @needs_browser
 def test_the_menu_says_the_addresses(page: Any) -> None:
     parts = page.locator("nav a").evaluate_all("all => all.map(a => [a.firstChild.data, a.getAttribute('href')])")
-    assert len(parts) == 8 and parts[0] == ["Overview", "#/"]
+    assert len(parts) == 10 and parts[0] == ["Overview", "#/"]
     assert [[title, f"#/{title.lower().replace(' ', '-')}"] for title, _ in parts[1:]] == parts[1:]
 
 

@@ -130,9 +130,11 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
     from headrace.cli.serve import token
     from headrace.serve import open_server
+    from headrace.sink import states_beside
 
     try:
-        return open_server(app.home, token=token(), flows=app.status, views=app.views_at, log=app.log_at)
+        at = {"views": app.views_at, "log": app.log_at}
+        return open_server(app.home, token=token(), flows=app.status, beside=lambda: states_beside(app), **at)
     except ServeMissing as error:
         if wanted:
             app.close()

@@ -32,6 +32,7 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rows.texts import field_value
 from headrace.serve.answers import ERRORS, Json, error_response, failure, refusal, table_json
+from headrace.serve.beside import BesideRoutes
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
@@ -139,7 +140,9 @@ class Routes:
 
     def add(self, app: FastAPI) -> None:
         kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
-        for path, method, answer, tag in (
+        beside = [(path, "GET", answer, "beside flows") for path, answer in BesideRoutes(self.home).routes()]
+        routes: list[tuple[str, str, Callable[..., Any], str]] = [
+            *beside,
             ("/api/health", "GET", self.health, "server"),
             ("/metrics", "GET", self.metrics, "server"),
             ("/api/overview", "GET", self.get_overview, "server"),
@@ -164,7 +167,8 @@ class Routes:
             ("/api/tables/{table}/rows", "GET", self.table_rows, "tables"),
             ("/api/tables/{table}/history", "GET", self.table_history, "tables"),
             ("/api/query", "POST", self.query, "views"),
-        ):
+        ]
+        for path, method, answer, tag in routes:
             app.add_api_route(
                 path,
                 answer,

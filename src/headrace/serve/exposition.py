@@ -119,6 +119,62 @@ METRICS: dict[str, tuple[str, str, str, tuple[str, ...], Callable[[Facts], float
         ("name", "side"),
         lambda kept: kept["bytes"],
     ),
+    "headrace_capture_up": (
+        "gauge",
+        "1 while a process captures the database; absent if that is not known.",
+        "captures",
+        ("name",),
+        lambda capture: _up(capture["state"]),
+    ),
+    "headrace_capture_lag_bytes": (
+        "gauge",
+        "How far the database's log was ahead of a capture when that was measured.",
+        "captures",
+        ("name",),
+        lambda capture: capture["lag_bytes"],
+    ),
+    "headrace_capture_lag_seconds": (
+        "gauge",
+        "From the commit of the last transaction to the log here.",
+        "captures",
+        ("name",),
+        lambda capture: None if capture["lag_ms"] is None else capture["lag_ms"] / 1e3,
+    ),
+    "headrace_capture_slot_bytes": (
+        "gauge",
+        "Log that the database keeps for a capture.",
+        "captures",
+        ("name",),
+        lambda capture: capture["slot_bytes"],
+    ),
+    "headrace_capture_time_to_loss_seconds": (
+        "gauge",
+        "Time until the database removes what a capture has not read; absent if it does not at its pace.",
+        "captures",
+        ("name",),
+        lambda capture: capture["time_to_loss_seconds"],
+    ),
+    "headrace_capture_tables_stopped": (
+        "gauge",
+        "Tables of a capture that were stopped.",
+        "captures",
+        ("name",),
+        lambda capture: sum(table["state"] == "stopped" for table in capture["tables"]),
+    ),
+    "headrace_index_rows": (
+        "gauge",
+        "Rows of a full-text index.",
+        "indexes",
+        ("name",),
+        lambda index: index["rows"],
+    ),
+    "headrace_index_lag_records": (
+        "gauge",
+        "Records of its topic that a full-text index does not have yet.",
+        "indexes",
+        ("name",),
+        lambda index: index["lag_records"],
+    ),
     "headrace_dead_letters": (
         "gauge",
         "Dead letters that were neither replayed nor dropped.",
@@ -147,6 +203,10 @@ def _sample(name: str, labels: Iterable[tuple[str, str]], value: float | None) -
         return []
     said = ",".join(f'{label}="{text}"' for label, text in labels)
     return [f"{name}{f'{{{said}}}' if said else ''} {value:.16g}"]
+
+
+def _up(state: str) -> float | None:
+    return {"running": 1.0, "unknown": None}.get(state, 0.0)
 
 
 def _epoch(when: datetime | None) -> float | None:

@@ -30,7 +30,8 @@ SNAPSHOTS = 2
 
 class Home:
     """`flows`: how the flows of this process do; None if none run. `views`: where the views are, `log`: the log's
-    address; None: in there."""
+    address; None: in there. `beside`: the captures and sinks of this process, by
+    lock: the state of each, and what is wrong with it."""
 
     def __init__(
         self,
@@ -38,8 +39,9 @@ class Home:
         flows: Callable[[], list[FlowStatus]] | None = None,
         views: str | Path | None = None,
         log: str | None = None,
+        beside: Callable[[], dict[str, tuple[str, str]]] = dict,
     ) -> None:
-        self.path, self.flows = path, flows
+        self.path, self.flows, self.beside = path, flows, beside
         self._log_at: str | Path = path if log is None else log
         self.views = open_views(path if views is None else views)
         self.queries = open_queries(path if views is None else views)

@@ -1,6 +1,7 @@
-"""The overview: topics, flows, views, groups, queues, dead letters, and problems. Owns its fields and the rates. It is
-computed once for all clients, at most once a second, and only while a client asks for it. Its cost does not grow with
-the size of log and views: slow counts are repeated less often, depending on how long they took last."""
+"""The overview: topics, flows, views, groups, queues, captures, indexes, dead letters, problems. Owns its fields and
+the rates. It is computed once for all clients, at most once a second, and only while a client asks for it. Its cost
+does not grow with the size of log and views: slow counts are repeated less often, depending on how long they took
+last."""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ from headrace.errors import (
     HeadraceError,
     KafkaFailed,
     TopicReplaced,
+    UnknownCapture,
     UnknownGroup,
     UnknownQueue,
+    UnknownSink,
     UnknownTopic,
     UnknownView,
 )
 from headrace.log.contract import DEAD_LETTERS
 from headrace.log.standing import counted_queues, duration, group_facts, groups_in, risks_of
+from headrace.serve.beside import beside_problems, captures_now, indexes_now
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, reader_name
 from headrace.serve.streams import event
@@ -55,6 +59,8 @@ LOSS_SECONDS = 86_400.0
 """Who loses records sooner than that needs attention."""
 RATE_SECONDS = 0.5
 """Rates are over this long at least."""
+
+GONE = (UnknownTopic, TopicReplaced, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink)
 
 LAST_US = instant_us("9999-12-31T23:59:59.999999Z", argument="last")
 """A window that is not closed by then is never."""
@@ -182,7 +188,7 @@ class _Gatherer:
     def gather(self) -> Facts:
         """Again when something was deleted in the midst of it."""
         for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(UnknownTopic, TopicReplaced, UnknownGroup, UnknownQueue, UnknownView):
+            with contextlib.suppress(*GONE):
                 return self._gathered()
         return self._gathered()
 
@@ -211,6 +217,8 @@ class _Gatherer:
             "flows": [{**flow, **names[flow["name"]]} for flow in flows],
             "views": [self._view(glance) for glance in glances if glance.spec.view and glance.spec.view.public],
             "groups": groups,
+            "captures": [] if log is None else captures_now(home, log, self._counted),
+            "indexes": [] if log is None else indexes_now(home, log),
             "queues": [_queue(topic.name, queue) for topic in topics for queue in counted_queues(topic)],
             "dead_letters": letters,
         }
@@ -435,6 +443,7 @@ def _problems(facts: Facts, topics: Iterable[Topic]) -> Iterable[str]:
         for risk in risks_of(topic):
             if risk.kind == "queue":
                 yield str(risk)
+    yield from beside_problems(facts)
     count = facts["dead_letters"]["count"]
     if count:
         yield f"{count} dead letter{'s wait' if count > 1 else ' waits'} for a decision: replay or drop."

@@ -129,7 +129,7 @@ class _Uvicorn(uvicorn.Server):
 
 class Server:
     """`with Server(home) as server: print(server.link)`. `port`: None takes the first that is free from 8321 on.
-    `flows`: how the flows of this process do."""
+    `flows`: how the flows of this process do; `beside`: its captures and sinks."""
 
     def __init__(
         self,
@@ -141,11 +141,12 @@ class Server:
         flows: Callable[[], list[FlowStatus]] | None = None,
         views: str | Path | None = None,
         log: str | None = None,
+        beside: Callable[[], dict[str, tuple[str, str]]] = dict,
     ) -> None:
         self._token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else checked_token(token)
         self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._home = Home(home, flows, views, log)
+        self._home = Home(home, flows, views, log, beside)
         self._error: BaseException | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-serve", daemon=True)

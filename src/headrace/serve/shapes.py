@@ -263,6 +263,70 @@ class LedgerRows(Result):
     totals: Totals
 
 
+# -- captures and indexes ----------------------------------------------------------------------------------
+
+
+class CapturedTable(Shape):
+    table: str
+    topic: str
+    state: str
+    copied: int
+    epoch: int
+    why: str | None
+    command: str | None = Field(description="By which it goes on, if it was stopped.")
+
+
+class Capture(Shape):
+    name: str
+    database: str
+    state: Literal["running", "reconnecting", "stopped", "failed", "unknown"]
+    error: str | None
+    place: str
+    committed_at: datetime | None
+    lag_bytes: int | None = Field(description="How far the database's log was ahead, when that was measured.")
+    lag_ms: float | None = Field(description="From the last transaction's commit to the log here.")
+    slot: str | None
+    slot_bytes: int | None
+    wal_status: str | None
+    safe_bytes: int | None
+    time_to_loss_seconds: float | None
+    measured_at: datetime | None
+    tables: list[CapturedTable]
+
+
+class Index(Shape):
+    name: str
+    topic: str
+    text: list[str]
+    key: list[str]
+    tokenizer: str
+    state: Literal["serving", "building", "waiting"]
+    runs: Literal["running", "retrying", "stopped", "failed", "unknown"] = Field(description="Who keeps it up.")
+    rows: int
+    rebuilding: int | None = Field(description="Rows of the one that is built beside it.")
+    lag_records: int | None
+    bytes: int
+    problem: str | None
+
+
+class Piece(Shape):
+    text: str
+    marked: bool
+
+
+class Hit(Shape):
+    key: list[Any]
+    row: dict[str, Any]
+    marks: dict[str, list[Piece]]
+
+
+class Hits(Shape):
+    hits: list[Hit]
+    count: int
+    more: bool = Field(description="There are at least so many.")
+    why: str | None = Field(description="Why there can be none.")
+
+
 # -- the overview ----------------------------------------------------------------------------------------
 
 
@@ -387,6 +451,8 @@ class Glance(Shape):
     flows: list[LiveFlow]
     views: list[LiveView]
     groups: list[LiveGroup]
+    captures: list[Capture]
+    indexes: list[Index]
     queues: list[LiveQueue]
     dead_letters: LiveLetters
     problems: list[str]
@@ -414,5 +480,8 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/api/tables/{table}/rows"): Result,
     ("GET", "/api/tables/{table}/history"): Result,
     ("POST", "/api/query"): Result,
+    ("GET", "/api/captures"): list[Capture],
+    ("GET", "/api/indexes"): list[Index],
+    ("GET", "/api/indexes/{index}/search"): Hits,
 }
 """By method and path; what is not here is text: events, and numbers for Prometheus."""

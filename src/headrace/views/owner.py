@@ -38,7 +38,7 @@ class FlowLock:
 
     def __init__(self, home: Path, flow: str, leases: Leases | None = None) -> None:
         self._flow, self._leases = flow, leases
-        self._path = home / FOLDER / f"{flow.replace('/', '~')}.lock"  # a version's: no name has either
+        self._path = lock_file(home, flow)
         self._fd = -1
 
     def take(self, *, wait: Callable[[], bool] | None = None, take_over: bool = False) -> None:
@@ -91,6 +91,24 @@ class FlowLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def is_held(home: Path, name: str) -> bool | None:
+    """Whether a process of this machine holds the lock, without taking it: whoever wants it is not disturbed. None if
+    the system does not say."""
+    try:
+        found = os.stat(lock_file(home, name))
+        held = Path("/proc/locks").read_text("ascii")
+    except FileNotFoundError:
+        return False if Path("/proc/locks").exists() else None
+    except OSError:
+        return None
+    own = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return any("FLOCK" in line and own in line.split() for line in held.splitlines())
+
+
+def lock_file(home: Path, name: str) -> Path:
+    return home / FOLDER / f"{name.replace('/', '~')}.lock"  # a version's: no name has either
 
 
 def _holder(fd: int) -> tuple[int, str]:

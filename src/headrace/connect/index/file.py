@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.connect.contract import Place
-from headrace.errors import DiskFull, SearchIndexDamaged, StorageError
+from headrace.errors import SearchIndexDamaged, StorageError
 from headrace.storage import disk
+from headrace.storage.sqlite import BUSY_SECONDS, error_name, full_disk, make_safe
 
 __all__ = [
     "Generation",
@@ -33,7 +34,6 @@ __all__ = [
 
 APPLICATION: Final = 0x68725349  # "hrSI"
 FORMAT: Final = 1
-BUSY_SECONDS: Final = 60.0
 _TOKENIZERS: Final = {
     "unicode61": "unicode61 remove_diacritics 2",
     "porter": "porter unicode61 remove_diacritics 2",
@@ -100,7 +100,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 def _settled(db: sqlite3.Connection) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA trusted_schema = OFF")
+    make_safe(db)
     return db
 
 
@@ -118,7 +118,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         )
         try:
             db.execute("PRAGMA query_only = ON")
-            db.execute("PRAGMA trusted_schema = OFF")
+            make_safe(db)
             if not _is_known(db, path):
                 raise SearchIndexDamaged(str(path), "it is empty")
             return db
@@ -177,9 +177,9 @@ def typed(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorname", "") or ""
-        if code.startswith("SQLITE_FULL"):
-            raise DiskFull(path=str(path), why=disk.shortage(path) or "the disk is full") from error
+        code = error_name(error)
+        if (full := full_disk(error, path)) is not None:
+            raise full from error
         if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             raise SearchIndexDamaged(str(path), f"SQLite says: {error}") from error
         raise StorageError(str(path), f"{error} ({code or type(error).__name__})") from error

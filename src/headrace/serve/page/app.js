@@ -6,11 +6,13 @@ import { clock, count } from "./format.js";
 import { follow, get } from "./live.js";
 import { asNamed } from "./names.js";
 import { to } from "./parts.js";
+import { captures } from "./pages/captures.js";
 import { consumers } from "./pages/consumers.js";
 import { dead } from "./pages/dead.js";
 import { flow, flows } from "./pages/flows.js";
 import { overview as home } from "./pages/overview.js";
 import { query } from "./pages/query.js";
+import { search } from "./pages/search.js";
 import { oneTable, tables } from "./pages/tables.js";
 import { topic } from "./pages/topic.js";
 import { topics } from "./pages/topics.js";
@@ -41,8 +43,10 @@ const PARTS = [
   ["topics", "Topics"],
   ["views", "Views"],
   ["tables", "Tables"],
+  ["captures", "Captures"],
   ["readers", "Readers"],
   ["dead-letters", "Dead letters"],
+  ["search", "Search"],
   ["query", "Query"],
 ];
 const PAGES = {
@@ -51,8 +55,10 @@ const PAGES = {
   topics: [topics, topic],
   views: [views, view],
   tables: [tables, oneTable],
+  captures,
   readers: consumers,
   "dead-letters": dead,
+  search,
   query,
 };
 

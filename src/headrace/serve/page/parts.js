@@ -53,7 +53,7 @@ export function figures(...pairs) {
 
 export const badge = (text, tone = "plain", title) => h("span", { class: `badge ${tone}`, title }, text);
 
-const STATES = { running: "good", retrying: "warn", failed: "bad", stopped: "plain", unknown: "plain" };
+const STATES = { running: "good", retrying: "warn", reconnecting: "warn", failed: "bad", stopped: "plain", unknown: "plain" };
 export const state = (name) =>
   h("span", { class: `state ${STATES[name] ?? "plain"}` }, h("i", { "aria-hidden": "true" }), name);
 
