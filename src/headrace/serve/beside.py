@@ -12,11 +12,11 @@ from fastapi import Query
 from headrace.capture import lock_name as capture_lock_name
 from headrace.cdc.choice import state_topic
 from headrace.cdc.journal import captures
-from headrace.cdc.standing import capture_facts
 from headrace.connect.index.searching import HITS_MAX, SECONDS_MAX, SKIP_MAX, Searching
 from headrace.connect.index.standing import index_facts, index_file, index_names
 from headrace.names import check_name
 from headrace.serve.answers import Json
+from headrace.serve.captured import capture_facts
 from headrace.sink import lock_name as sink_lock_name
 from headrace.views.owner import is_held
 
