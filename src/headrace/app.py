@@ -314,18 +314,21 @@ class App:
         *,
         tables: Sequence[str] | None = None,
         mask: Mapping[str, str] | None = None,
+        debezium: str | None = None,
+        debezium_schemas: bool = False,
     ) -> Capture:
         """Captures the tables of another database, `postgresql://…`: what they have, then what is done to them.
         `tables`: patterns, "public.*" by default; "!public.audit" leaves one out. `mask`: {"users.email": "hash"} or
         "null". A password is best a reference: `?password=env:NAME` or `file:PATH`. `.table("users")` is one of them as
-        a table of the app."""
+        a table of the app. `debezium`: a prefix; each change is written as an event in Debezium's envelope, too, to the
+        topic PREFIX.SCHEMA.TABLE, with a schema block if `debezium_schemas`."""
         from headrace.capture import Capture
 
         if name in self._captures and not _in_notebook():
             raise InvalidArgument("name", name, "the app has a capture of that name: choose another")
         if name in self._captures:
             self._captures[name].stop()
-        made = self._captures[name] = Capture(self, name, url, tables, mask)
+        made = self._captures[name] = Capture(self, name, url, tables, mask, debezium, debezium_schemas)
         return made
 
     def stream(

@@ -36,10 +36,18 @@ class Capture:
     """The tables of a database. `app.run()`, `app.start()` and `app.drain()` capture what is done to them."""
 
     def __init__(
-        self, app: App, name: str, url: str, tables: Sequence[str] | None, mask: Mapping[str, str] | None
+        self,
+        app: App,
+        name: str,
+        url: str,
+        tables: Sequence[str] | None,
+        mask: Mapping[str, str] | None,
+        debezium: str | None,
+        debezium_schemas: bool,
     ) -> None:
         self.app, self.name = app, check_name(name, argument="name")
-        self._url, self.choice = check_address(url), choice_for(url, tables, mask)
+        self._url = check_address(url)
+        self.choice = choice_for(url, tables, mask, debezium=debezium, schemas=debezium_schemas)
         self._thread: CaptureThread | None = None
         self._lock: FlowLock | None = None
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cdc.change import Change, Transaction
 from headrace.cdc.current import deletes_of, live_keys
@@ -18,6 +18,9 @@ from headrace.cdc.rows import UPSERT, Key, Shape, TableRows, loaded_mark, newest
 from headrace.cdc.tables import Column, Difference, Known, NotHeld, Tracked
 from headrace.errors import InvalidArgument, InvalidSchema
 from headrace.schema import OP_COLUMN
+
+if TYPE_CHECKING:
+    from headrace.cdc.envelopes.writing import Envelopes
 
 __all__ = ["Applying", "Stop"]
 
@@ -58,6 +61,8 @@ class Applying:
         """What was asked of us through the database's log, in transactions that are read whole."""
         self.changes = 0
         self.transactions = 0
+        self.echo: Envelopes | None = None
+        """What is told of changes beside the tables' topics."""
 
     def track(self, known: Known) -> Tracked:
         """From now on, changes of the table are applied, unless it is stopped."""
@@ -83,6 +88,12 @@ class Applying:
         """A change of a row, or one of its parts, unless a chunk already has it."""
         if table.known.chunks and table.left_out(change, lambda key, bound: self._is_behind(table.known, key, bound)):
             return
+        if self.echo is not None:
+            try:
+                self.echo.changed(table.known, change, self.end)
+            except NotHeld as error:
+                self.stop(table, str(error))
+                return
         table.rows.add(change)
         self.rows += 1
         self.changes += 1
@@ -113,8 +124,10 @@ class Applying:
             return
         table.rows = self._rows(table.known, shape)
         table.lay_out(shape)
+        if self.echo is not None:
+            self.echo.lay_out(table.known, columns)
 
-    def truncate(self, table: Tracked, transaction: Transaction) -> None:
+    def truncate(self, table: Tracked, transaction: Transaction, at: int = 0) -> None:
         """All rows go."""
         has = {chunk.has(transaction) for chunk in table.known.chunks}
         if True in has:
@@ -122,6 +135,8 @@ class Applying:
                 self.note(table, replace(table.known, state="reading again"))
             return
         self._take(table)
+        if self.echo is not None:
+            self.echo.truncated(table.known, transaction, at, self.end)
         shape, topic = table.rows.shape, self.journal.log.topic(table.known.topic)
         keys: dict[Key, bytes] = {}
         live_keys(topic.batches(columns=[*shape.key_names, OP_COLUMN]), shape.key_names, keys)
@@ -158,6 +173,11 @@ class Applying:
             self.stop(table, str(error))
         else:
             self._parts.append((table.known.topic, rows))
+            self._take_events()
+
+    def _take_events(self) -> None:
+        for part in () if self.echo is None else self.echo.take():
+            self._parts.append(part)
 
     def _filled(
         self, topic: str, shape: Shape, keys: set[Key], columns: Sequence[str]
@@ -185,6 +205,7 @@ class Applying:
         for table in self.tables.values():
             self._take(table)
             self._passed(table)
+        self._take_events()
         place: Value = {"end": self.end}
         if self.last is not None:
             place |= {"xid": self.last.number, "at_us": self.last.at_us}

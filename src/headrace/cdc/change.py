@@ -50,7 +50,7 @@ class Transaction(NamedTuple):
 class Change(NamedTuple):
     """`before`: the row as it was, as far as the database says; `after`: as it is. `key`: of the row that the change
     leaves, or takes away. An insert that has a `before` is one that came from another key. A truncate has neither key
-    nor rows."""
+    nor rows. `at`: where the change itself is in the database's log, if somebody asked."""
 
     op: Op
     table: str
@@ -59,6 +59,7 @@ class Change(NamedTuple):
     after: Row | None
     place: Place
     transaction: Transaction
+    at: int = 0
 
     @property
     def at_us(self) -> int:

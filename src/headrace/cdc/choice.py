@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from headrace.errors import InvalidArgument
+from headrace.names import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,14 +32,29 @@ def state_topic(capture: str) -> str:
 class Choice:
     """`tables`: patterns such as "public.*" and "!public.audit"; without a schema they mean `home`, the schema that a
     database has when none is said. The last pattern that fits a table decides. `mask`: what becomes of a column,
-    "table.column" or "schema.table.column": "hash" or "null"."""
+    "table.column" or "schema.table.column": "hash" or "null". `debezium`: the prefix of topics with events in
+    Debezium's envelope, "" for none; `schemas`: with a schema block in each."""
 
     tables: tuple[str, ...] = (f"{HOME_SCHEMA}.*",)
     mask: tuple[tuple[str, str], ...] = ()
     home: str = HOME_SCHEMA
+    debezium: str = ""
+    schemas: bool = False
 
     @classmethod
-    def of(cls, tables: Sequence[str] | None, mask: Mapping[str, str] | None, home: str = HOME_SCHEMA) -> Choice:
+    def of(
+        cls,
+        tables: Sequence[str] | None,
+        mask: Mapping[str, str] | None,
+        home: str = HOME_SCHEMA,
+        *,
+        debezium: str | None = None,
+        schemas: bool = False,
+    ) -> Choice:
+        if debezium is not None:
+            check_name(debezium, argument="debezium")
+        elif schemas:
+            raise InvalidArgument("debezium_schemas", schemas, "needs debezium=, the prefix of the events' topics")
         given = (tables,) if isinstance(tables, str) else tuple(tables if tables is not None else (f"{home}.*",))
         for pattern in given:
             if not isinstance(pattern, str) or not _NAME.fullmatch(pattern):
@@ -53,7 +69,7 @@ class Choice:
                 raise InvalidArgument("mask", how, f"of {column} must be one of {', '.join(MASKS)}")
             if column.count(".") not in (1, 2):
                 raise InvalidArgument("mask", column, "must be 'table.column' or 'schema.table.column'")
-        return cls(given, tuple(sorted((mask or {}).items())), home)
+        return cls(given, tuple(sorted((mask or {}).items())), home, debezium or "", schemas)
 
     def full(self, name: str) -> tuple[str, str]:
         """Schema and table of "users" or "billing.invoices"."""

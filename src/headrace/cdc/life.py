@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +207,7 @@ class Life(ABC, Generic[A, T]):
             "tables": choice.tables,
             "mask": dict(choice.mask),
             "source": self.kind,
+            **({"debezium": choice.debezium, "schemas": choice.schemas} if choice.debezium else {}),
         }
 
     def _first(self, place: int, more: Mapping[Name, Value], found: Sequence[tuple[T, Known]]) -> None:
@@ -339,7 +340,7 @@ class Life(ABC, Generic[A, T]):
             topic = self.capture.log.topic(known.topic)
             told = (self._rows(shape, texts) for texts in self.chunks(source, None))
             live = replace(known, state="live", chunks=(Chunk(None, seen),), after=None)
-            parts = Parts(self.capture.folder, ((known.topic, part) for part in difference(topic, shape, told)))
+            parts = Parts(self.capture.folder, self._read_again(known, source, difference(topic, shape, told)))
             self.journal.write(parts, {("table", known.full_name): live.value()})
             return
         begun_now = known.after is None
@@ -350,8 +351,10 @@ class Life(ABC, Generic[A, T]):
             last = tuple(self.key_text(texts[name][-1].as_py()) for name in known.key)
             after = tuple("" for _ in last) if hides_key else last
             known = replace(known, after=after, copied=known.copied + texts.num_rows)
-            rows = self._rows(shape, texts)
-            self.journal.write([(known.topic, rows)], {("table", known.full_name): known.value()})
+            written = [(known.topic, self._rows(shape, texts))]
+            if (echo := self.applying.echo) is not None:
+                written.append(echo.copied(known, source.columns, texts, self.applying.end))
+            self.journal.write(written, {("table", known.full_name): known.value()})
             if self.capture.stopping():  # the next start goes on behind this chunk
                 raise Again
         if counted is not None and counted != known.copied:
@@ -363,6 +366,12 @@ class Life(ABC, Generic[A, T]):
             done = replace(done, chunks=())
         mark = [(known.topic, loaded_mark(shape))] if done.loaded else []
         self.journal.write(mark, {("table", known.full_name): done.value()})
+
+    def _read_again(self, known: Known, source: T, parts: Iterable[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+        for part in parts:
+            yield known.topic, part
+            if (echo := self.applying.echo) is not None:
+                yield echo.read_again(known, source.columns, part)
 
     @staticmethod
     def _rows(shape: Shape, texts: pa.Table) -> pa.Table:

@@ -30,6 +30,8 @@ class Kind:
     database: Callable[[], Database]
     package: str = ""
     extra: str = ""
+    echoes: bool = False
+    """Whether its changes can be written in Debezium's envelope, too."""
 
 
 def _postgres() -> Database:
@@ -58,6 +60,7 @@ KINDS: Final = (
         _postgres,
         "psycopg",
         "postgres",
+        echoes=True,
     ),
     Kind(
         "Debezium's events",
@@ -111,9 +114,20 @@ def may_be_stored(url: str) -> bool:
     return _with_client(url).may_be_stored(url)
 
 
-def choice_for(url: str, tables: Sequence[str] | None, mask: Mapping[str, str] | None) -> Choice:
+def choice_for(
+    url: str,
+    tables: Sequence[str] | None,
+    mask: Mapping[str, str] | None,
+    *,
+    debezium: str | None = None,
+    schemas: bool = False,
+) -> Choice:
     """Which tables of that database, where names without a schema mean its own."""
-    return Choice.of(tables, mask, _kind(url).database().home_schema(url))
+    kind = _kind(url)
+    if debezium is not None and not kind.echoes:
+        can = " and ".join(each.title for each in KINDS if each.echoes)
+        raise InvalidArgument("debezium", debezium, f"is there for {can}, and this is {kind.title}")
+    return Choice.of(tables, mask, kind.database().home_schema(url), debezium=debezium, schemas=schemas)
 
 
 def folder_of(home: Path, capture: str) -> Path:

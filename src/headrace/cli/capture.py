@@ -49,8 +49,17 @@ def capture() -> None:
 @click.argument("url")
 @click.option("--table", "tables", metavar="PATTERN", multiple=True, help="Tables: 'public.*', '!public.audit' not.")
 @click.option("--mask", "masks", metavar="COLUMN=HOW", multiple=True, help="users.email=hash, or =null.")
+@click.option("--debezium", metavar="PREFIX", help="Write events in Debezium's envelope, too: PREFIX.SCHEMA.TABLE.")
+@click.option("--debezium-schemas", is_flag=True, help="With a schema block in each event.")
 @home_option
-def add(name: str, url: str, tables: tuple[str, ...], masks: tuple[str, ...]) -> None:
+def add(
+    name: str,
+    url: str,
+    tables: tuple[str, ...],
+    masks: tuple[str, ...],
+    debezium: str | None,
+    debezium_schemas: bool,
+) -> None:
     """Store what a capture is. Nothing of the database is read before `capture run`.
 
     A password is not stored: write password=env:NAME or password=file:PATH behind the address's '?'.
@@ -65,9 +74,9 @@ def add(name: str, url: str, tables: tuple[str, ...], masks: tuple[str, ...]) ->
         why = "has a password, which would be stored: write ?password=env:NAME or ?password=file:PATH in its place"
         raise InvalidArgument("url", without_secrets(url), why)
     given = dict(_pair(each) for each in masks)
-    choice = choice_for(url, tables or None, given)
+    choice = choice_for(url, tables or None, given, debezium=debezium, schemas=debezium_schemas)
     with contextlib.closing(opened(create=True)) as log, _locked(name):
-        spec = {"url": url, "tables": choice.tables, "mask": given}
+        spec = {"url": url, "tables": choice.tables, "mask": given, "debezium": debezium, "schemas": debezium_schemas}
         Journal(log, name).write([], {("spec", ""): spec})
     note(f"capture {name} is added; headrace capture run {name}")
 
@@ -97,7 +106,13 @@ def _spec(log: Log, name: str, url: str | None) -> tuple[str, Choice]:
     if not address:
         why = f"capture {name!r} is a program's, which has its address: say it here, too, with --url"
         raise InvalidArgument("url", None, why)
-    return check_address(address), choice_for(address, spec.get("tables"), spec.get("mask"))
+    return check_address(address), choice_for(
+        address,
+        spec.get("tables"),
+        spec.get("mask"),
+        debezium=spec.get("debezium") or None,
+        schemas=bool(spec.get("schemas")),
+    )
 
 
 def _source(log: Log, name: str, url: str | None) -> Source:

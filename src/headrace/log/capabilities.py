@@ -59,6 +59,7 @@ __all__ = [
     "Remembers",
     "SoleWriter",
     "SoleWriters",
+    "TextTopics",
     "Transactions",
     "Usage",
     "Verification",
@@ -268,6 +269,15 @@ class SoleWriters(Protocol):
     name is taken, and nothing that it writes afterwards is ever seen."""
 
     def sole_writer(self, name: str) -> SoleWriter: ...
+
+
+@runtime_checkable
+class TextTopics(Protocol):
+    """A log whose topics have texts as others read them, where elsewhere they are rows."""
+
+    def text_topic(self, name: str) -> Topic:
+        """A topic with the columns `key` and `value`, which are a record's key and value as they are; made if there is
+        none. A null value is a tombstone."""
 
 
 @runtime_checkable

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.cdc.envelopes.writing import PLACEHOLDER
 from headrace.cdc.tables import Column, NotHeld
 from headrace.durations import parse_iso
 from headrace.schema import TIMESTAMP, TIMESTAMP_NTZ, parse_ddl, type_ddl
 
-__all__ = ["PLACEHOLDER", "column_of_ddl", "columns_of", "is_placeholder", "key_type", "reader_of", "type_of"]
+__all__ = ["column_of_ddl", "columns_of", "is_placeholder", "key_type", "reader_of", "type_of"]
 
-PLACEHOLDER: Final = "__debezium_unavailable_value"
 Convert = Callable[[Any], Any]
 DIGITS_MAX: Final = 38
 _CONTEXT: Final = Context(prec=200_000)

@@ -75,8 +75,8 @@ class Applying(applying.Applying):
     def in_transaction(self) -> bool:
         return self._begun is not None
 
-    def read(self, data: bytes) -> bool:
-        """Takes a message. True at the end of a transaction."""
+    def read(self, data: bytes, at: bytes = bytes(8)) -> bool:
+        """Takes a message; `at`: where it is in the database's log. True at the end of a transaction."""
         kind = data[0]
         if kind == ord("B"):
             begun = m.decode(data)
@@ -88,35 +88,38 @@ class Applying(applying.Applying):
             self._committed(commit)
             return True
         elif not self._skipped or kind == ord("R"):  # what a table looks like is said only once
-            self._spool.add(data)
+            self._spool.add(data if self.echo is None else at + data)
         return False
 
     def _committed(self, commit: m.Commit) -> None:
         begun, self._begun = self._begun, None
         assert begun is not None
         transaction = Transaction(begun.xid, commit.end, commit.at_us)
-        number = 0
+        number = at = 0
         for data in self._spool.take():
-            message = m.decode(data)
+            if self.echo is None:
+                message = m.decode(data)
+            else:
+                at, message = int.from_bytes(data[:8], "big"), m.decode(data[8:])
             if isinstance(message, m.Insert | m.Update | m.Delete):
-                self._row(message, number, transaction)
+                self._row(message, number, transaction, at)
                 number += 1
             elif isinstance(message, m.Relation):
                 if (table := self.live(message.oid)) is not None:
                     self.lay_out(table, relation_difference(table.known, message), message.columns, transaction)
             elif isinstance(message, m.Truncate):
                 for table in filter(None, map(self.live, message.oids)):
-                    self.truncate(table, transaction)
+                    self.truncate(table, transaction, at)
             elif isinstance(message, m.Logical) and message.prefix == "headrace":
                 self.signals.append(message.content)
         if not self._skipped:
             self.committed(transaction)
 
-    def _row(self, message: m.Insert | m.Update | m.Delete, number: int, transaction: Transaction) -> None:
+    def _row(self, message: m.Insert | m.Update | m.Delete, number: int, transaction: Transaction, at: int) -> None:
         table = self.live(message.oid)
         if table is not None:
             for change in changes_of(table, message, number, transaction):
-                self.apply(table, change)
+                self.apply(table, change if self.echo is None else change._replace(at=at))
 
 
 def changes_of(

@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from headrace.cdc import life
 from headrace.cdc.choice import Choice
+from headrace.cdc.envelopes.writing import Encoded, Envelopes
 from headrace.cdc.journal import Journal, Name, Value, recorded
 from headrace.cdc.postgres import slot as slots
 from headrace.cdc.postgres.applying import Applying
 from headrace.cdc.postgres.catalog import Kinds, PostgresTable, tables_of
 from headrace.cdc.postgres.copying import chunks, count_rows, is_behind
+from headrace.cdc.postgres.envelopes import encoded, facts_of
 from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of
 from headrace.cdc.postgres.types import arrow_type, column_of, key_type
 from headrace.cdc.rows import Read, Shape
@@ -107,6 +109,13 @@ class Life(life.Life[Applying, PostgresTable]):
         self._confirmed_at = 0.0
         self._may_beat = True
         self.health: slots.Health | None = None
+        if (prefix := capture.choice.debezium) != "":
+            facts = facts_of(db.info.dbname)
+            self.applying.echo = Envelopes(capture.log, prefix, facts, self._encoded, blocks=capture.choice.schemas)
+
+    def _encoded(self, known: Known, columns: Sequence[Column]) -> Sequence[Encoded]:
+        masks = self.capture.choice.masks(known.schema, known.name)
+        return encoded(columns, lambda column: self._kinds.of(column.type, column.modifier), masks, self._secret)
 
     # -- what tables are ---------------------------------------------------------------------------
 
@@ -223,7 +232,7 @@ class Life(life.Life[Applying, PostgresTable]):
         applying = self.applying
         data = self._stream.next(seconds)
         while data is not None:
-            ended = applying.read(data)
+            ended = applying.read(data, self._stream.at)
             if ended and (applying.rows >= life.BATCH_ROWS or applying.signals):
                 break
             data = self._stream.next(0)

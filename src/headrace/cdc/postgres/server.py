@@ -120,6 +120,8 @@ class Stream:
         self._poll.register(self._raw.socket, select.POLLIN)
         self.asked = False
         """The server wants to be told at once how far we are."""
+        self.at = b""
+        """Where the last message is in the database's log, as eight bytes."""
 
     def command(self, text: str) -> dict[str, str | None]:
         """A command of replication; the row that it returns."""
@@ -161,6 +163,7 @@ class Stream:
             said = str(error).strip().split("\n")[0]
             raise self._server.failed(f"the connection was lost: {said}", passing=True) from None
         if data[0] == _DATA:
+            self.at = bytes(data[1:9])
             return bytes(data[25:])
         if data[0] == _KEEPALIVE:
             end, _, asked = _ALIVE.unpack_from(data, 1)

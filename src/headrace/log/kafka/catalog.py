@@ -51,7 +51,8 @@ class QueueEntry:
 @dataclass(frozen=True)
 class Entry:
     """A topic as headrace knows it. `foreign`: others created it and write to it, by their own rule for partitions.
-    `unit`: of an event time that is a number since 1970, in a foreign topic. `avro`: its values are Avro, not JSON."""
+    `unit`: of an event time that is a number since 1970, in a foreign topic. `avro`: its values are Avro, not JSON.
+    `texts`: keys and values are texts of any kind, the columns `key` and `value`."""
 
     name: str
     topic_id: str
@@ -63,9 +64,13 @@ class Entry:
     unit: str | None = None
     avro: Avro | None = None
     queues: tuple[QueueEntry, ...] = ()
+    texts: bool = False
 
     def encoded(self) -> bytes:
-        facts = {each: getattr(self, each) for each in ("topic_id", "schema_version", "created_us", "foreign", "unit")}
+        facts = {
+            each: getattr(self, each)
+            for each in ("topic_id", "schema_version", "created_us", "foreign", "unit", "texts")
+        }
         facts["avro"] = None if self.avro is None else list(map(list, self.avro.schemas))
         facts["queues"] = [asdict(each) for each in self.queues]
         arrow = base64.b64encode(schema_bytes(self.columns)).decode()
@@ -228,7 +233,14 @@ class Catalog:
     # -- changing ----------------------------------------------------------------------------------
 
     def create(
-        self, name: str, schema: object, settings: TopicSettings, *, exist_ok: bool, system: bool = False
+        self,
+        name: str,
+        schema: object,
+        settings: TopicSettings,
+        *,
+        exist_ok: bool,
+        system: bool = False,
+        texts: bool = False,
     ) -> Entry:
         check_name(name, argument="name", system=system)
         if len(self.physical(name)) > NAME_MAX:
@@ -254,7 +266,7 @@ class Catalog:
                 if not self._is_left_behind(name, settings):
                     raise TopicExists(topic=name, foreign=True) from None
             topic_id, _ = self._await_described(name)
-            return self._put(Entry(name, topic_id, columns, settings, created_us=time.time_ns() // 1000))
+            return self._put(Entry(name, topic_id, columns, settings, created_us=time.time_ns() // 1000, texts=texts))
 
     def _refuse_unsupported(self, name: str, settings: TopicSettings) -> None:
         if settings.versioned:

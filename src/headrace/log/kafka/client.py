@@ -44,7 +44,7 @@ LOGGER = logging.getLogger("headrace.kafka")
 
 Place = tuple[str, int]
 """A topic's name in Kafka, and a partition."""
-Outgoing = tuple[int, bytes, bytes | None, list[tuple[str, bytes]] | None]
+Outgoing = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """A record to produce: partition, value, key, headers."""
 
 

@@ -121,6 +121,13 @@ class KafkaLog:
         self._handle.catalog.create(name, schema, settings, exist_ok=True, system=True)
         return self._grown_topic(name, schema)
 
+    def text_topic(self, name: str) -> KafkaTopic:
+        self._handle.check()
+        made = self._handle.catalog.create(
+            name, "key string, value string", settings_of({"key": "key"}), exist_ok=True, texts=True
+        )
+        return KafkaTopic(self._handle, made)
+
     def flow_topic(self, name: str, schema: pa.Schema, *, flow: str, **settings: Any) -> KafkaTopic:
         self._handle.check()
         made = replace(settings_of(settings), made_by=flow)

@@ -26,7 +26,18 @@ from headrace.rows.texts import field_value
 from headrace.schema import EXTRA_COLUMN
 from headrace.time import UNSET
 
-__all__ = ["FIRST_US", "TIMESTAMP", "Form", "JsonForm", "Unreadable", "decode", "encode", "tombstone", "with_time"]
+__all__ = [
+    "FIRST_US",
+    "TIMESTAMP",
+    "Form",
+    "JsonForm",
+    "TextForm",
+    "Unreadable",
+    "decode",
+    "encode",
+    "tombstone",
+    "with_time",
+]
 
 TIMESTAMP = "_timestamp"
 """The column of Kafka's own timestamp, in a topic that has it as its event time."""
@@ -45,8 +56,11 @@ class Unreadable:
     reason: str = "unreadable"
 
 
-def encode(batch: pa.RecordBatch, entry: Entry) -> tuple[list[bytes], list[bytes | None]]:
+def encode(batch: pa.RecordBatch, entry: Entry) -> tuple[Sequence[bytes | None], list[bytes | None]]:
     """Values and keys of rows."""
+    if entry.texts:
+        value, key = (batch.column(name).cast(pa.binary()).to_pylist() for name in ("value", "key"))
+        return value, key
     if entry.foreign and entry.settings.event_time is not None and (entry.unit or TIMESTAMP in entry.columns.names):
         why = "others write this topic, with a time that headrace only reads: append with their client"
         raise InvalidArgument("topic", entry.name, why)
@@ -308,6 +322,20 @@ class JsonForm:
         row = tombstone(key, entry) if value is None else jsonrows.decode_row(value, entry.columns)
         extra = "keep" if entry.settings.extra_kept else "ignore"
         return rows.to_batch(with_time(row, time_us, entry), entry.columns, extra=extra, topic=entry.name)
+
+
+class TextForm:
+    """Texts of any kind, as they are."""
+
+    def is_quick(self, _entry: Entry) -> bool:
+        return False
+
+    def read_quickly(self, _values: Sequence[bytes | None], _times_us: Any, _entry: Entry) -> pa.RecordBatch | None:
+        return None
+
+    def read_row(self, value: bytes | None, key: bytes | None, _time_us: int, entry: Entry) -> pa.RecordBatch:
+        row = {"key": None if key is None else key.decode(), "value": None if value is None else value.decode()}
+        return rows.to_batch(row, entry.columns, extra="ignore", topic=entry.name)
 
 
 def with_time(row: dict[str, Any], time_us: int, entry: Entry) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from functools import lru_cache
 
 from headrace.log.kafka.catalog import Entry
 from headrace.log.kafka.settings import Kafka
-from headrace.log.kafka.values import Form, JsonForm
+from headrace.log.kafka.values import Form, JsonForm, TextForm
 from headrace.log.settings import Avro
 
 __all__ = ["form_of"]
 
-JSON = JsonForm()
+JSON, TEXT = JsonForm(), TextForm()
 
 
 def form_of(entry: Entry, settings: Kafka) -> Form:
+    if entry.texts:
+        return TEXT
     return JSON if entry.avro is None else _avro_form(os.getpid(), entry.avro, settings)
 
 
