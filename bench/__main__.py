@@ -40,6 +40,7 @@ from bench import (
     log_upkeep,
     log_wake,
     nexmark,
+    sourcing,
     table,
 )
 from bench.neighbours import Neighbours, wait_for_quiet
@@ -57,6 +58,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "upkeep": log_upkeep.upkeep,
     "disk": log_disk.disk,
     "home": log_disk.home,
+    "sourcing": sourcing.sourcing,
     "capture": capture.capture,
     "windows": flow_window.windows,
     "catching_up": flow_window.catching_up,

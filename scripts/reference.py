@@ -18,6 +18,7 @@ import click
 import headrace as hr
 import headrace.testing as kit
 from headrace import keeping, streams, why
+from headrace import sourcing as es
 from headrace.aggregates import TABLE
 from headrace.cdc.running import CaptureStatus, TableStatus
 from headrace.cli.root import cli
@@ -75,7 +76,22 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Sinks": (
         "`stream.to_sink(name, …)` gives a sink. [Sinks and search](sinks.md) explains.",
-        ["search_index", "Sink", Found, Hit, IndexStatus, IndexAudit, IndexDifference],
+        ["search_index", "webhook", "command", "Sink", Found, Hit, IndexStatus, IndexAudit, IndexDifference],
+    ),
+    "Event sourcing": (
+        "`from headrace import sourcing as es`. [Event sourcing](event-sourcing.md) explains.",
+        [
+            es.Entities,
+            es.Handled,
+            es.Loaded,
+            es.Event,
+            es.EntityAudit,
+            es.append,
+            es.boundary,
+            es.query,
+            es.read,
+            es.tagged,
+        ],
     ),
     "Reading views": (
         "For any process, without Spark. [Views](views.md) explains.",

@@ -21,6 +21,8 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "horizon",
         "libpq",
         "names",
+        "outbound",
+        "references",
         "places",
         "schema",
         "rows",

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from headrace.app import App as App
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
+    from headrace.connect.command import command as command
     from headrace.connect.index.spec import search_index as search_index
+    from headrace.connect.webhook import webhook as webhook
     from headrace.durations import Duration as Duration
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
@@ -92,6 +94,8 @@ _HOMES = {
     "debezium": "headrace.cdc.open",
     "Sink": "headrace.sink",
     "search_index": "headrace.connect.index.spec",
+    "webhook": "headrace.connect.webhook",
+    "command": "headrace.connect.command",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

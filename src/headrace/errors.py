@@ -35,6 +35,7 @@
     ├── CaptureFailed ─ CaptureGap               a database that cannot be captured; changes of it that are lost
     ├── UnknownSink                              there is no such sink, or it is no index
     ├── SinkFailed                               a sink's function that raised
+    ├── WebhookGone                              an address that wants no more rows
     ├── CommitBackwards                          an offset commit that would go back
     ├── LeaseExpired                             a message that another consumer has now
     ├── Overloaded                               the producer's buffer is full
@@ -153,6 +154,7 @@ __all__ = [
     "ViewsDiverged",
     "WaitTimeout",
     "WatchLost",
+    "WebhookGone",
     "WorkersElsewhere",
 ]
 
@@ -876,6 +878,20 @@ class SinkFailed(HeadraceError):
         return (
             f"sink {self.sink!r}: its function failed on batch {self.key}: {self.why}. The batch comes again with the "
             f"same rows and key, and nothing behind it is delivered before it"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class WebhookGone(HeadraceError):
+    """The address of a webhook answered 410: it wants no more rows, and gets none."""
+
+    sink: str
+    where: str
+
+    def __str__(self) -> str:
+        return (
+            f"sink {self.sink!r}: {self.where} answered 410, so it wants no more rows. Give the sink another address, "
+            f"or remove it from the program; the rows wait in its topic"
         )
 
 

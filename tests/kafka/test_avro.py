@@ -315,7 +315,7 @@ def test_addresses_of_this_machine_and_of_the_cloud_are_not_asked(registry: Fake
     assert registry.asked == []
     for host in ("169.254.169.254", "[fe80::1]", "0.0.0.0", "[::ffff:a9fe:a9fe]"):
         found = registry_of(hr.kafka("a:1", registry=f"http://{host}:1", registry_private=True))
-        with pytest.raises(hr.RegistryFailed, match="where no registry is"):
+        with pytest.raises(hr.RegistryFailed, match="no such service is"):
             found.schema(7)  # type: ignore[union-attr]
 
 

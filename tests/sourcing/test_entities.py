@@ -221,7 +221,7 @@ def test_a_snapshot_and_the_events_behind_it_are_the_fold(log: Any) -> None:
     assert again.load("ann") == es.Loaded("ann", Account(78), 12)
     assert len(folded) == 2, "from the snapshot at 10 on"
     assert again.load("ann").version == 12 and len(folded) == 2, "what is in memory is not folded again"
-    assert accounts_in(log).audit() == es.Audited(1, [])
+    assert accounts_in(log).audit() == es.EntityAudit(1, [])
 
 
 @pytest.mark.parametrize("changed", [{"version": "2"}, {"evolve": counting([])}, {"events": [*EVENTS, Account]}])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.calling import Function
 from headrace.connect.contract import Deliver, Delivery, Sink
-from headrace.connect.index.spec import SearchIndex
 from headrace.connect.journal import Journal
 from headrace.errors import InvalidArgument, TopicReplaced
 
@@ -21,12 +20,12 @@ __all__ = ["as_sink", "open_sink"]
 
 def as_sink(given: Sink | Deliver | Any) -> Sink:
     """InvalidArgument if it can be none."""
-    if isinstance(given, SearchIndex):
+    if isinstance(given, Sink):
         return given
     if callable(given) and not isinstance(given, type):
         _check_takes_two(given)
         return Function(given)
-    why = "must be hr.search_index(…), or a function of rows (a pyarrow.Table) and a key (a text)"
+    why = "must be hr.search_index(…), hr.webhook(…), hr.command(…), or a function of rows (a pyarrow.Table) and a key"
     raise InvalidArgument("sink", given, why)
 
 

@@ -40,7 +40,7 @@ from headrace.sourcing.events import EventTypes, Upcast
 from headrace.sourcing.snapshots import Snapshot, Snapshots
 from headrace.sourcing.topics import Transaction, topic_of
 
-__all__ = ["Audited", "Difference", "Entities", "Event", "Handled", "Loaded"]
+__all__ = ["Difference", "Entities", "EntityAudit", "Event", "Handled", "Loaded"]
 
 State = TypeVar("State")
 
@@ -107,12 +107,15 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class EntityAudit:
+    """How many snapshots were compared with the fold of their events, and those that are not the same."""
+
     checked: int
     differences: list[Difference]
 
     @property
     def ok(self) -> bool:
+        """True if no snapshot differs."""
         return not self.differences
 
 
@@ -309,7 +312,7 @@ class Entities(Generic[State]):
         for record, event in self._stored(key, _Known(None)):
             yield Event(event, record.value["version"], record.value["at"], record.value["command"])
 
-    def audit(self) -> Audited:
+    def audit(self) -> EntityAudit:
         """Folds the events of every entity that has a snapshot again, and compares."""
         _, snapshots = self._open()
         found = snapshots.all() if self._column is not None else []
@@ -319,7 +322,7 @@ class Entities(Generic[State]):
             folded = self._fold(snapshot.entity, _Known(self.initial), snapshot.version)
             if (folded.version, folded.state) != (snapshot.version, held):
                 differences.append(Difference(snapshot.entity, snapshot.version, held, folded.state))
-        return Audited(len(found), differences)
+        return EntityAudit(len(found), differences)
 
     def erase(self, key: str) -> int:
         """Removes the entity's events, its commands' ids and its snapshot, bytes and all; returns how many records

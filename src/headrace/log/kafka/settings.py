@@ -5,18 +5,17 @@ Touches nothing when it is made."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from headrace.errors import InvalidArgument
 from headrace.names import NAME_MAX
 from headrace.places import without_secrets
+from headrace.references import secret_of
 
-__all__ = ["SCHEME", "Kafka", "parse_address", "secret_of"]
+__all__ = ["SCHEME", "Kafka", "parse_address"]
 
 SCHEME = "kafka"
 SWITCHES = ("tls", "registry_private")
@@ -147,23 +146,3 @@ def parse_address(address: str) -> Kafka:
             if given[name] is None:
                 raise InvalidArgument(name, said[name], "must be true or false")
     return Kafka(parts.netloc, **given)
-
-
-def secret_of(reference: str, *, argument: str) -> str:
-    """What a reference stands for. The error names the reference, never a value."""
-    kind, _, where = reference.partition(":")
-    if kind == "env":
-        value = os.environ.get(where)
-        if not value:
-            raise InvalidArgument(argument, reference, "this environment variable is not set")
-        return value
-    try:
-        path = Path(where)
-        if path.stat().st_mode & 0o077:
-            raise InvalidArgument(argument, reference, "others can read this file: chmod 600 it")
-        found = path.read_bytes().strip().decode("utf-8", "replace")
-    except OSError as error:
-        raise InvalidArgument(argument, reference, f"cannot be read: {error.strerror}") from None
-    if not found or "\ufffd" in found:
-        raise InvalidArgument(argument, reference, "this file has no text in it" if found else "this file is empty")
-    return found

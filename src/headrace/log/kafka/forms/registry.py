@@ -2,34 +2,29 @@
 answered, which is kept for the life of the process: a schema never changes under its id, so what is known goes on being
 read while the registry is down. Knows no Kafka and no values.
 
-The address is the operator's, but a request to it must not become one to somewhere else: no redirects, no proxy, no
-address of this machine or its network unless that is allowed, and the connection goes to what was checked."""
+The address is the operator's, but a request to it must not become one to somewhere else: see `headrace.outbound`."""
 
 from __future__ import annotations
 
 import base64
-import http.client
-import ipaddress
 import os
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import orjson
 
+from headrace import outbound
 from headrace.errors import InvalidArgument, RegistryFailed
-from headrace.log.kafka.settings import Kafka, secret_of
+from headrace.log.kafka.settings import Kafka
+from headrace.references import secret_of
 
 __all__ = ["Registry", "SchemaUnknown", "registry_of"]
 
-CONNECT_SECONDS = 3.0
-ANSWER_SECONDS = 10.0
 ANSWER_BYTES_MAX = 4 << 20
 TRY_AGAIN_SECONDS = (0.1, 0.3, 0.9)
 """Pauses before a request is made again: a schema is registered before its first record, but perhaps elsewhere."""
@@ -124,9 +119,8 @@ class Registry:
         for pause in (*TRY_AGAIN_SECONDS, None):
             try:
                 status, body = self._request(path)
-            except (OSError, http.client.HTTPException) as error:
-                said = f"{type(error).__name__}: {error}"
-                status, body = 0, said.encode("utf-8", "replace")
+            except outbound.Failed as error:
+                status, body = 0, str(error).encode("utf-8", "replace")
             if status == 200:
                 return self._decoded(body, what)
             if status not in (0, 404, 408, 429) and status < 500:
@@ -150,9 +144,6 @@ class Registry:
         raise RegistryFailed(self._place.url, what, why)
 
     def _request(self, path: str) -> tuple[int, bytes]:
-        parts = urlsplit(self._place.url)
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        address = self._checked_address(host, port)
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "User-Agent": "headrace"}
         if self._place.username is not None and self._place.password is not None:
             try:
@@ -161,51 +152,16 @@ class Registry:
                 self._fail("an answer", str(error))
             login = base64.b64encode(f"{self._place.username}:{secret}".encode()).decode()
             headers["Authorization"] = f"Basic {login}"
-        connection = _Pinned(host, port, address, self._context() if parts.scheme == "https" else None)
         try:
-            connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, self._body(answer)
-        finally:
-            connection.close()
-
-    def _body(self, answer: http.client.HTTPResponse) -> bytes:
-        until, out = time.monotonic() + ANSWER_SECONDS, bytearray()
-        while piece := answer.read1(1 << 16):
-            out += piece
-            if len(out) > ANSWER_BYTES_MAX:
-                self._fail("a schema", f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError(f"its answer took longer than {ANSWER_SECONDS:g} s")
-        return bytes(out)
-
-    def _context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self._place.ca)
-
-    def _checked_address(self, host: str, port: int) -> str:
-        """The address of the host. Looked up once for each request, so what is checked is what is connected to."""
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        address = str(found[0][4][0])
-        at = ipaddress.ip_address(address.partition("%")[0])
-        at = getattr(at, "ipv4_mapped", None) or at
-        if at.is_link_local or at.is_multicast or at.is_unspecified:
-            why = f"it is at {at}, where no registry is, but perhaps something that gives out a machine's credentials"
-            self._fail("an answer", why)
-        if not at.is_global and not self._place.private:
-            why = f"it is at {at}, in the network of this machine: allow that with registry_private=True"
-            self._fail("an answer", why)
-        return address
-
-
-class _Pinned(http.client.HTTPConnection):
-    """To an address that was looked up before; with TLS, the certificate is checked for the host's name."""
-
-    def __init__(self, host: str, port: int, address: str, context: ssl.SSLContext | None) -> None:
-        super().__init__(host, port, timeout=CONNECT_SECONDS)
-        self._address, self._context = address, context
-
-    def connect(self) -> None:
-        self.sock = socket.create_connection((self._address, self.port), CONNECT_SECONDS)
-        if self._context is not None:
-            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
-        self.sock.settimeout(ANSWER_SECONDS)
+            answer = outbound.request(
+                "GET",
+                self._place.url.rstrip("/") + path,
+                headers=headers,
+                ca=self._place.ca,
+                private=self._place.private,
+                bytes_max=ANSWER_BYTES_MAX,
+            )
+        except outbound.Refused as error:
+            hint = "" if self._place.private else ": allow that with registry_private=True"
+            self._fail("an answer", f"{error}{hint}")
+        return answer.status, answer.body
