@@ -98,7 +98,8 @@ class Source:
         if self._db is not None:
             self._db.close()
         with psycopg.connect(self.server.url, autocommit=True) as admin:
-            held = "SELECT pg_terminate_backend(active_pid, 30000) FROM pg_replication_slots WHERE database = %s AND active"
+            held = "SELECT pg_terminate_backend(active_pid, 30000) FROM pg_replication_slots "
+            held += "WHERE database = %s AND active"
             admin.execute(held, (self.name,))
             admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
                           "WHERE database = %s AND NOT active", (self.name,))  # fmt: skip
