@@ -61,13 +61,14 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Flows": (
         "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md), "
-        "[aggregates](aggregates.md), [tables](tables.md) and [joins](joins.md) explain.",
+        "[aggregates](aggregates.md), [tables](tables.md), [joins](joins.md) and [patterns](patterns.md) explain.",
         [
             *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", "Table", FlowStatus, Audited),
             *(JoinedTables, why.Why, why.Origin, Rebuild, reading.Diff, reading.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
             *(*TABLE, "merge", "CHANGE", "Aggregate", "changed", "RecordOperator"),
             *("corrected_time", "clock_quality"),
+            *("pattern", "match_recognize", "Pattern"),
         ],
     ),
     "Change capture": (

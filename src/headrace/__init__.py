@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from headrace.app import App as App
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
+    from headrace.cep.definition import Pattern as Pattern
+    from headrace.cep.definition import pattern as pattern
+    from headrace.cep.recognize import match_recognize as match_recognize
     from headrace.connect.command import command as command
     from headrace.connect.index.spec import search_index as search_index
     from headrace.connect.webhook import webhook as webhook
@@ -96,6 +99,8 @@ _HOMES = {
     "search_index": "headrace.connect.index.spec",
     "webhook": "headrace.connect.webhook",
     "command": "headrace.connect.command",
+    **dict.fromkeys(("Pattern", "pattern"), "headrace.cep.definition"),
+    "match_recognize": "headrace.cep.recognize",
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

@@ -2,7 +2,7 @@
 holds the node of the program's graph (`flows.graph`) that is written so far, and has it checked (`flows.plan`). The
 last step gives the graph's end to the app. None of them opens, creates or starts anything.
 
-    Stream ─ transform, union, dedup, through, enrich, join ─ window ─→ Windowed ─ group_by ─→ Grouped
+    Stream ─ transform, union, dedup, through, enrich, join, match ─ window ─→ Windowed ─ group_by ─→ Grouped
     ─ agg ─→ Aggregated ─→ view, topic or sink"""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.flows.flow import Transform
 from headrace.flows.plan import check, origin
 from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
-from headrace.operators.joins.meetings import Enriching, How, Joining, Missing, ViewEnriching
+from headrace.operators.joins.meetings import Enriching, How, Joining, Matching, Missing, ViewEnriching
 from headrace.operators.remember import Remember
 from headrace.schema import parse_ddl, type_ddl
 from headrace.sink import Sink, read_directly
@@ -31,6 +31,7 @@ from headrace.windows import Drop, Late, Window, correct
 
 if TYPE_CHECKING:
     from headrace.app import App
+    from headrace.cep.definition import Pattern
     from headrace.connect.contract import Deliver
     from headrace.connect.contract import Sink as Kind
     from headrace.flows.flow import DataFrame
@@ -55,8 +56,7 @@ class _Steps:
 
 _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
 _OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
-_NO_PATTERNS = "there are no patterns yet"
-_OF_RECORDS = ("dedup", "enrich", "join", "remember", "through", "transform", "union")
+_OF_RECORDS = ("dedup", "enrich", "join", "match", "remember", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
 _ELSEWHERE = {
     **{
@@ -76,7 +76,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("foreach", "foreachBatch"), "results go to .to_view(name), and a program reads view.changes()"),
     "groupBy": "use .group_by(…)",
     **dict.fromkeys(("dropDuplicates", "drop_duplicates", "distinct"), _DEDUP),
-    "match": _NO_PATTERNS,
     "withWatermark": "lateness is decided from the log, .window(…, grace=, late=)",
     **dict.fromkeys(("count", "sum", "avg", "min", "max"), "aggregate with .agg(n=hr.count(), total=hr.sum('v'))"),
     **dict.fromkeys(("write", "writeStream", "to_sink"), "results go to .to_view(name) or .to_topic(name)"),
@@ -337,13 +336,52 @@ class Stream(_Steps):
         )
         return Stream(self.app, graph.Meet((("left", self.node), ("right", other.node)), step))
 
+    def match(
+        self,
+        pattern: Pattern,
+        *,
+        by: str | Sequence[str] | None = None,
+        grace: Duration = "0 seconds",
+        late: Late | None = None,
+        idle: Duration = "30 seconds",
+        absent: Duration = "1 hour",
+    ) -> Stream:
+        """What matches a pattern, `hr.pattern(…)` or `hr.match_recognize(…)`, in the records of each key. `by`: the
+        key's columns. A match has these, `match_start`, `match_end` and the measures. It is there when it is certain as
+        far as records come in order; later ones take it back, or bring another. `grace`: how long a record may be
+        behind its partition; later ones are dropped or, with `late=hr.correct(within=…)`, corrections. An absence, and
+        a partial match that timed out, wait for `within` and `grace`, by the other records or by silence (`idle`,
+        `absent`)."""
+        from headrace.cep.definition import Pattern, parts_of
+
+        if not isinstance(pattern, Pattern):
+            raise InvalidArgument("pattern", pattern, "must be a pattern: hr.pattern('a+ b', …)")
+        given = (by,) if isinstance(by, str) else tuple(by or ())
+        if pattern.by and given and pattern.by != given:
+            why = f"the pattern says PARTITION BY {', '.join(pattern.by)}: leave it out"
+            raise InvalidArgument("by", by, why)
+        given = given or pattern.by
+        if not given or not all(isinstance(name, str) and name for name in given) or len({*given}) < len(given):
+            raise InvalidArgument("by", by, "must be a column, or columns, of the key: match(pattern, by='card')")
+        step = Matching(
+            pattern,
+            given,
+            duration_us(grace, argument="grace", positive=False),
+            _checked_late(late),
+            duration_us(idle, argument="idle"),
+            duration_us(absent, argument="absent"),
+        )
+        parts = parts_of(pattern)
+        records = self.transform(parts.transform) if parts.computed else self
+        return Stream(self.app, graph.Meet((("events", records.node),), step))
+
     def to_view(self, name: str, *, keep: None = None, every: Duration | None = None) -> View:
-        """Behind enrich and join: keeps a row for each record or pair in a view of that name. Transforms between them
-        must keep the columns `_id` and `op`."""
+        """Behind enrich, join and match: keeps a row for each record, pair or match in a view of that name. Transforms
+        between them must keep the columns `_id` and `op`."""
         if not isinstance(origin(self.node), graph.Meet):
             raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
         if keep is not None:
-            raise InvalidArgument("keep", keep, "joined rows are kept for ever: leave it out")
+            raise InvalidArgument("keep", keep, "joined rows and matches are kept for ever: leave it out")
         check_name(name, argument="name")
         self.app._add(graph.Sink(name, self.node, every_us=_every_us(every)))
         return View(self.app, name)

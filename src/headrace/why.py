@@ -199,7 +199,8 @@ def _waits_for(views: SqlViews, flow: FlowSpec, row: Mapping[str, Any]) -> str |
             if feeds:
                 return f"the windows of view {feeds[0]} that end by {_text(at)} to be final"
             return f"its table to be read at a time after {_text(at)}"
-        return f"both streams to be past {_text(at)}"
+        whose = "its events" if flow.operator.startswith("match(") else "both streams"
+        return f"{whose} to be past {_text(at)}"
     if spec.window_us is None:
         return "nothing: without a window it can always change"
     closed = views.state(flow.name).closed_us

@@ -17,8 +17,9 @@ from headrace.views.keyed import State, TableSpec, Writes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Input", "InputTimes", "Kernel", "Operator", "Output", "Step", "Timer"]
+__all__ = ["REASON", "Input", "InputTimes", "Kernel", "Operator", "Output", "Step", "Timer"]
 
+REASON = "/reason"
 Kernel = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 """Stateless and associative; runs in Spark's workers, or on the driver where a batch is small."""
 
@@ -84,7 +85,7 @@ class Step:
     dropped: pa.Table | None = None
     """Records that came too late."""
     letters: pa.Table | None = None
-    """Records that cannot be processed."""
+    """Records that cannot be processed. With a column `REASON` they stay counted, and it says what was given up."""
     ahead: InputTimes | None = None
     """Frontier and reach for those who read the output, where they depend on state; None: `Operator.ahead` says."""
     missing: int = 0

@@ -61,6 +61,10 @@ RESULTS, SHAPED, HISTORY = "rows", "shaped", "history"
 which readers see as `NAME_history`. Others are the operator's own."""
 DUE = "due/"
 """Tables whose names begin so have timers: their rows say when a step is due though no record comes."""
+PARTIALS = f"{DUE}partials"
+"""What each key of a pattern waits for: its partial match."""
+BESIDE = {HISTORY: "history", PARTIALS: "partials"}
+"""Tables of a view that readers see beside it, as `NAME_history`."""
 FINAL_AT = "/final_at"
 """Of a row that has no window: it is final when the frontier has passed this time."""
 RECORD = "/record"
@@ -303,6 +307,11 @@ class FlowSpec:
         """Which rows of a table are kept: "latest", "versions" or "bitemporal"."""
         kept = [each.names for each in self.tables if each.name == HISTORY]
         return "latest" if not kept else "bitemporal" if "known_from" in kept[0] else "versions"
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The names under which readers see what it keeps beside its view's rows."""
+        return tuple(f"{self.name}_{BESIDE[each.name]}" for each in self.tables if each.name in BESIDE)
 
     @property
     def writes(self) -> frozenset[str]:

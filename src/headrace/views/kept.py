@@ -1,5 +1,5 @@
-"""What a join keeps of each of its inputs, and which partition keeps it there. Owns these values; a store has the
-numbers, and counts them with each commit. Pure.
+"""What a join, or a pattern, keeps of each of its inputs, and which partition keeps it there. Owns these values; a
+store has the numbers, and counts them with each commit. Pure.
 
 A record of a stream-stream join goes when the *other* side's reach has passed it. The reach of an input is the least
 progress of its partitions: so it is one partition that holds the state, the one that is furthest behind, or one without
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from headrace.durations import from_us
-from headrace.views.contract import HISTORY, FlowSpec, FlowState, Place
+from headrace.views.contract import DUE, HISTORY, PARTIALS, FlowSpec, FlowState, Place
 
 __all__ = ["Holder", "Kept", "kept_of"]
 
@@ -21,6 +21,7 @@ TITLES = {
     "join(": {"left": "left", "right": "right"},
     "table_join(": {"left": "left", "right": "right", HISTORY: ""},
     "table(": {HISTORY: "records"},
+    "match(": {"events": "events", PARTIALS: "events"},
 }
 """By operator: the tables that are shown, each with the input whose records it keeps; "": of all inputs."""
 
@@ -38,7 +39,8 @@ class Holder:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a join keeps of one input. `side`: "facts" and "versions" of an enrichment, or by a view "windows"; "left"
-    and "right" of a join; "history" of a table, or of joined ones. `topics`: whose records, by the program's names.
+    and "right" of a join; "history" of a table, or of joined ones; "events" of a pattern, and "partials", the keys that
+    wait. `topics`: whose records, by the program's names.
     `bytes`: about so many. `held_by`: until this partition moves on, nothing goes; None where rows go by another rule,
     or there are none."""
 
@@ -65,14 +67,15 @@ def kept_of(
         if side not in {table.name for table in spec.tables}:
             continue
         rows, _ = counts.get(side, (0, 0))
-        size = sum(each for name, (_, each) in counts.items() if name.partition("/")[0] == side)  # its indexes, too
+        own = (name for name in counts if side in (name, name.partition("/")[0]))  # its indexes, too
+        size = sum(counts[name][1] for name in own)
         other = {"left": "right", "right": "left"}.get(side)
         held = None
         if operator == "join(" and rows and other is not None:
             held = _holder(_topics(spec, other), state.places, goes_back=goes_back)
             held = None if held is None else replace(held, topic=called(held.topic))
         topics = tuple(dict.fromkeys(map(called, _topics(spec, role))))
-        out.append(Kept(side, topics, rows, size, held))
+        out.append(Kept(side.removeprefix(DUE), topics, rows, size, held))
     return out
 
 

@@ -48,12 +48,12 @@ def _told(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
 def goes_back(topics: Iterable[str], flows: Sequence[FlowSpec], partitions_read: Callable[[str], int]) -> bool:
     """Whether some flow writes one of the topics so that progress can go back in it: results, whose windows come in any
     order; records that can go again, with the progress they came with; records of several partitions, which headrace's
-    own topics keep apart; or copies of what is in such a topic. The rows of a join of streams have the flow's own reach
-    as progress."""
+    own topics keep apart; or copies of what is in such a topic. The rows of a join of streams, and matches, have the
+    flow's own reach as progress."""
     behind = [*topics]
     for topic in behind:  # which grows
         for spec in flows:
-            if spec.target != topic or spec.operator.startswith("join("):
+            if spec.target != topic or spec.operator.startswith(("join(", "match(")):
                 continue
             if spec.view is not None or (partitions_read(spec.name) > 1 and not topic.startswith("__")):
                 return True

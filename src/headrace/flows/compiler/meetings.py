@@ -18,7 +18,7 @@ from headrace.flows.reading import ranges
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.contract import Operator
-from headrace.operators.joins.meetings import Enriching, Joining, ViewEnriching
+from headrace.operators.joins.meetings import Enriching, Joining, Matching, ViewEnriching
 from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.joins.view_changes import changelog_schema
 from headrace.operators.records import OP
@@ -63,11 +63,13 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
     times = event_times(flow)
     if isinstance(flow.meets, Enriching | ViewEnriching):
         _check_enrich(flow.name, flow.meets, schemas["facts"], schemas["table"])
-    if isinstance(flow.meets, Joining):
+    if isinstance(flow.meets, Joining | Matching):
         for each in flow.inputs:
             if times[each.role] is None or times[each.role] not in schemas[each.role].names:
                 why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
-                raise InvalidArgument("join", each.called, f"{why} event_time=…, and keep that column in transforms")
+                raise InvalidArgument(
+                    flow.meets.called, each.called, f"{why} event_time=…, and keep that column in transforms"
+                )
     retracts = any(each.changes for each in flow.inputs if each.role not in flow.meets.first)
     operator = flow.meets.over(schemas, times, retracts=retracts)
     if isinstance(flow.meets, Joining) and operator.behind_us(flow.meets.by) is None:

@@ -15,6 +15,7 @@ from headrace.flows.compiler.results import shape_type
 from headrace.flows.flow import Flow, event_times, through
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
+from headrace.operators.joins.meetings import Matching
 from headrace.schema import parse_ddl, quoted_name, schema_from
 from headrace.views.contract import (
     AT,
@@ -99,11 +100,14 @@ def meeting_target(flow: Flow) -> Written | None:
 
 
 def meeting_dropped(flow: Flow) -> pa.Schema | None:
-    """The columns of the topic that takes records that came too late for a join: those of both sides."""
+    """The columns of the topic that takes records that came too late for a join, those of both sides; or for a pattern,
+    their own."""
     if flow.late.dropped_to is None:
         return None
     assert flow.operator is not None
     columns = [each for each in flow.operator.output.columns or () if each.name != "joined_at"]
+    if isinstance(flow.meets, Matching):
+        columns = [each for each in flow.operator.inputs[0].columns if not each.name.startswith("/")]
     schema = parse_ddl(", ".join(f"{quoted_name(each.name)} {each.type}" for each in columns))
     for name in WINDOW:
         schema = schema.append(pa.field(name, arrow_type("timestamp")))

@@ -19,13 +19,14 @@ from headrace.flows.flow import event_times
 from headrace.flows.folding.shaping import first_line
 from headrace.jsonrows import encode_row
 from headrace.log.contract import DEAD_LETTERS, META
-from headrace.operators.contract import InputTimes, Step
+from headrace.operators.contract import REASON, InputTimes, Step
 from headrace.operators.fold import difference
 from headrace.operators.joins.changelog import LOADED
 from headrace.operators.joins.interval_join import IntervalJoin
 from headrace.operators.joins.meetings import TableJoining
 from headrace.operators.joins.rows import FINAL_AT, ID, ROW_ID
 from headrace.operators.joins.view_changes import changelog_of
+from headrace.operators.patterns.match import MatchPattern
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned, together
 from headrace.operators.shaped import Shape
@@ -88,9 +89,10 @@ class MeetingFold:
         self._operator = copy.deepcopy(flow.operator)  # its own: it may remember rows of the state
         self._inputs = {each.id: each for each in flow.inputs}
         self._times = event_times(flow)
-        self._joins_into_topic = isinstance(flow.operator, IntervalJoin) and flow.target is not None
+        own = flow.operator if isinstance(flow.operator, IntervalJoin | MatchPattern) else None
+        self._joins_into_topic = own is not None and flow.target is not None
         self._time = time
-        self._behind_us = flow.operator.behind_us(time) if isinstance(flow.operator, IntervalJoin) else 0
+        self._behind_us = 0 if own is None else own.behind_us(time)
         """How far that time may be before that of the operator's rows; None: any time."""
 
     # -- one step --------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class MeetingFold:
             _later(ahead.reach_us, before.unchanged_us),
             ledger=step.ledger,
         )
-        gone = step.missing + (0 if step.letters is None else step.letters.num_rows)
+        gone = step.missing + _not_counted(step.letters)
         if gone:  # they were counted when they came
             out.ledger = (*out.ledger, LedgerRow(None, None, on_time=-gone, dropped=step.missing))
         if self._spec.view is not None:
@@ -342,19 +344,19 @@ class MeetingFold:
         return rows.select([name for name in rows.column_names if name not in META and not name.startswith("/")])
 
     def _bury(self, out: Met, letters: pa.Table | None, now_us: int) -> None:
-        """Records for which nothing was found, by topic."""
+        """Records for which nothing was found, or with which something was given up, by topic."""
         if letters is None or not letters.num_rows:
             return
         topics = {topic.name: topic for topic in self._flow.topics}
         rows: dict[str, list[dict[str, object]]] = {}
-        own = {*META, ID}
+        own = {*META, ID, REASON}
         for row in letters.to_pylist():
             topic = topics[row[ID].partition("/")[0].partition("#")[0]]
             value = {name: cell for name, cell in row.items() if name not in own}
             rows.setdefault(topic.name, []).append(
                 {
-                    "reason": "missing",
-                    "error": f"nothing was found for it: {self._step}",
+                    "reason": "given_up" if REASON in row else "missing",
+                    "error": row.get(REASON) or f"nothing was found for it: {self._step}",
                     "topic": topic.name,
                     "topic_id": topic.topic_id,
                     "partition": row["_partition"],
@@ -365,6 +367,10 @@ class MeetingFold:
                 }
             )
         out.outgoing += [Outgoing(DEAD_LETTERS, pa.Table.from_pylist(some)) for some in rows.values()]
+
+
+def _not_counted(letters: pa.Table | None) -> int:
+    return 0 if letters is None or REASON in letters.column_names else letters.num_rows
 
 
 def _later(one_us: int | None, other_us: int | None) -> int | None:

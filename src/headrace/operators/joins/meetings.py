@@ -15,11 +15,14 @@ from headrace.windows import Drop, Late
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.cep.definition import Pattern
+
 __all__ = [
     "Enriching",
     "History",
     "How",
     "Joining",
+    "Matching",
     "Meeting",
     "Missing",
     "TableJoining",
@@ -248,6 +251,36 @@ class Joining:
         said += f", after={format_duration(self.after_us)!r}, how={self.how!r}, suffix={self.suffix!r}"
         said += "" if self.by == "joined_at" else f", by={self.by!r}"
         return f"{said}, grace={format_duration(self.grace_us)!r}, late={self.late})"
+
+
+@dataclass(frozen=True)
+class Matching:
+    """`stream.match(pattern, by=…)`: what matches a pattern in the records of each key."""
+
+    pattern: Pattern
+    by: tuple[str, ...]
+    grace_us: int
+    late: Late
+    idle_us: int = IDLE_US
+    absent_us: int = ABSENT_US
+    called: ClassVar[str] = "match"
+    first: ClassVar[tuple[str, ...]] = ()
+
+    def over(self, schemas: Mapping[str, pa.Schema], times: Mapping[str, str | None], *, retracts: bool) -> Any:
+        from headrace.operators.patterns.match import INPUT, MatchPattern
+
+        time = times[INPUT]
+        assert time is not None, "the compiler has looked"
+        return MatchPattern(schemas[INPUT], self.by, time, self.pattern, self.grace_us, self.late.within_us, retracts)
+
+    def time(self, times: Mapping[str, str | None]) -> str | None:  # noqa: ARG002
+        return "match_end"
+
+    def final_us(self, times: Mapping[str, InputTimes]) -> int | None:
+        return times["events"].frontier_us
+
+    def __str__(self) -> str:
+        return f"match({self.pattern}, by={self.by!r}, grace={format_duration(self.grace_us)!r}, late={self.late})"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import { bytes, clock, count } from "./format.js";
 import { sourceName } from "./names.js";
 import { link, panel, table } from "./parts.js";
 
-const KINDS = { enrich: "enrich", join: "join in an interval", table_join: "join of tables", table: "table" };
+const KINDS = { enrich: "enrich", join: "join in an interval", table_join: "join of tables", match: "pattern", table: "table" };
 
-/** "enrich", "join", "table_join" or "table"; null for any other flow. */
+/** "enrich", "join", "match", "table_join" or "table"; null for any other flow. */
 export function meets(flow) {
   const kind = /^\w+/.exec(flow?.operator ?? "")?.[0];
   return kind in KINDS ? kind : null;
@@ -16,7 +16,7 @@ export function meets(flow) {
 export const meetingTitle = (flow) => KINDS[meets(flow)] ?? null;
 
 /** Whether each row of its view says when it is final. */
-export const finalByRow = (flow) => ["enrich", "join"].includes(meets(flow));
+export const finalByRow = (flow) => ["enrich", "join", "match"].includes(meets(flow));
 
 /**
  * "sales/0/0000000000000017" as people read it: sales/0/17; and '["ann"]|[7]', two keys, as ann + 7. Of a row of an
@@ -35,6 +35,8 @@ const HELD = {
   facts: "the table is read past them",
   versions: "for ever, or as long as the table keeps them",
   windows: "as long as the view has them",
+  events: "no match to come may need them",
+  partials: "they match, or their time is over",
   history: "for ever, or as long as the table keeps them",
 };
 

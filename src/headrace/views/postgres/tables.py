@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from headrace.errors import InvalidArgument, InvalidName
-from headrace.views.contract import FINAL_AT, HISTORY, RESULTS, SHAPED, WIDE, FlowSpec, Result, is_version
+from headrace.views.contract import BESIDE, FINAL_AT, RESULTS, SHAPED, WIDE, FlowSpec, Result, is_version
 from headrace.views.postgres.connections import quoted
 from headrace.views.postgres.keyed import NAME_BYTES_MAX
 from headrace.views.postgres.keyed import tables_of as keyed_tables
@@ -30,7 +30,7 @@ def check_flow(spec: FlowSpec) -> None:
         raise InvalidArgument("fill", spec.name, why)
     if spec.name.lower().startswith("pg_"):
         raise InvalidName("view", spec.name, "Postgres finds its own tables under names that begin with 'pg_'")
-    if len(f"{spec.name}_history".encode()) > NAME_BYTES_MAX:
+    if len(f"{spec.name}_partials".encode()) > NAME_BYTES_MAX:
         raise InvalidName("view", spec.name, "is too long for Postgres, whose names have at most 63 bytes")
     for column in view.columns:
         if len(column.name.encode()) > NAME_BYTES_MAX:
@@ -50,7 +50,9 @@ class ViewTables:
         assert flow.view is not None
         self.flow, self.spec = flow.name, flow.view
         tables = keyed_tables(flow)
-        self.rows, self.shaped, self.history = tables[RESULTS], tables.get(SHAPED), tables.get(HISTORY)
+        self.rows, self.shaped = tables[RESULTS], tables.get(SHAPED)
+        self.beside = {f"{self.spec.name}_{shown}": tables[name] for name, shown in BESIDE.items() if name in tables}
+        """Tables that readers see beside the view, by name."""
         together = " AND ".join(
             f"(f.{quoted(name)} = s.{quoted(name)} OR (f.{quoted(name)} IS NULL AND s.{quoted(name)} IS NULL))"
             for name in self.rows.key
@@ -73,9 +75,9 @@ class ViewTables:
         if not self.is_shown:
             return {}
         views = {self.spec.name: f"SELECT {self.seen()} FROM {self.seen_from}"}
-        if self.history is not None:
-            columns = [quoted(each) for each in self.history.types if not each.startswith("/")]
-            views[f"{self.spec.name}_history"] = f"SELECT {', '.join(columns)} FROM {self.history.name}"
+        for beside, table in self.beside.items():
+            columns = [quoted(each) for each in table.types if not each.startswith("/")]
+            views[beside] = f"SELECT {', '.join(columns)} FROM {table.name}"
         return views
 
     def stored(self) -> str:

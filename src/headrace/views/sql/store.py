@@ -162,7 +162,7 @@ class SqlStore(ViewStore, Generic[Db]):
             check_names(spec.view, max(len(table.names) for table in spec.tables))
         with self._writing() as db:
             known = self._refused(db, spec, replace=replace)
-            self._refuse_history_names(db, spec)
+            self._refuse_names_beside(db, spec)
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
             taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
             spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
@@ -256,13 +256,14 @@ class SqlStore(ViewStore, Generic[Db]):
         watchers.forget(db, spec.name)
         return gone
 
-    def _refuse_history_names(self, db: Db, spec: FlowSpec) -> None:
-        """InvalidName where a view has the name of a table's history, in this program or in others."""
+    def _refuse_names_beside(self, db: Db, spec: FlowSpec) -> None:
+        """InvalidName where a view has the name of what is read beside a view, in this program or in others."""
         flows = {each.name: each for each in self._specs(db)} | {spec.name: spec}
-        taken = {f"{each.name}_history".lower() for each in flows.values() if each.history != "latest"}
+        taken = {name.lower(): each.name for each in flows.values() if each.view is not None for name in each.beside}
         for name in flows:
-            if name.lower() in taken and spec.name in (name, name[: -len("_history")]):
-                why = "a table's history is read under this name: give the view, or the table, another"
+            of = taken.get(name.lower())
+            if of is not None and spec.name in (name, of):
+                why = f"what {of!r} keeps beside its rows is read under this name: give the view, or {of!r}, another"
                 raise InvalidName("view", name, why)
 
     def _known(self, db: Db, flow: str) -> FlowSpec:

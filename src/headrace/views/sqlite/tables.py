@@ -15,8 +15,8 @@ from functools import lru_cache
 import pyarrow as pa
 
 from headrace.views.contract import (
+    BESIDE,
     FINAL_AT,
-    HISTORY,
     RESULTS,
     SHAPED,
     Fill,
@@ -47,7 +47,9 @@ class ViewTables:
         assert flow.view is not None
         self.spec: ViewSpec = flow.view
         tables = keyed_tables(flow)
-        self.rows, self.shaped, self.history = tables[RESULTS], tables.get(SHAPED), tables.get(HISTORY)
+        self.rows, self.shaped = tables[RESULTS], tables.get(SHAPED)
+        self.beside = {f"{self.spec.name}_{shown}": tables[name] for name, shown in BESIDE.items() if name in tables}
+        """Tables that readers see beside the view, by name."""
         self.key = [quoted(name) for name in self.rows.spec.key_names]
         self.joined = "" if self.shaped is None else f" JOIN {self.shaped.name} f ON {self._together('f')}"
         """Behind the table of results as `s`: the rows that a transform made of each, as `f`."""
@@ -71,20 +73,15 @@ class ViewTables:
             return []
         name = quoted(self.spec.name)
         made = [*self.hide(), f"CREATE VIEW {name} AS {self.shown(nulls)}"]
-        if self.history is not None:
-            columns = [each for each in self.history.spec.names if not each.startswith("/")]
-            seen = ", ".join(f"{self.history.seen(each, nulls)} AS {quoted(each)}" for each in columns)
-            made.append(f"CREATE VIEW {self._history_name} AS SELECT {seen} FROM {self.history.select_from()} s")
+        for beside, table in self.beside.items():
+            columns = [each for each in table.spec.names if not each.startswith("/")]
+            seen = ", ".join(f"{table.seen(each, nulls)} AS {quoted(each)}" for each in columns)
+            made.append(f"CREATE VIEW {quoted(beside)} AS SELECT {seen} FROM {table.select_from()} s")
         return made
 
     def hide(self) -> list[str]:
         """Drops what readers see."""
-        names = [quoted(self.spec.name), *([] if self.history is None else [self._history_name])]
-        return [f"DROP VIEW IF EXISTS {name}" for name in names]
-
-    @property
-    def _history_name(self) -> str:
-        return quoted(f"{self.spec.name}_history")
+        return [f"DROP VIEW IF EXISTS {quoted(name)}" for name in (self.spec.name, *self.beside)]
 
     def shown(self, nulls: Nulls, only: Sequence[str] = ()) -> str:
         """A SELECT of what readers see; `only`: conditions on groups, of which gaps need be filled."""

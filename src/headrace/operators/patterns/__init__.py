@@ -1,0 +1,1 @@
+"""Patterns: the operator that matches them, and what readers see of matches."""

@@ -1,0 +1,559 @@
+"""Patterns: which events of a key match. Owns the events that a match still to come, or a match that can still change,
+may need, and the partial match that each key waits with. What matches is `cep.matcher`'s.
+
+The matches of a key are what a scan from left to right finds in its accepted events, ordered by time, partition and
+offset: a function of the events alone. An event is judged by its own time and progress: on time up to its time + grace,
+corrected up to that + within, then dropped.
+
+A match is told as soon as it is certain if no event comes out of order; an absence, or a partial match that timed
+out, when the frontier has passed its end + grace. A row is final when the frontier is past its start + the pattern's
+`within` + grace: what comes later is behind all that the match looked at.
+
+Each event is kept with the time up to which it is needed (`NEEDED`): the largest time that an attempt at it or before
+it has looked at. An event still to come has a time of at least reach - grace - late: so an event that is needed up to a
+time before that goes, by that one column. What is needed never falls from event to event, and rises where an attempt
+begins: so events go from the front, and the first that stays is one at which an attempt begins. Reach alone drops.
+
+An event that comes behind all that was looked at continues the scan where it stopped: at the open attempt, or at
+itself. Any other one (a straggler, or one that is taken back) has the scan made twice over what is kept of its key,
+without and with it: what the one finds and the other does not goes, or comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from headrace.aggregates.groups import row_numbers
+from headrace.cep import matcher
+from headrace.cep.conditions import check_types, marks_of
+from headrace.cep.definition import Pattern, parts_of
+from headrace.cep.evaluate import Compiler, Summary, type_of
+from headrace.cep.matcher import Attempt, Scan
+from headrace.durations import INSTANT_MIN_US
+from headrace.errors import InvalidArgument, nearest
+from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
+from headrace.operators.patterns.match_rows import (
+    ARRIVED,
+    AT,
+    END,
+    LATE,
+    OUTCOME,
+    START,
+    SYMBOL,
+    MatchRows,
+    Taken,
+    place_of,
+)
+from headrace.operators.records import columns_of
+from headrace.operators.result_rows import aligned, column, differ, key_numbers
+from headrace.schema import type_ddl
+from headrace.time import UNSET
+from headrace.views.contract import PARTIALS, LedgerRow
+from headrace.views.keyed import Column, State, TableSpec, Writes
+from headrace.views.values import arrow_type, cast_to, time_column, us_column
+
+__all__ = ["MatchPattern"]
+
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+EVENTS, INPUT = "events", "events"
+MARKS, NEEDED = "/marks", "/needed"
+LAST_AT, ROWS, WAITS_FOR, UNTIL, DUE = "last_at", "rows", "waits_for", "until", "/due"
+NEVER = 2**62
+"""A time that does not come."""
+LONGEST_US = 365_250 * 86_400_000_000
+
+
+@dataclass
+class Events:
+    """The events of a step: kept ones, of which some go, then new ones. `key`: a number for each key; `order`: by key,
+    then in the order of the scan."""
+
+    table: pa.Table
+    key: I64
+    old: int
+    gone: Flags
+    order: I64
+    at: I64
+    marks: I64
+
+
+@dataclass
+class Found:
+    """What the scans of all keys came to. `needed`: of each event that was scanned; -NEVER of others."""
+
+    needed: I64
+    taken: list[Taken] = field(default_factory=list)
+    opened: list[tuple[Attempt, I64]] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MatchPattern:
+    """`events`: the columns of the input, with those that Spark computes. `late_us`: for how long behind grace a late
+    event still corrects."""
+
+    events: pa.Schema
+    by: tuple[str, ...]
+    time: str
+    pattern: Pattern
+    grace_us: int
+    late_us: int
+    retracts: bool = False
+
+    def __post_init__(self) -> None:
+        for argument, us in (("grace", self.grace_us), ("late", self.late_us)):
+            if not 0 <= us <= LONGEST_US:
+                raise InvalidArgument(argument, us, "must be between 0 and 1000 years")
+        names = [name for name in self.events.names if not name.startswith("/")]
+        for name in self.by:
+            if name not in names:
+                raise InvalidArgument("by", name, f"the events have no such column.{nearest(name, names)}")
+            if name.lower() in {START, LAST_AT, ROWS, WAITS_FOR, UNTIL, OUTCOME, END, SYMBOL} or name == self.time:
+                raise InvalidArgument("by", name, "is also a column of matches, or the events' time: rename it before")
+        if self.time not in names or not types.is_timestamp(self.events.field(self.time).type):
+            raise InvalidArgument("time", self.time, "must be a column of the events, and a timestamp")
+        order_by = self.pattern.order_by
+        if order_by is not None and order_by != self.time:
+            why = f"the events are ordered by their event time, {self.time!r}: name that in ORDER BY"
+            raise InvalidArgument("order_by", order_by, why)
+        for each in parts_of(self.pattern).row_conditions:
+            check_types(each, self._types)
+            if not types.is_boolean(type_of(each.of, self._types, "define", each.text)):
+                raise InvalidArgument(f"define[{each.symbol!r}]", each.text, "must be a condition: true or false")
+        for condition in parts_of(self.pattern).conditions:
+            if condition.history is not None:
+                argument = f"define[{condition.symbol!r}]"
+                if not types.is_boolean(type_of(condition.history, self._types, argument, condition.text)):
+                    raise InvalidArgument(argument, condition.text, "must be a condition: true or false")
+        taken = [name.lower() for name, _ in self._told.columns]
+        for name in taken:
+            if taken.count(name) > 1:
+                why = f"the matches have two columns {name!r}: give the measure, or the events' column, another name"
+                raise InvalidArgument("measures", name, why)
+
+    # -- what it is ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _types(self) -> dict[str, pa.DataType]:
+        return {each.name: each.type for each in self.events}
+
+    @cached_property
+    def _told(self) -> MatchRows:
+        return MatchRows(self._types, self.by, self.time, self.pattern, self.grace_us)
+
+    @cached_property
+    def _columns(self) -> tuple[str, ...]:
+        """Of the events, those that conditions over several rows and measures look at."""
+        compiler = Compiler(self.pattern.symbols, self._types)
+        trees = [each.history for each in parts_of(self.pattern).conditions] + [
+            tree for _, tree in parts_of(self.pattern).measure_trees
+        ]
+        for tree in trees:
+            if tree is not None:
+                compiler.value(tree, {})
+        return tuple(compiler.columns)
+
+    @cached_property
+    def _kept(self) -> TableSpec:
+        key = [Column(name, type_ddl(self._types[name])) for name in self.by]
+        known = dict.fromkeys((*self._columns, *self._told.passed))
+        rest = [pa.field(name, self._types[name]) for name in known if name not in (*self.by, self.time)]
+        own = (
+            Column(MARKS, "bigint"),
+            Column(LATE, "boolean"),
+            Column(ARRIVED, "timestamp"),
+            Column(NEEDED, "timestamp"),
+        )
+        at = (Column(AT, "timestamp"), Column(ID, "string"))
+        return TableSpec(EVENTS, (*key, *at), (*columns_of(pa.schema(rest)), *own), NEEDED)
+
+    @cached_property
+    def _partials(self) -> TableSpec:
+        """What each key waits for: its open attempt. Readers see it."""
+        key = tuple(Column(name, type_ddl(self._types[name])) for name in self.by)
+        columns = (
+            Column(START, "timestamp"),
+            Column(LAST_AT, "timestamp"),
+            Column(ROWS, "int"),
+            Column(WAITS_FOR, "string"),
+            Column(UNTIL, "timestamp"),
+            Column(ID, "string"),
+            Column(DUE, "timestamp"),
+        )
+        return TableSpec(PARTIALS, key, columns, DUE)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (Input(INPUT, columns_of(self.events), self.by, changes=self.retracts),)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return self._kept, self._partials
+
+    @property
+    def output(self) -> Output:
+        return Output(None, END, FINAL_AT, columns_of(pa.schema(self._told.columns)), (ID,))
+
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        return (Timer(PARTIALS, INPUT),)
+
+    def kernel(self, input: str) -> Kernel | None:  # noqa: ARG002
+        return None
+
+    def reset(self) -> None:
+        """It knows nothing between steps."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    def ahead(self, times: Mapping[str, InputTimes]) -> InputTimes:
+        now, behind_us = times[INPUT], self.pattern.within_us + self.grace_us
+        return InputTimes(_before(now.frontier_us, behind_us), _before(now.reach_us, behind_us + self.late_us))
+
+    def behind_us(self, column: str | None) -> int | None:
+        """How far the times in a column of the rows may be before `match_end`; None: that is not known."""
+        return {END: 0, START: self.pattern.within_us}.get(column or "")
+
+    def _bound_us(self, now: InputTimes) -> int:
+        """No event still to come has an earlier time."""
+        return -NEVER if now.reach_us is None else now.reach_us - self.grace_us - self.late_us
+
+    # -- one step --------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        batch: Mapping[str, pa.Table],
+        state: State,
+        times: Mapping[str, InputTimes],
+        *,
+        changes: bool,  # noqa: ARG002 (what goes on is what the step is for)
+    ) -> Step:
+        now = times.get(INPUT) or InputTimes(None, None)
+        frontier_us = -NEVER if now.frontier_us is None else now.frontier_us
+        bound_us = self._bound_us(now)
+        went, came = gone_and_come(batch[INPUT]) if INPUT in batch else (None, None)
+        gone, new = self._judged(went), self._judged(came)
+        drops = {} if bound_us == -NEVER else {EVENTS: bound_us - 1}
+        ledger = _ledger(gone.counts, new.counts)
+        dropped = new.dropped if new.dropped is not None and new.dropped.num_rows else None
+        due = state.due(PARTIALS, frontier_us - 1) if frontier_us > -NEVER else None
+        keys, numbers = self._keys([gone.rows, new.rows, *([] if due is None else [due])])
+        if not keys.num_rows:
+            return Step(Writes(drops=drops), ledger=ledger, dropped=dropped)
+        partials = state.get(PARTIALS, keys)
+        known, needed_us, again = self._read(keys, numbers[0], numbers[1], new, partials, state)
+        events = self._events(keys, known, gone, new)
+        found = self._scanned(events, needed_us, again, partials, frontier_us)
+        puts, deletes = self._kept_writes(events, found.needed, bound_us)
+        self._partial_writes(events, found, partials, puts, deletes)
+        writes = Writes(puts, {}, deletes, drops)
+        changed = self._told.changes(events.table, found.taken) if found.taken else None
+        return Step(writes, changed, ledger, dropped, self._told.letters(events.table, found.given_up))
+
+    def _judged(self, records: pa.Table | None) -> _Judged:
+        none = self._row_schema.empty_table()
+        if records is None or not records.num_rows:
+            return _Judged(none, None, (0, 0, 0, 0))
+        timed = column(records, self.time).is_valid()
+        untimed = len(timed) - timed.true_count
+        records = records.filter(timed) if untimed else records
+        on_time_us = us_column(records[self.time]) + self.grace_us
+        progress_us = column(records, "_progress").cast(pa.int64()).fill_null(UNSET).to_numpy()
+        late, gone = progress_us > on_time_us, progress_us > on_time_us + self.late_us
+        counts = (int((~late).sum()), int((late & ~gone).sum()), int(gone.sum()), untimed)
+        dropped = None
+        if gone.any():
+            shown = [name for name in self.events.names if not name.startswith("/")]
+            dropped = records.filter(pa.array(gone)).select([*shown, ID])
+            records, late = records.filter(pa.array(~gone)), late[~gone]
+        return _Judged(self._rows(records, late), dropped, counts)
+
+    @cached_property
+    def _row_schema(self) -> pa.Schema:
+        return pa.schema([(each.name, arrow_type(each.type)) for each in (*self._kept.key, *self._kept.columns)])
+
+    def _rows(self, records: pa.Table, late: Flags) -> pa.Table:
+        """Events as they are kept."""
+        marks = marks_of(parts_of(self.pattern).row_conditions, self.pattern.symbols, records)
+        at = column(records, self.time)
+        own = {
+            AT: at.cast(pa.int64()),
+            MARKS: pa.array(marks),
+            LATE: pa.array(late),
+            ARRIVED: column(records, "_arrived_at"),
+            NEEDED: at.cast(pa.int64()),
+        }
+        schema = self._row_schema
+        columns = [own[name] if name in own else column(records, name) for name in schema.names]
+        return pa.table([cast_to(each, kind) for each, kind in zip(columns, schema.types, strict=True)], schema=schema)
+
+    # -- what is read ----------------------------------------------------------------------------------
+
+    def _keys(self, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[I64]]:
+        """The keys of these rows, each once; and for each table the numbers of its rows' keys."""
+        sizes = [each.num_rows for each in tables]
+        whole = pa.concat_tables([each.select(list(self.by)) for each in tables])
+        number = row_numbers([column(whole, name) for name in self.by], whole.num_rows)
+        _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
+        return whole.take(pa.array(first)), np.split(inverse.reshape(-1), np.cumsum(sizes)[:-1])
+
+    def _numbers(self, keys: pa.Table, rows: pa.Table) -> I64:
+        """For each row the number of its key."""
+        return key_numbers(keys, rows.select(list(self.by)))[1]
+
+    def _read(
+        self, keys: pa.Table, gone_key: I64, new_key: I64, new: _Judged, partials: pa.Table, state: State
+    ) -> tuple[pa.Table, I64, Flags]:
+        """Kept events from which the scan goes on; by key, up to when events before these are needed, and
+        whether all of the key is scanned again."""
+        count = keys.num_rows
+        start_us = np.full(count, NEVER, np.int64)
+        start_us[self._numbers(keys, partials)] = us_column(partials[START])
+        first_us = np.full(count, NEVER, np.int64)
+        np.minimum.at(first_us, new_key, us_column(new.rows[AT]))
+        again = np.zeros(count, np.bool_)
+        again[gone_key] = True
+        low = np.minimum(start_us, first_us)
+        low[again] = INSTANT_MIN_US
+        known = state.scan(EVENTS, keys, low.tolist(), floor=True)
+        number, at = self._numbers(keys, known), us_column(known[AT])
+        before = at < start_us[number]
+        needed_us = np.full(count, -NEVER, np.int64)
+        np.maximum.at(needed_us, number[before], us_column(known[NEEDED])[before])
+        beside = np.zeros(count, np.int64)
+        np.add.at(beside, number[at == start_us[number]], 1)
+        again |= (needed_us >= first_us) | (first_us <= start_us) & (start_us < NEVER) | (beside > 1)
+        rows = known.filter(pa.array(~before & ~again[number]))
+        if again.any():
+            rows = pa.concat_tables([rows, state.scan(EVENTS, keys.filter(pa.array(again)))])
+            needed_us[again] = -NEVER
+        return rows, needed_us, again
+
+    def _events(self, keys: pa.Table, known: pa.Table, gone: _Judged, new: _Judged) -> Events:
+        table = pa.concat_tables([known, new.rows]).combine_chunks()
+        key = self._numbers(keys, table)
+        at = us_column(table[AT])
+        going = np.zeros(table.num_rows, np.bool_)
+        if gone.rows.num_rows:
+            going[: known.num_rows] = np.asarray(pc.is_in(column(known, ID), column(gone.rows, ID)))
+        order = np.lexsort((at, key))
+        same = np.flatnonzero((np.diff(at[order]) == 0) & (np.diff(key[order]) == 0))
+        if len(same):
+            _sort_ties(order, same, table)
+        marks = column(table, MARKS).to_numpy()
+        return Events(table, key, known.num_rows, going, order, at, marks)
+
+    # -- the scans -------------------------------------------------------------------------------------
+
+    def _scanned(
+        self,
+        events: Events,
+        needed_us: I64,
+        again: Flags,
+        partials: pa.Table,
+        frontier_us: int,
+    ) -> Found:
+        found = Found(np.full(events.table.num_rows, -NEVER, np.int64))
+        there = events.order[~events.gone[events.order]]
+        settings = matcher.Settings(
+            self.pattern.within_us, self.grace_us, parts_of(self.pattern).skip_to, timed_out=self.pattern.timed_out
+        )
+        program = parts_of(self.pattern).program
+        rows = self._matched(events, there)
+        for key, low, high in _groups(events.key[there]):
+            if again[key]:
+                continue
+            made = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=int(needed_us[key]))
+            found.needed[there[low:high]] = made.needed_us
+            for each in made.found:
+                found.taken.append(_taken(each, there))
+            found.given_up += [int(there[each.start]) for each in made.given_up]
+            if made.open is not None:
+                found.opened.append((made.open, there))
+        if again.any():
+            self._scan_again(events, there, rows, settings, again, partials, frontier_us, found)
+        return found
+
+    def _scan_again(
+        self,
+        events: Events,
+        there: I64,
+        rows: matcher.Rows,
+        settings: matcher.Settings,
+        again: Flags,
+        partials: pa.Table,
+        frontier_us: int,
+        found: Found,
+    ) -> None:
+        """What was found without the events of this step goes, if it is not found with them."""
+        program = parts_of(self.pattern).program
+        was = events.order[(events.order < events.old) & again[events.key[events.order]]]
+        old_rows = self._matched(events, was)
+        ids = column(events.table, ID).take(pa.array(was)).to_pylist()
+        stops = set(column(partials, ID).to_pylist())
+        before: dict[int, Scan] = {}
+        for key, low, high in _groups(events.key[was]):
+            stop = next((at for at in range(low, high) if ids[at] in stops), -1)
+            before[key] = matcher.scan(
+                program, old_rows, settings, low, high, float("inf"), needed_us=-NEVER, stop=stop
+            )
+        after: dict[int, Scan] = {}
+        for key, low, high in _groups(events.key[there]):
+            if again[key]:
+                made = after[key] = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=-NEVER)
+                found.needed[there[low:high]] = made.needed_us
+                if made.open is not None:
+                    found.opened.append((made.open, there))
+        for key in sorted({*before, *after}):
+            old = {} if key not in before else {_taken(each, was): None for each in before[key].found}
+            new = {} if key not in after else {_taken(each, there): None for each in after[key].found}
+            found.taken += [
+                Taken(each.outcome, each.symbols, each.rows, comes=False) for each in old if each not in new
+            ]
+            found.taken += [each for each in new if each not in old]
+            given = set() if key not in before else {int(was[each.start]) for each in before[key].given_up}
+            if key in after:
+                found.given_up += [
+                    int(there[each.start]) for each in after[key].given_up if int(there[each.start]) not in given
+                ]
+
+    def _matched(self, events: Events, order: I64) -> matcher.Rows:
+        """Events in an order, as the matcher reads them."""
+        times_us, bits = events.at[order].tolist(), events.marks[order].tolist()
+        compiler, cells = Compiler(self.pattern.symbols, self._types), dict[str, Any]()
+        tests: list[Any] = [None] * len(self.pattern.symbols)
+        for each in parts_of(self.pattern).conditions:
+            if each.history is not None:
+                tests[self.pattern.symbols.index(each.symbol)] = _true(compiler.value(each.history, cells))
+        if not any(tests):
+            return matcher.Rows(times_us, bits)
+        take = pa.array(order)
+        for name in compiler.columns:
+            cells[name] = self._told.cells(events.table, name).take(take).to_pylist()
+        summary = Summary(compiler.slots, cells)
+        return matcher.Rows(times_us, bits, tests, summary.add, summary.nothing)
+
+    # -- what is written -------------------------------------------------------------------------------
+
+    def _kept_writes(
+        self, events: Events, needed: I64, bound_us: int
+    ) -> tuple[dict[str, pa.Table], dict[str, pa.Table]]:
+        count = events.table.num_rows
+        is_old = np.arange(count) < events.old
+        scanned = needed > -NEVER
+        stays = scanned & (needed >= bound_us)
+        stored = us_column(events.table[NEEDED])
+        put = stays & (~is_old | (stored != needed))
+        gone = is_old & (events.gone | (scanned & ~stays & (stored >= bound_us)))
+        puts, deletes = {}, {}
+        if put.any():
+            rows = events.table.filter(pa.array(put))
+            at = rows.column_names.index(NEEDED)
+            puts[EVENTS] = rows.set_column(at, NEEDED, time_column(needed[put]))
+        if gone.any():
+            deletes[EVENTS] = events.table.filter(pa.array(gone)).select(self._kept.key_names)
+        return puts, deletes
+
+    def _partial_writes(
+        self,
+        events: Events,
+        found: Found,
+        partials: pa.Table,
+        puts: dict[str, pa.Table],
+        deletes: dict[str, pa.Table],
+    ) -> None:
+        """What each key waits for now."""
+        starts, last, counts, waits, texts = [], [], [], [], dict[tuple[int, ...], str]()
+        for each, order in found.opened:
+            starts.append(int(order[each.start]))
+            count, trail = 0, each.trail
+            last.append(events.at[order[each.start if trail is None else trail[2]]])
+            while trail is not None:
+                count, trail = count + 1, trail[0]
+            counts.append(count)
+            if each.stands not in texts:
+                texts[each.stands] = parts_of(self.pattern).program.waits_for(each.stands)
+            waits.append(texts[each.stands])
+        rows = events.table.select([*self.by, AT, ID]).take(pa.array(starts, pa.int64()))
+        start_us = us_column(rows[AT])
+        until_us = start_us + self.pattern.within_us
+        own = {
+            START: time_column(start_us),
+            LAST_AT: time_column(np.array(last, np.int64)),
+            ROWS: pa.array(counts, pa.int32()),
+            WAITS_FOR: pa.array(waits, pa.string()),
+            UNTIL: time_column(until_us),
+            ID: rows[ID],
+            DUE: time_column(until_us + self.grace_us),
+        }
+        if starts:
+            made = pa.table({**{name: rows[name] for name in self.by}, **own})
+            known = aligned(made, partials, self.by)
+            new = known < 0
+            new[~new] = differ(made.filter(pa.array(~new)), partials.select(made.column_names).take(known[~new]))
+            if new.any():
+                puts[PARTIALS] = made.filter(pa.array(new))
+        over = aligned(partials, rows, self.by) < 0
+        if over.any():
+            deletes[PARTIALS] = partials.select(list(self.by)).filter(pa.array(over))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The accepted records of a batch as they are kept; `counts`: on time, corrected, dropped, untimed."""
+
+    rows: pa.Table
+    dropped: pa.Table | None
+    counts: tuple[int, int, int, int]
+
+
+def _before(us: int | None, by_us: int) -> int | None:
+    return None if us is None or us - by_us < INSTANT_MIN_US else us - by_us
+
+
+def _ledger(gone: tuple[int, ...], new: tuple[int, ...]) -> tuple[LedgerRow, ...]:
+    """Each event once, by its verdict; one that goes is counted no more."""
+    counts = [one - other for one, other in zip(new, gone, strict=True)]
+    return (LedgerRow(None, None, *counts),) if any(counts) else ()
+
+
+def _groups(key: I64) -> list[tuple[int, int, int]]:
+    """Of sorted numbers: each, with the places where it begins and ends."""
+    if not len(key):
+        return []
+    first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+    return list(zip(key[first].tolist(), first.tolist(), [*first[1:].tolist(), len(key)], strict=True))
+
+
+def _taken(attempt: Attempt, order: I64) -> Taken:
+    found = matcher.labels(attempt.trail)
+    symbols, rows = zip(*found, strict=True)
+    return Taken(attempt.outcome, symbols, tuple(order[list(rows)].tolist()))
+
+
+def _true(value: Any) -> matcher.Test:
+    return lambda row, summed: value(row, summed) is True
+
+
+def _sort_ties(order: I64, same: I64, table: pa.Table) -> None:
+    """Events of one key and time, by partition and offset."""
+    ids = column(table, ID)
+    starts = same[np.r_[True, np.diff(same) > 1]]
+    ends = same[np.r_[np.diff(same) > 1, True]] + 2
+    for low, high in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = order[low:high]
+        places = [place_of(ids[int(row)].as_py()) for row in rows]
+        order[low:high] = rows[sorted(range(len(places)), key=places.__getitem__)]

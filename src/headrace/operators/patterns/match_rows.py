@@ -1,0 +1,191 @@
+"""The rows of matches: what readers see of the events that a scan has taken. Owns the columns of matches, their ids and
+their measures, and what is said of an attempt that was given up. Keeps nothing.
+
+A match's id has those of its first and its last event; a row of each event has its own in place of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.cep import matcher
+from headrace.cep.definition import Pattern, parts_of
+from headrace.cep.evaluate import CLASSIFIER, Compiler, Summary, type_of
+from headrace.operators.contract import REASON
+from headrace.operators.joins.rows import FINAL_AT, ID
+from headrace.operators.records import OP
+from headrace.operators.result_rows import column
+from headrace.views.values import INSTANT, cast_to, time_column, us_column
+
+__all__ = ["ARRIVED", "AT", "END", "LATE", "OUTCOME", "START", "SYMBOL", "MatchRows", "Taken", "place_of"]
+
+AT, LATE, ARRIVED = "/at", "/late", "/arrived_at"
+START, END, OUTCOME, SYMBOL = "match_start", "match_end", "outcome", "symbol"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A match, or what timed out of one: its symbols, and the numbers of its rows."""
+
+    outcome: str
+    symbols: tuple[int, ...]
+    rows: tuple[int, ...]
+    comes: bool = True
+
+
+@dataclass(frozen=True)
+class MatchRows:
+    """`types`: of the events' columns, and of what Spark computes."""
+
+    types: Mapping[str, pa.DataType]
+    by: tuple[str, ...]
+    time: str
+    pattern: Pattern
+    grace_us: int
+
+    @cached_property
+    def measure_types(self) -> dict[str, pa.DataType]:
+        out = {}
+        texts = dict(self.pattern.measures)
+        for name, tree in parts_of(self.pattern).measure_trees:
+            kind = type_of(tree, self.types, f"measures[{name!r}]", texts[name])
+            out[name] = pa.string() if pa.types.is_null(kind) else kind
+        return out
+
+    @cached_property
+    def passed(self) -> tuple[str, ...]:
+        """Columns of the events that are columns of the output."""
+        if self.pattern.rows == "one":
+            return ()
+        return tuple(name for name in self.types if name not in self.by and not name.startswith("/"))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[str, pa.DataType], ...]:
+        every = self.pattern.rows == "all"
+        return (
+            *((name, self.types[name]) for name in self.by),
+            (START, INSTANT),
+            (END, INSTANT),
+            *([(SYMBOL, pa.string())] if every else []),
+            *((name, self.types[name]) for name in self.passed),
+            *self.measure_types.items(),
+            *([(OUTCOME, pa.string())] if self.pattern.timed_out else []),
+        )
+
+    def cells(self, rows: pa.Table, name: str) -> pa.Array:
+        """A column of the events, of rows as they are kept."""
+        if name != self.time:
+            return column(rows, name)
+        return cast_to(column(rows, AT).cast(pa.int64()), INSTANT).cast(self.types[name])
+
+    def changes(self, rows: pa.Table, taken: list[Taken]) -> pa.Table:
+        """Rows that go, then rows that come."""
+        taken = sorted(taken, key=lambda each: each.comes)
+        sizes = np.array([len(each.rows) for each in taken])
+        flat = np.concatenate([np.array(each.rows, np.int64) for each in taken])
+        begin = np.cumsum(sizes) - sizes
+        rows = rows.take(pa.array(flat))
+        every = self.pattern.rows == "all"
+        at = us_column(rows[AT])
+        ids, of = column(rows, ID), np.repeat(np.arange(len(taken)), sizes)
+        start_us, end_us = at[begin], at[begin + sizes - 1]
+        arrived = np.maximum.reduceat(us_column(rows[ARRIVED]), begin)
+        late = np.add.reduceat(np.asarray(column(rows, LATE)).astype(np.int64), begin)
+        numbers = of if every else np.arange(len(taken))
+        shown = np.arange(len(flat)) if every else begin
+        last = np.arange(len(flat)) if every else begin + sizes - 1
+        row_ids = ids.take(pa.array(begin[numbers]))
+        row_ids = pc.if_else(
+            pa.array(last == begin[numbers]),
+            row_ids,
+            pc.binary_join_element_wise(row_ids, ids.take(pa.array(last)), "|"),
+        )
+        own: dict[str, Any] = {
+            START: time_column(start_us[numbers]),
+            END: time_column(end_us[numbers]),
+            OUTCOME: pa.array([taken[n].outcome for n in numbers.tolist()], pa.string()),
+            SYMBOL: pa.array(
+                [self.pattern.symbols[symbol] for each in taken for symbol in each.symbols] if every else [],
+                pa.string(),
+            ),
+            **self._measures(rows, taken, begin.tolist(), every=every),
+        }
+        picked = rows.take(pa.array(shown))
+        for name in (*self.by, *self.passed):
+            own[name] = self.cells(picked, name)
+        return pa.table(
+            {
+                OP: pa.array(["+" if taken[n].comes else "-" for n in numbers.tolist()], pa.string()),
+                **{name: cast_to(_array(own[name]), kind) for name, kind in self.columns},
+                ID: row_ids,
+                FINAL_AT: time_column(start_us[numbers] + self.pattern.within_us + self.grace_us),
+                "_corrections": pa.array(late[numbers]),
+                "_updated_at": time_column(arrived[numbers]),
+                "_progress": time_column(end_us[numbers]),  # a row is never late
+            }
+        )
+
+    def _measures(self, rows: pa.Table, taken: list[Taken], begin: list[int], *, every: bool) -> dict[str, pa.Array]:
+        """Over the rows of each match; of all its rows, those up to each."""
+        if not self.measure_types:
+            return {}
+        compiler, cells = Compiler(self.pattern.symbols, self.types), dict[str, Any]()
+        values = [compiler.value(tree, cells) for _, tree in parts_of(self.pattern).measure_trees]
+        for name in compiler.columns:
+            cells[name] = self.cells(rows, name).to_pylist()
+        cells[CLASSIFIER] = [self.pattern.symbols[symbol] for each in taken for symbol in each.symbols]
+        summary = Summary(compiler.slots, cells)
+        out: list[list[Any]] = [[] for _ in values]
+        for each, first in zip(taken, begin, strict=True):
+            summed, row = summary.nothing, first
+            for row, symbol in enumerate(each.symbols, first):
+                summed = summary.add(summed, symbol, row)
+                if every:
+                    for told, value in zip(out, values, strict=True):
+                        told.append(value(row, summed))
+            if not every:
+                for told, value in zip(out, values, strict=True):
+                    told.append(value(row, summed))
+        kinds = self.measure_types
+        return {name: pa.array(told, kind) for (name, kind), told in zip(kinds.items(), out, strict=True)}
+
+    def letters(self, rows: pa.Table, given_up: list[int]) -> pa.Table | None:
+        """The first events of attempts that were given up, as far as they are kept."""
+        if not given_up:
+            return None
+        rows = rows.take(pa.array(given_up))
+        names = [name for name in rows.column_names if not name.startswith("/")]
+        limits = matcher.LIMITS
+        why = f"a partial match of {self.pattern.text!r} that begins with it looks at more than {limits.rows:,} events,"
+        why += f" or takes more than {limits.steps:,} steps: it was given up, and the scan went on behind this event"
+        places = [place_of(each) for each in rows[ID].to_pylist()]
+        return pa.table(
+            {
+                **{name: rows[name] for name in names},
+                self.time: self.cells(rows, self.time),
+                ID: rows[ID],
+                "_partition": pa.array([partition for partition, _, _ in places], pa.int32()),
+                "_offset": pa.array([offset for _, offset, _ in places], pa.int64()),
+                REASON: pa.repeat(why, len(given_up)),
+            }
+        )
+
+
+def place_of(text: str) -> tuple[int, int, str]:
+    """Partition and offset of an event, by its id."""
+    parts = text.split("/")
+    return _number(parts, 1), _number(parts, 2), text
+
+
+def _number(parts: list[str], at: int) -> int:
+    return int(parts[at]) if len(parts) > at and parts[at].isdigit() else -1
+
+
+def _array(values: Any) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
