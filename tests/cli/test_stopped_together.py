@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from headrace.cli.run import aside
+from headrace.cli.run import run_in_thread
 from headrace.cli.stopping import stoppable
 from headrace.errors import JavaMissing
 
@@ -17,7 +17,7 @@ def start():  # as Spark does, when its JVM gets the signal, too
 
 with stoppable() as stopping:
     try:
-        aside(start, stopping)
+        run_in_thread(start, stopping)
     except BaseException as error:
         print(type(error).__name__, flush=True)
 """

@@ -13,7 +13,7 @@ from tests.cli.conftest import SECONDS_MAX, Spawner, environment
 
 PROGRAM = """
 import os, signal, sys, time
-from headrace.cli.run import aside
+from headrace.cli.run import run_in_thread
 from headrace.cli.stopping import stoppable
 
 def start():  # as Spark is: standard error is a file meanwhile
@@ -23,7 +23,7 @@ def start():  # as Spark is: standard error is a file meanwhile
 
 with stoppable() as stopping:
     try:
-        aside(start, stopping)
+        run_in_thread(start, stopping)
     except BaseException as error:
         print(type(error).__name__, flush=True)
         os._exit(0)

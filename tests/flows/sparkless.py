@@ -189,7 +189,7 @@ class Sparkless:
         arrow = ArrowPartials(pa.schema(schema), judge, time, flow.groups, aggregates)
         struct = StructType([StructField(name, NullType()) for name in (*self.topic.schema.names, *META)])
         read = ranges.Columns(
-            self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.Then(struct, (arrow.of,))
+            self.topic, self.topic.schema, struct, frozenset(struct.names), ranges.AfterRead(struct, (arrow.of,))
         )
         return Compiled(flow, flow, spec, Reads({"events": read}, arrow.schema), time)
 

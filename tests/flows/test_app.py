@@ -56,7 +56,10 @@ def test_changes_of_a_view(app: hr.App) -> None:
         app.drain()
 
     click("09:00:05", "09:00:06")
-    assert [(c["op"], c["n"], c["_position"]) for c in waiting] == [("+", 2, 2)]
+    (came,) = waiting
+    assert (came["op"], came["n"], came["_position"]) == ("+", 2, 2)
+    found, record = views.get(page="/", window_start="2026-01-01T09:00:00Z"), next(iter(clicks.records()))
+    assert found and {found["window_start"].tzinfo, came["window_end"].tzinfo, record.value["at"].tzinfo} == {UTC}
     assert views.to_arrow().schema == schema
     with (
         views.changes(timeout="0 seconds") as every,

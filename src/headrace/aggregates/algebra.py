@@ -255,7 +255,7 @@ class Algebra:
     def ask(self, name: str, records: Records, grouping: Grouping) -> None:
         """Before grouping."""
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         """After it: what grouping could not make, into `found`."""
 
     # -- merging, and taking back ----------------------------------------------------------------------

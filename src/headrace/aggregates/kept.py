@@ -63,7 +63,7 @@ class Kept(Algebra):
     def possible(self) -> bool:
         return all(plain_in_arrow(arrow) for _, arrow in self.types)
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         values = self.held_array(records)
         found[self.slots(name)[0].name] = counted(of(), values, records.weights.to_numpy(), rows)
 

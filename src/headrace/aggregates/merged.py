@@ -51,7 +51,7 @@ class Merged(Algebra):
         result = self.finished(parse_ddl(f"x {state.type}").field(0).type) if self.types else ""
         return state, Slot(name, "finished", result or "", of=state.name)
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         found[self.state(name)] = self.pack(*known(of(), self.values(records)), rows)
 
     def rolled_up(self, column: str, aggregate: Aggregate) -> Aggregate:

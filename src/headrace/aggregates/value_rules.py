@@ -182,14 +182,14 @@ class KeptValues(Values):
             return {self.slot.name: pc.add(old.fill_null(0), pa.array(changed.came(len(old))))}
         if algebra.quick:
             return {self.slot.name: self._best(old, changed, algebra.quick == "greatest")}
-        made = self._functions.typed(self._made(changed, len(old)), arrow, "merge")
+        made = self._functions.typed(self._results_of(changed, len(old)), arrow, "merge")
         out = {self.slot.name: made}
         for slot in self._finished:
             done = [self._functions.finished(one) for one in python_values(made)]
             out[slot.name] = self._functions.typed(done, arrow_of(slot.type), "finish")
         return out
 
-    def _made(self, changed: Changed, results: int) -> list[Any]:
+    def _results_of(self, changed: Changed, results: int) -> list[Any]:
         there = changed.there.and_(changed.others(np.arange(results)))
         held: list[list[tuple[Any, int]]] = [[] for _ in range(results)]
         for of, value, count in zip(there.of.tolist(), python_values(there.values), there.count.tolist(), strict=True):

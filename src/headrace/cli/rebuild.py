@@ -11,7 +11,7 @@ import click
 from headrace.cli.catching_up import catching_up
 from headrace.cli.options import format_option, home_option, start_of, view_argument
 from headrace.cli.output import chosen, counted, note, print_rows
-from headrace.cli.run import app_argument, aside, blamed, loaded
+from headrace.cli.run import app_argument, blamed, loaded, run_in_thread
 from headrace.cli.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def rebuild(
             dropped = app.running.discard(view)
             note(f"{', '.join(dropped)} dropped" if dropped else f"view {view} has no other version")
         else:
-            _made(app, program, view, begin, switch, max_, kind)
+            _make_version(app, program, view, begin, switch, max_, kind)
 
 
-def _made(app: App, program: str, view: str, begin: object, switch: bool, max_: int, kind: str) -> None:
+def _make_version(app: App, program: str, view: str, begin: object, switch: bool, max_: int, kind: str) -> None:
     note(f"starting Spark for {program}")
     ticker = catching_up(lambda: app.running.making(view))
     with stoppable() as stopping:
-        made = aside(lambda: app.rebuild(view, start=begin), stopping, ticker)  # type: ignore[arg-type]
+        made = run_in_thread(lambda: app.rebuild(view, start=begin), stopping, ticker)  # type: ignore[arg-type]
         for each in made.gone:
             note(str(each))
         diff = made.compare(max_)
@@ -94,7 +94,7 @@ def _made(app: App, program: str, view: str, begin: object, switch: bool, max_: 
         if not switch:
             note(f"not switched: --switch takes it, --discard drops it ({made.version})")
             return
-        aside(made.switch, stopping, ticker)
+        run_in_thread(made.switch, stopping, ticker)
     note(f"view {view} is the new version; headrace rebuild {program} {view} --rollback goes back")
 
 

@@ -100,14 +100,14 @@ def run(
         if server is not None:
             served.callback(server.stop)
         if drain:
-            records = aside(app.drain, stopping, catching_up(app.status))
+            records = run_in_thread(app.drain, stopping, catching_up(app.status))
             note(f"{counted(records, 'record')} processed{in_spark(app.status())}")
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
         began = time.monotonic()
         what = "Spark starts, and flows are checked" if waiting is None else "on standby"
         ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
-        aside(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
+        run_in_thread(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
         note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows import metrics as numbers
@@ -143,7 +143,7 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
 
 
-def aside(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None = None) -> Result:
+def run_in_thread(work: Callable[[], Result], stopping: Stopping, ticker: Ticker | None = None) -> Result:
     """Does it in a thread: a Spark that is started in the main thread puts its own handler of Ctrl-C over ours, and
     what that raises is lost, or ends in a traceback."""
     done: list[Result] = []

@@ -43,7 +43,7 @@ def go_on(
     teller.step(f"The shop goes on, {SPEED} times as fast as life, until Ctrl-C")
     try:
         with _more(visits, messages, traffic, begin_s):
-            (_drawn if teller.terminal else _told)(teller, views, check)
+            (_drawn if teller.terminal else _tell_changes)(teller, views, check)
     except KeyboardInterrupt:
         teller.say("Closed.")
 
@@ -81,7 +81,7 @@ def _more(visits: Topic, messages: Topic, traffic: Traffic, begin_s: float) -> A
     return every(STEP_SECONDS, send)
 
 
-def _told(teller: Teller, views: Views, check: Callable[[], None]) -> None:
+def _tell_changes(teller: Teller, views: Views, check: Callable[[], None]) -> None:
     while True:
         with views.watch(VIEW, snapshot=False, timeout="5 seconds") as changes:
             for change in changes:

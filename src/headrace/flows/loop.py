@@ -134,7 +134,7 @@ class FlowLoop:
         self.spec = query.compiled.spec if until is None else replace(query.compiled.spec, feeds=())
         self._query, self._log, self._store = query, log, store
         self._clock_us = clock_us or (wall_clock_us if at_once else steady_clock())
-        self._inputs = self._made_inputs(at_once)
+        self._inputs = self._make_inputs(at_once)
         self._shape = Shaping(query) if self.flow.after else None
         self._fold: Fold | None = None
         self._staging: Staging | None = None
@@ -154,7 +154,7 @@ class FlowLoop:
         """Whether it failed while it computed something of them: then records may be to blame."""
         self._planned: tuple[dict[str, list[ranges.Range]], Batch] = ({}, Batch({}, Look({}), 0))
 
-    def _made_inputs(self, at_once: bool) -> Inputs:
+    def _make_inputs(self, at_once: bool) -> Inputs:
         return Inputs(self.flow, self._store, until=self._until, at_once=at_once, clock_us=self._clock_us)
 
     def _look(self, *, marks: bool = False) -> Look:

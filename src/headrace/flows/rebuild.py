@@ -327,7 +327,7 @@ class _Beside(FlowLoop):
         self._given_up = given_up
         self.repeats = True
 
-    def _made_inputs(self, at_once: bool) -> Inputs:
+    def _make_inputs(self, at_once: bool) -> Inputs:
         self.limits = _Limited(self.flow, self._store, until=None, at_once=at_once, clock_us=self._clock_us)
         return self.limits
 

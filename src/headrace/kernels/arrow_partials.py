@@ -70,7 +70,7 @@ class ArrowPartials:
             found[PANE] = without_untimed(found[PANE])
         of = functools.cache(lambda: rows_of(found[OF], table.num_rows))
         for name, aggregate in self.aggregates.items():
-            aggregate.algebra.made(name, records, found, of, len(found[RECORDS]))
+            aggregate.algebra.complete(name, records, found, of, len(found[RECORDS]))
         return pa.table([as_kept(found[field.name], field.type) for field in self.schema], schema=self.schema)
 
     def _prepared(self, table: pa.Table) -> Records:

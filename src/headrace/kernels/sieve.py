@@ -36,7 +36,7 @@ class Sieve:
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The records that go on. Columns that nobody reads are not there, and do not come out."""
         for batch in batches:
-            there = self._there(batch.schema)
+            there = self._present_columns(batch.schema)
             chosen = batch.select([of for _, of in there]).rename_columns([name for name, _ in there])
             if self.conditions:
                 holds = functools.reduce(pc.and_kleene, (_holds(each, batch) for each in self.conditions))
@@ -51,9 +51,9 @@ class Sieve:
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Of what comes out."""
-        return pa.schema([schema.field(of).with_name(name) for name, of in self._there(schema)])
+        return pa.schema([schema.field(of).with_name(name) for name, of in self._present_columns(schema)])
 
-    def _there(self, schema: pa.Schema) -> list[tuple[str, str]]:
+    def _present_columns(self, schema: pa.Schema) -> list[tuple[str, str]]:
         there = set(schema.names)
         return [(name, of) for name, of in self.columns if of in there]
 

@@ -169,7 +169,7 @@ class Fold:
         if self._shaped is not None:
             goes, stays = _sides(rows)
             made = together([made, self._shaped.stored(closes, state)])
-            rows = together([self._made(goes, self._shaped.stored(goes, state)), self._made(stays, made)])
+            rows = together([self._shaped_rows(goes, self._shaped.stored(goes, state)), self._shaped_rows(stays, made)])
         later = [us for us in (now.final_us, before.final_us) if us is not None]
         return difference(self._view, rows, before.final_us, max(later, default=None))
 
@@ -187,7 +187,7 @@ class Fold:
                 rows = rows.filter(pa.array(aligned(rows, other, names) < 0)) if names else rows.slice(0, 0)
         return rows
 
-    def _made(self, rows: pa.Table, made: pa.Table) -> pa.Table:
+    def _shaped_rows(self, rows: pa.Table, made: pa.Table) -> pa.Table:
         """What the transform made of the rows, which readers see instead."""
         assert self._shaped is not None
         return self._shaped.joined(rows, np.arange(rows.num_rows), made)[0]

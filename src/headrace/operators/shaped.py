@@ -42,14 +42,14 @@ class ShapedAggregation:
     def spec(self) -> TableSpec:
         rows = self.inner.rows
         time = rows.time if rows.time in rows.key_names else None
-        return TableSpec(SHAPED, (*rows.key, Column(NUMBER, "bigint")), self._made, time)
+        return TableSpec(SHAPED, (*rows.key, Column(NUMBER, "bigint")), self._shaped_columns, time)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         return (*self.inner.tables, self.spec)
 
     @property
-    def _made(self) -> tuple[Column, ...]:
+    def _shaped_columns(self) -> tuple[Column, ...]:
         assert self.inner.view.shaped is not None
         return self.inner.view.shaped
 
@@ -166,7 +166,7 @@ class ShapedAggregation:
         row = np.flatnonzero(of >= 0)
         result, made = pa.array(of[row]), made.take(pa.array(row))
         columns = {name: some[name].take(result) for name in (OP, *(each.name for each in self.inner.view.places))}
-        columns |= {each.name: made[each.name] for each in self._made}
+        columns |= {each.name: made[each.name] for each in self._shaped_columns}
         columns |= {name: some[name].take(result) for name in TAIL}
         return pa.table({**columns, NUMBER: made[NUMBER]}), numbers[of[row]]
 

@@ -61,7 +61,7 @@ def assert_cut_invariant(
                     raise AssertionError(
                         "the result depends on how the log is cut\n"
                         f"at once: {_lengths(whole.app)}\ncut {number} of seed {seed}: {', '.join(way)}\n"
-                        + _told(found, "cut", "at once")
+                        + _describe(found, "cut", "at once")
                     )
                 if check is not None:
                     check(trial.app)
@@ -94,7 +94,9 @@ def crash_points(
                     ("by audit", trial.app.audit()),
                 ):
                     if not found.ok:
-                        raise AssertionError(f"struck at {point}, the result differs\n{_told(found, 'struck', what)}")
+                        raise AssertionError(
+                            f"struck at {point}, the result differs\n{_describe(found, 'struck', what)}"
+                        )
                 struck.append(point)
     return struck
 
@@ -284,7 +286,7 @@ def _ends(topics: Sequence[Any]) -> list[int]:
     return [end.next - end.earliest for topic in topics for end in topic.offsets().values()]
 
 
-def _told(found: Audited, stored: str, expected: str) -> str:
+def _describe(found: Audited, stored: str, expected: str) -> str:
     rows = [(each.row, each.column, shown(each.stored), shown(each.expected)) for each in found.differences]
     names = [each.view for each in found.differences]
     kinds = {name: [row for row, of in zip(rows, names, strict=True) if of == name] for name in dict.fromkeys(names)}

@@ -87,10 +87,10 @@ class OperatorContract:
         for number, batch in enumerate(batches):
             state = parted.state()
             parts = _parts(batch, by)
-            steps = [self._made(self.operator(), part, state, number) for part in parts]
-            for step in steps or [self._made(operator, batch, state, number)]:
+            steps = [self._make_step(self.operator(), part, state, number) for part in parts]
+            for step in steps or [self._make_step(operator, batch, state, number)]:
                 parted.apply(step.writes)
-            one = self._made(operator, batch, whole.state(), number)
+            one = self._make_step(operator, batch, whole.state(), number)
             whole.apply(one.writes)
             assert_same(self._all(parted), self._all(whole))
             if steps and not operator.timers:
@@ -101,7 +101,7 @@ class OperatorContract:
         here, there = self._tables(), self._tables()
         for number, batch in enumerate(batches):
             self._step(here, batch, number)
-            there.apply(self._made(copy, batch, there.state(), number).writes)
+            there.apply(self._make_step(copy, batch, there.state(), number).writes)
         assert_same(self._all(there), self._all(here))
 
     def test_a_step_that_is_made_again_is_the_same(self, batches: list[Batch]) -> None:
@@ -109,9 +109,9 @@ class OperatorContract:
         operator, tables = self.operator(), self._tables()
         for number, batch in enumerate(batches):
             state = tables.state()
-            first = self._made(operator, batch, state, number)
+            first = self._make_step(operator, batch, state, number)
             operator.reset()
-            again = self._made(operator, batch, state, number)
+            again = self._make_step(operator, batch, state, number)
             assert_same(_writes(again.writes), _writes(first.writes))
             assert _rows(again.changes) == _rows(first.changes)
             tables.apply(first.writes)
@@ -121,7 +121,7 @@ class OperatorContract:
         if operator.output.table is None:
             pytest.skip("its rows are passed on")
         for number, batch in enumerate(batches):
-            step = self._made(operator, batch, tables.state(), number)
+            step = self._make_step(operator, batch, tables.state(), number)
             assert step.changes is not None, "somebody asked"
             names = [name for name in step.changes.column_names if name != CHANGE]
             for row in step.changes.to_pylist():
@@ -135,7 +135,7 @@ class OperatorContract:
     def test_whether_somebody_asks_what_changes_makes_no_difference(self, batches: list[Batch]) -> None:
         asked, unasked = self._run(batches), self._tables()
         for number, batch in enumerate(batches):
-            unasked.apply(self._made(self.operator(), batch, unasked.state(), number, changes=False).writes)
+            unasked.apply(self._make_step(self.operator(), batch, unasked.state(), number, changes=False).writes)
         assert_same(self._all(unasked), self._all(asked))
 
     def test_only_reach_lets_state_go(self, batches: list[Batch]) -> None:
@@ -161,11 +161,11 @@ class OperatorContract:
 
     def _step(self, tables: MemoryTables, batch: Batch, number: int) -> list[dict[str, Any]]:
         """What changed."""
-        step = self._made(self.operator(), batch, tables.state(), number)
+        step = self._make_step(self.operator(), batch, tables.state(), number)
         tables.apply(step.writes)
         return _rows(step.changes)
 
-    def _made(self, operator: Operator, batch: Batch, state: Any, number: int, *, changes: bool = True) -> Step:
+    def _make_step(self, operator: Operator, batch: Batch, state: Any, number: int, *, changes: bool = True) -> Step:
         now, before = self.times(number), self.times(number - 1) if number else InputTimes(None, None)
         times = InputTimes(now.frontier_us, now.reach_us, before.frontier_us, before.reach_us)
         return operator.step(batch, state, {each.id: times for each in operator.inputs}, changes=changes)

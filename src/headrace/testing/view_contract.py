@@ -1772,13 +1772,13 @@ class RetractionContract:
         state = store.commit(state, commit(state, counted(spec, [(0, "/", 2), (1, "/", 1)])))
         fed = replace(spec, feeds=("updates", "final"))
         state = store.begin(fed)  # flows over it begin with what is there
-        told = self._told(store, state)
+        told = self._rows_of_outbox(store, state)
         assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [("+", 2), ("+", 1)]
         assert "__finals.v" not in told
         batch = counted(fed, [(0, "/", 3), (2, "/", 1)])
         more = {"closed_us": T0 + 2 * SIZE, "unchanged_us": T0 + SIZE, "frontier_us": T0 + 2 * SIZE}
         state = store.commit(state, commit(state, batch, **more))
-        told = self._told(store, state)
+        told = self._rows_of_outbox(store, state)
         assert [(row["change__op"], row["n"]) for row in told["__changes.v"]] == [
             ("-", 2),
             ("+", 5),
@@ -1795,7 +1795,7 @@ class RetractionContract:
                 moment(T0 + SIZE),
             )
         state = store.commit(state, commit(state, counted(fed, [(0, "/", 1, 1)])))
-        told = self._told(store, state)
+        told = self._rows_of_outbox(store, state)
         assert [(row["change__op"], row["n"], row["change__corrections"]) for row in told["__finals.v"]] == [
             ("-", 5, 0),
             ("+", 6, 1),
@@ -1812,12 +1812,12 @@ class RetractionContract:
         def told(topic: str) -> list[tuple[Any, ...]]:
             return [
                 (row["change__op"], row["copy"], row["half"])
-                for row in self._told(store, state).get(f"__{topic}.v", ())
+                for row in self._rows_of_outbox(store, state).get(f"__{topic}.v", ())
             ]
 
         assert told("changes") == [("+", 0, 2.0), ("+", 1, 2.0)] and told("finals") == []
         columns = ["change__op", "window_start", "window_end", "page", "copy", "half"]
-        assert list(self._told(store, state)["__changes.v"][0])[:6] == columns
+        assert list(self._rows_of_outbox(store, state)["__changes.v"][0])[:6] == columns
         more = {"closed_us": T0 + SIZE, "unchanged_us": T0, "frontier_us": T0 + SIZE}
         batch = counted(fed, [(0, "/", 1), (1, "/", 2)])
         state = store.commit(state, commit(state, batch, shape=busy, **more))
@@ -1947,7 +1947,7 @@ class RetractionContract:
         store.begin(FlowSpec("other", "shop", ("clicks",), None, target="other"))
         assert store.goes_back(["copied"]) and not store.goes_back(["other", "clicks"])
 
-    def _told(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
+    def _rows_of_outbox(self, store: Any, state: FlowState) -> dict[str, list[dict[str, Any]]]:
         waiting = [each for each in store.outbox(state.name) if each.sequence == state.sequence - 1]
         return {each.target: each.rows.to_pylist() for each in waiting}
 

@@ -22,7 +22,7 @@ def closes(
         if final_us is not None and (_is_windowed(each) or _has_timers(each)) and has_open(each, final_us):
             return True
         known = {other.name for other, _ in asked}
-        for topic, told_us in _told(each, us).items():
+        for topic, told_us in _frontiers_of_targets(each, us).items():
             readers = [other for other in others if topic in other.sources and other.name not in known]
             asked += [(other, told_us) for other in readers if told_us is not None]
     return False
@@ -37,7 +37,7 @@ def _has_timers(spec: FlowSpec) -> bool:
     return any(each.name.startswith(DUE) for each in spec.tables)
 
 
-def _told(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
+def _frontiers_of_targets(spec: FlowSpec, frontier_us: int) -> dict[str, int | None]:
     """The topics that the flow writes to, and the frontier of those who have read them."""
     horizon, records = spec.horizon, spec.view is not None and spec.view.records
     out = {} if spec.target is None else {spec.target: horizon.written_us(frontier_us)}

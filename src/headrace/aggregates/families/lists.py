@@ -102,7 +102,7 @@ class TopK(Algebra):
     def possible(self) -> bool:
         return same_in_arrow(self.of())
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         found[name] = counted(of(), records.part(self).combine_chunks(), records.weights.to_numpy(), rows)
 
     def of_changes(self) -> Algebra:

@@ -79,7 +79,7 @@ class Ordered(Algebra):
         _, place = records.ranked(*(self.parts()[part] for part in self.before))
         grouping.value(name, pa.array(place, mask=~np.asarray(known)), self.best)
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         order, _ = records.ranked(*(self.parts()[part] for part in self.before))
         places = found[name]
         numbers = pa.array(order[places.fill_null(0).to_numpy()], mask=np.asarray(places.is_null()))

@@ -216,7 +216,7 @@ class SumOfChanges(_Summed):
             number = records.signed(records.part(self, "count").combine_chunks())
         grouping.value(f"{name}__count", number, "sum")
 
-    def made(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
+    def complete(self, name: str, records: Records, found: Found, of: RowsOf, rows: int) -> None:
         if self.unrounded:
             values = records.part(self).combine_chunks().cast(pa.float64())
             found[f"{name}__exact"] = counted(of(), values, records.weights.to_numpy(), rows)

@@ -208,7 +208,7 @@ def _in_place(flow: Flow, df: DataFrame, sieves: Sieves, columns: Mapping[str, r
         name: replace(
             each,
             needed=each.needed | _asked(sieves[name]),
-            then=ranges.Then(struct, (*(sieve.of for sieve in sieves[name]), *steps)),
+            after_read=ranges.AfterRead(struct, (*(sieve.of for sieve in sieves[name]), *steps)),
         )
         for name, each in columns.items()
     }

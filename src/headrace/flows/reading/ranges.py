@@ -232,7 +232,7 @@ Step = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class AfterRead:
     """What is made of the records where they are read, step by step, and how that looks."""
 
     schema: StructType
@@ -241,15 +241,15 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A topic's columns, metadata included, and which of them Spark reads: the others come as nulls. With `then`, not
-    the records come but what it makes of them."""
+    """A topic's columns, metadata included, and which of them Spark reads: the others come as nulls. With `after_read`,
+    not the records come but what it makes of them."""
 
     topic: Topic
     known: pa.Schema
     """The topic's columns when the flow was compiled: they may have become more, or wider, since."""
     schema: StructType
     needed: frozenset[str]
-    then: Then | None = None
+    after_read: AfterRead | None = None
     judge: Judge | None = None
     """Says how late records are, where they are read: `schema` has its three columns. What it reads besides what is
     `needed` does not leave the worker."""
@@ -265,13 +265,13 @@ class Columns:
 
 def whole(columns: Columns) -> Columns:
     """The same for records with all their columns."""
-    return replace(columns, needed=frozenset(columns.schema.names) - {*JUDGED}, then=None)
+    return replace(columns, needed=frozenset(columns.schema.names) - {*JUDGED}, after_read=None)
 
 
 def only(columns: Columns, needed: frozenset[str]) -> Columns:
     """The same for these columns of records, and no others."""
     kept = StructType([field for field in columns.schema if field.name in needed])
-    return replace(columns, schema=kept, needed=needed, then=None)
+    return replace(columns, schema=kept, needed=needed, after_read=None)
 
 
 Task = list[Range]
@@ -370,8 +370,8 @@ def _frame(
                 yield from read_number(number)
 
     numbers = spark.range(0, tasks, 1, tasks)
-    if columns.then is not None:
-        return numbers.mapInArrow(in_worker, columns.then.schema)
+    if columns.after_read is not None:
+        return numbers.mapInArrow(in_worker, columns.after_read.schema)
     names = _names(columns)
     read = numbers.mapInArrow(in_worker, StructType([field for field in columns.schema if field.name in names]))
     return read.select([_column(each, each.name in names) for each in columns.schema])
@@ -389,13 +389,13 @@ def read_parts(spark: SparkSession, columns: Columns, parts: Sequence[Range]) ->
     """The records, each range in a task of its own, and read before these tasks begin: so that a task that fails ends
     no worker that reads, and Spark counts how many records it took. A task that is run again takes none: so a range
     that fails is a task that failed once, and no end of the job."""
-    df = read(spark, replace(columns, then=None), [[part] for part in parts])
+    df = read(spark, replace(columns, after_read=None), [[part] for part in parts])
     return df.localCheckpoint().where(FIRST_ATTEMPT)
 
 
 def offsets(columns: Columns, chosen: Range) -> npt.NDArray[np.int64]:
     """Of the records that there are in the range."""
-    alone = replace(columns, needed=frozenset(["_offset"]), then=None, judge=None, placeless=False)
+    alone = replace(columns, needed=frozenset(["_offset"]), after_read=None, judge=None, placeless=False)
     found = [batch.column("_offset").to_numpy() for batch in read_on_driver(alone, [chosen])]
     return np.concatenate([np.empty(0, np.int64), *found])
 
@@ -471,7 +471,7 @@ def _reading(columns: Columns) -> _Reading:
     needed = {*names, *((OP, UPDATED_AT) if columns.changes else ()), *(columns.judge.reads if columns.judge else ())}
     needed |= set(columns.numbering.origins.values()) if columns.numbering else set()
     wanted = [name for name in columns.schema.names if name in needed and name not in (*JUDGED, NUMBER)]
-    steps = None if columns.then is None else columns.then.steps
+    steps = None if columns.after_read is None else columns.after_read.steps
     plain_changes = columns.topic.settings.changes
     return _Reading(
         wanted,

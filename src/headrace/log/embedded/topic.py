@@ -150,7 +150,7 @@ class EmbeddedTopic:
         if stamp is None:
             self._refuse_own()
         plain = partition is None and expect is None and progress is None and stamp is None
-        few = _few(rows, SMALL_ROWS_MAX) if plain else None
+        few = _small_rows(rows, SMALL_ROWS_MAX) if plain else None
         began = time.monotonic()
         for _ in range(ATTEMPTS):
             state = self.known_state()
@@ -547,7 +547,7 @@ OPEN_MAX = 16
 _open: dict[EmbeddedRef, EmbeddedTopic] = {}
 
 
-def _few(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
+def _small_rows(rows: Rows, limit: int) -> Sequence[Mapping[str, Any]] | None:
     """The rows if they are a few mappings, which may share a frame with other appends; else None."""
     if isinstance(rows, Mapping):
         return [rows]

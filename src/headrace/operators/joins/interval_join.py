@@ -337,8 +337,8 @@ class IntervalJoin:
             lasting, changed, table = rows.lasting(gone_us), rows.new, rows.table
             if side.outer:
                 match, taken_back, alone = _unmatched(rows, wait, count=self.retracts)
-                went.append(_told(side, taken_back))
-                come.append(_told(side, alone))
+                went.append(_of_one_side(side, taken_back))
+                come.append(_of_one_side(side, alone))
                 changed = changed | (match != column(table, MATCH).to_numpy())
                 self._put_due(side, rows.at[changed & lasting & (match == WAITING)], wait, state, written)
                 table = table.set_column(table.column_names.index(MATCH), MATCH, pa.array(match.astype(np.int32)))
@@ -594,7 +594,7 @@ def _unmatched(rows: Rows, wait: Wait, *, count: bool) -> tuple[I64, I64, I64]:
     return np.where(rows.going, was, match), np.flatnonzero(back), np.flatnonzero(alone)
 
 
-def _told(side: Side, numbers: I64) -> Told:
+def _of_one_side(side: Side, numbers: I64) -> Told:
     nobody = np.full(len(numbers), -1, np.int64)
     return Told(numbers, nobody) if side.name == "left" else Told(nobody, numbers)
 

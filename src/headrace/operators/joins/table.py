@@ -128,7 +128,7 @@ class TableRows:
             replaced = self.latest.fold(given, state, times[INPUT].reach_us, pieces)
         elif given is not None:
             replaced = self._fold_versions(self.versions, given, state, times[INPUT].reach_us, pieces)
-        return Step(joined_writes(pieces, self.tables, state), self._told(replaced) if changes else None)
+        return Step(joined_writes(pieces, self.tables, state), self._changes_of(replaced) if changes else None)
 
     def _changes(self, records: pa.Table) -> pa.Table:
         found = changes_of(records, self.schema)
@@ -152,7 +152,7 @@ class TableRows:
         versions.fold(given, keys, rows, deletes, state, pieces, versions.drop(reach_us, pieces))
         return replaced
 
-    def _told(self, replaced: Replaced | None) -> pa.Table:
+    def _changes_of(self, replaced: Replaced | None) -> pa.Table:
         """What went and what came of each key."""
         hidden = {each.name for each in (VALID, *POSITION[1:])}
         names = [name for name in self.latest.rows.names if name not in hidden]

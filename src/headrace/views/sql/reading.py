@@ -52,7 +52,7 @@ class SqlReading(SqlViews, Generic[Db]):
     @abstractmethod
     def _watched(self, view: str) -> WatchedStore[Db]: ...
 
-    def _made(self) -> bool:
+    def _has_store(self) -> bool:
         """Whether there is a store."""
         try:
             with self._reading():
@@ -63,7 +63,7 @@ class SqlReading(SqlViews, Generic[Db]):
     # -- waiting -----------------------------------------------------------------------------------
 
     def readers(self, version: str | None = None) -> dict[str, Reader]:
-        if not self._made():
+        if not self._has_store():
             return {}
         with self._reading() as db:
             specs = [spec for spec in self._specs(db) if not is_version(spec.name) or spec.name == version]
@@ -72,7 +72,7 @@ class SqlReading(SqlViews, Generic[Db]):
     # -- what there is -----------------------------------------------------------------------------
 
     def specs(self) -> list[FlowSpec]:
-        if not self._made():
+        if not self._has_store():
             return []
         with self._reading() as db:
             return self._served(db)
@@ -87,7 +87,7 @@ class SqlReading(SqlViews, Generic[Db]):
             return sorted((parse_spec(text) for (text,) in found), key=lambda spec: spec.name)
 
     def states(self) -> list[FlowState]:
-        if not self._made():
+        if not self._has_store():
             return []
         with self._reading() as db:
             return [state_of(db, spec.name) for spec in self._served(db)]
@@ -139,7 +139,7 @@ class SqlReading(SqlViews, Generic[Db]):
         return int(count)
 
     def glances(self) -> list[FlowGlance]:
-        if not self._made():
+        if not self._has_store():
             return []
         with self._reading() as db:
             return [self._glance(db, spec) for spec in self._served(db)]

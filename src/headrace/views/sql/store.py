@@ -164,7 +164,7 @@ class SqlStore(ViewStore, Generic[Db]):
             known = self._refused(db, spec, replace=replace)
             self._refuse_names_beside(db, spec)
             fed = () if known is None else known.feeds  # who has read changes goes on reading them, seen here or not
-            taken_back = self._told(db, known, fed, "-") if known is not None and replace else []
+            taken_back = self._all_changes(db, known, fed, "-") if known is not None and replace else []
             spec = replace_spec(spec, feeds=(*fed, *(emit for emit in spec.feeds if emit not in fed)))
             if known is not None and known.view is not None and spec.view is not None and not replace:
                 wide = [each.name for each in known.view.results if each.widened]
@@ -211,14 +211,14 @@ class SqlStore(ViewStore, Generic[Db]):
         """For those who read a view's changes from now on: what it has, as a commit of its own."""
         if emits:
             (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (spec.name,)).fetchone()
-            put_out(db, spec.name, sequence, self._told(db, spec, emits, "+"))
+            put_out(db, spec.name, sequence, self._all_changes(db, spec, emits, "+"))
             last = "SELECT max(sequence) FROM _steps WHERE flow = ?1"
             db.execute(f"DELETE FROM _steps WHERE flow = ?1 AND sequence < ({last})", (spec.name,))
             # They know nothing of the new topic. The last one says how far other topics are written, and no more.
             db.execute("UPDATE _steps SET read = '' WHERE flow = ?", (spec.name,))
             db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (spec.name,))
 
-    def _told(
+    def _all_changes(
         self, db: Db, spec: FlowSpec, emits: Sequence[Emit], op: str, after_us: int | None = None
     ) -> list[Outgoing]:
         """All that the flow has, for who reads its changes: of windows that end later than `after_us`."""
@@ -356,8 +356,8 @@ class SqlStore(ViewStore, Generic[Db]):
         (sequence,) = db.execute("SELECT sequence FROM _flows WHERE flow = ?", (view,)).fetchone()
         gone = [us for us in (not_kept(db, old), not_kept(db, new)) if us is not None]
         after_us = max(gone, default=None)  # what one of them has no more stays as it is, behind it
-        put_out(db, view, sequence, self._told(db, old, was.feeds, "-", after_us))
-        put_out(db, view, sequence, self._told(db, new, was.feeds, "+", after_us))
+        put_out(db, view, sequence, self._all_changes(db, old, was.feeds, "-", after_us))
+        put_out(db, view, sequence, self._all_changes(db, new, was.feeds, "+", after_us))
         for spec in replace_spec(new, feeds=was.feeds), replace_spec(old, feeds=()):
             db.execute("UPDATE _flows SET spec = ? WHERE flow = ?", (json.dumps(spec.as_json()), spec.name))
         db.execute("UPDATE _flows SET sequence = sequence + 1 WHERE flow = ?", (view,))
