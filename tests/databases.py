@@ -1,4 +1,5 @@
-"""A Postgres server for tests, from `scripts/postgres`: one in a run, a schema for each test."""
+"""Database servers for tests, one of each in a run: Postgres from `scripts/postgres`, with a schema for each test, and
+MariaDB from `scripts/mariadb`."""
 
 from __future__ import annotations
 
@@ -21,18 +22,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "postgres"
+SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
-class PostgresServer:
-    """Ends with this process, whatever becomes of it: the server's standard input ends then. `settings`: as in
-    postgresql.conf."""
+class Server:
+    """Ends with this process, whatever becomes of it: the server's standard input ends then. `settings`: the server's
+    own."""
+
+    script: str
 
     def __init__(self, *settings: str) -> None:
         memory = Path("/dev/shm")
         folder = {"TMPDIR": str(memory)} if os.access(memory, os.W_OK) else {}
         self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), *(f"--set={each}" for each in settings)],
+            [sys.executable, str(SCRIPTS / self.script), *(f"--set={each}" for each in settings)],
             stdin=-1,
             stdout=-1,
             stderr=-3,
@@ -49,7 +52,31 @@ class PostgresServer:
             found = json.loads(said)
             self.url, self.pid = found["url"], found["pid"]
         else:
-            self.missing = said.strip() or "the Postgres server did not start"
+            self.missing = said.strip() or f"the server of scripts/{self.script} did not start"
+
+    def kill(self) -> None:
+        """As a crash of the machine: SIGKILL, then it is started again on the same port."""
+        self._say("kill")
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        self._facts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(30)
+
+
+class PostgresServer(Server):
+    script = "postgres"
 
     def schema(self, of: object) -> str:
         """An address of its own for whatever this is: the home of a test, say."""
@@ -63,22 +90,25 @@ class PostgresServer:
             admin.execute(f"CREATE DATABASE {name}")
         return f"{self.url.rpartition('/')[0]}/{name}"
 
-    def kill(self) -> None:
-        """As a crash of the machine: SIGKILL, then it is started again on the same port."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("kill\n")
-        self._process.stdin.flush()
-        self._facts()
 
-    def __enter__(self) -> Self:
-        return self
+class MariaDbServer(Server):
+    script = "mariadb"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(30)
+    def connect(self, database: str = "") -> Any:
+        import pymysql
+
+        to = urlsplit(self.url)
+        return pymysql.connect(host=to.hostname, port=to.port, user=to.username, database=database, autocommit=True)
+
+    def database(self, name: str) -> str:
+        """The address of a new database."""
+        with self.connect() as admin, admin.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+        return f"{self.url}{name}"
+
+    def restart(self) -> None:
+        """In order, on the same port."""
+        self._say("restart")
 
 
 class Proxy:
@@ -122,6 +152,15 @@ class Proxy:
 def postgres() -> Iterator[PostgresServer]:
     """A real Postgres, one in a run; without one the test is skipped, with the reason."""
     with PostgresServer("wal_level=logical", "max_replication_slots=40", "max_wal_senders=40") as server:
+        if server.missing:
+            pytest.skip(server.missing)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A real MariaDB, one in a run; without one the test is skipped, with the reason."""
+    with MariaDbServer() as server:
         if server.missing:
             pytest.skip(server.missing)
         yield server

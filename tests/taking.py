@@ -16,8 +16,9 @@ FOLDER = os.environ.pop(TAKEN, None)  # not for processes that tests start
 
 def together(module: str) -> str:
     """What is taken with the module: those that share a server are one, or each process would start its own."""
-    if module.startswith("tests/kafka/"):
-        return "tests/kafka"
+    for folder in ("tests/kafka", "tests/mysql"):
+        if module.startswith(f"{folder}/"):
+            return folder
     if module.startswith("tests/cdc/") or ("postgres" in module and not module.startswith("tests/flows/")):
         return "postgres"
     return module

@@ -140,7 +140,7 @@ def test_the_archive_of_classes_is_not_made_for_the_demo(tmp_path: Path, extra: 
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/install.py", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
-    for name in ("python", "scripts/browser"):
+    for name in ("python", "scripts/browser", "scripts/mariadb"):
         (tmp_path / name).write_text(CALLED)
         (tmp_path / name).chmod(0o755)
     shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts")

@@ -111,6 +111,7 @@ IMPLEMENTATIONS = {
     "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.testing"),
     "headrace.cdc.sqlite": ("headrace.cdc.open", "headrace.testing"),
     "headrace.cdc.debezium": ("headrace.cdc.open", "headrace.testing"),
+    "headrace.cdc.mysql": ("headrace.cdc.open", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from headrace.errors import InvalidArgument
 
-__all__ = ["ENCODED", "KEEPALIVE", "connection_parameters", "is_reference", "shown", "split_address"]
+__all__ = ["ENCODED", "KEEPALIVE", "connection_parameters", "is_reference", "resolved", "shown", "split_address"]
 
 KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 """A server that is gone without a word is noticed after half a minute, not after hours."""
@@ -55,7 +55,7 @@ def connection_parameters(url: str, told: str, *, argument: str) -> dict[str, An
     """What libpq connects with; references are resolved. `told`: how messages name the address."""
     found = _parsed(url, told, argument)
     password = found.get("password")
-    return found if password is None else {**found, "password": _resolved(str(password), argument)}
+    return found if password is None else {**found, "password": resolved(str(password), argument)}
 
 
 def is_reference(url: str, *, argument: str) -> bool:
@@ -83,7 +83,8 @@ def _without_text(error: Exception) -> Exception:
     return type(error)("the message quotes the address, which may hold a password")
 
 
-def _resolved(password: str, argument: str) -> str:
+def resolved(password: str, argument: str) -> str:
+    """The password that a reference names."""
     kind, _, name = password.partition(":")
     if kind == "env" and name:
         if name not in os.environ:

@@ -101,8 +101,10 @@ class Source:
             held = "SELECT pg_terminate_backend(active_pid, 30000) FROM pg_replication_slots "
             held += "WHERE database = %s AND active"
             admin.execute(held, (self.name,))
-            admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                          "WHERE database = %s AND NOT active", (self.name,))  # fmt: skip
+            while admin.execute("SELECT 1" + held.partition(")")[2], (self.name,)).fetchone():
+                time.sleep(0.01)  # it takes a moment, more on a busy machine
+            slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+            admin.execute(slots, (self.name,))
             admin.execute(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
 
 

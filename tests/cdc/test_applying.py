@@ -15,8 +15,7 @@ from headrace.cdc.postgres.applying import Applying
 from headrace.cdc.postgres.slot import Health
 from headrace.cdc.postgres.types import column_of
 from headrace.cdc.rows import Shape
-from headrace.cdc.tables import Chunk, Column, Known
-from headrace.cdc.visible import Seen
+from headrace.cdc.tables import Chunk, Column, Known, Seen
 from headrace.log.contract import Log
 from headrace.log.open import open_log
 from tests.cdc.test_messages import encoded

@@ -134,6 +134,7 @@ def rounds(source: Source, children: Children, dice: random.Random, until: float
             source._db = None
         time.sleep(dice.random() * 0.4)
         child.kill()
+        child.close()
         done += 1
     check(source, writer)
 

@@ -52,7 +52,7 @@ def having(kind: str) -> list[object]:
     ]
 
 
-SHARED = "aggregates capture chains dedup extending howto joins postgres rebuild tables time tutorial windows"
+SHARED = "aggregates capture chains dedup extending howto joins mysql postgres rebuild tables time tutorial windows"
 SHARED += " from-flink from-kafka-streams from-structured-streaming sinks"
 SHARING = {ROOT / "docs" / f"{name}.md" for name in SHARED.split()}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
@@ -76,6 +76,8 @@ def test_python_of(page: Path, tmp_path: Path, request: pytest.FixtureRequest, m
             monkeypatch.setenv("HEADRACE_VIEWS", request.getfixturevalue("postgres").schema(tmp_path))
         if page.stem == "capture":
             monkeypatch.setenv("SHOP_DB", request.getfixturevalue("postgres").database("shop_of_docs"))
+        if page.stem == "mysql":
+            monkeypatch.setenv("SHOP_DB", request.getfixturevalue("mariadb").database("shop_of_docs"))
         monkeypatch.setitem(apps.overrides, "spark", request.getfixturevalue("headrace_spark"))
         exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
         return

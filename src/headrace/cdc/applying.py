@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cdc.change import Change, Transaction
+from headrace.cdc.change import Change, Row, Transaction
 from headrace.cdc.current import deletes_of, live_keys
 from headrace.cdc.journal import Journal, Name, Value
 from headrace.cdc.parts import Parts
@@ -43,7 +43,7 @@ class Applying:
         folder: Path,
         *,
         shape: Callable[[Known, Sequence[Column]], Shape],
-        is_behind: Callable[[Known, Sequence[str], Sequence[str]], bool],
+        is_behind: Callable[[Known, Row, Sequence[str]], bool],
         grow: Callable[[Known, Difference, Shape], bool],
     ) -> None:
         self.journal = journal
@@ -217,7 +217,7 @@ class Applying:
         known = table.known
         if known.state != "live" or (not known.chunks and known.loaded):
             return
-        if all(chunk.seen is None or chunk.seen.until < self.end for chunk in known.chunks):
+        if all(chunk.seen is None or chunk.seen.is_passed(self.end) for chunk in known.chunks):
             if not known.loaded:
                 self._parts.append((known.topic, loaded_mark(table.rows.shape)))
             self.note(table, replace(known, chunks=(), loaded=True))

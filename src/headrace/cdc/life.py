@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace.cdc.applying import Applying
+from headrace.cdc.change import Row
 from headrace.cdc.current import difference
 from headrace.cdc.journal import Journal, Name, Value
 from headrace.cdc.parts import Parts
 from headrace.cdc.rows import UPSERT, Shape, loaded_mark
 from headrace.cdc.secret import stored_secret
-from headrace.cdc.tables import Chunk, Column, Difference, Known, NotHeld, SourceTable, difference_of, with_chunk
+from headrace.cdc.tables import Chunk, Column, Difference, Known, NotHeld, Seen, SourceTable, difference_of, with_chunk
 from headrace.cdc.topics import fit_topic
-from headrace.cdc.visible import Seen
 from headrace.errors import CaptureFailed, HeadraceError, UnknownTopic
 from headrace.names import check_name
 
@@ -121,7 +121,8 @@ class Life(ABC, Generic[A, T]):
     def _shape(self, known: Known, columns: Sequence[Column]) -> Shape: ...
 
     @abstractmethod
-    def _is_behind(self, known: Known, key: Sequence[str], bound: Sequence[str]) -> bool: ...
+    def _is_behind(self, known: Known, key: Row, bound: Sequence[str]) -> bool:
+        """Whether a key of the stream comes behind one that is recorded, in the order in which the table is copied."""
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[Seen]:
@@ -141,6 +142,10 @@ class Life(ABC, Generic[A, T]):
     @abstractmethod
     def key_text(self, value: Any) -> str:
         """A value of a key in a chunk, as it is recorded."""
+
+    def resumes(self, table: T) -> bool:  # noqa: ARG002
+        """Whether keys say where copying was cut off; otherwise it begins anew."""
+        return True
 
     def publish(self, tables: Sequence[T]) -> None:
         """The stream has the changes of these tables from now on."""
@@ -312,9 +317,9 @@ class Life(ABC, Generic[A, T]):
                 source is not None
                 and known.state == "copying"
                 and known.after is not None
-                and set(known.key) & {*masks}
+                and (set(known.key) & {*masks} or not self.resumes(source))
             ):
-                known = self._as_it_is(known, source)  # where it was cut off is a key that is not to be stored
+                known = self._as_it_is(known, source)  # where it was cut off is a key that was not stored
             try:
                 if source is None:
                     raise self.server.failed("it is gone")

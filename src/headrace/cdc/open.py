@@ -40,6 +40,12 @@ def _postgres() -> Database:
     return Postgres()
 
 
+def _mysql() -> Database:
+    from headrace.cdc.mysql.database import MySql
+
+    return MySql()
+
+
 def _debezium() -> Database:
     from headrace.cdc.debezium.database import Debezium
 
@@ -61,6 +67,14 @@ KINDS: Final = (
         "psycopg",
         "postgres",
         echoes=True,
+    ),
+    Kind(
+        "MySQL or MariaDB",
+        ("mysql", "mariadb"),
+        "mysql://user@host/database, with password=env:NAME or file:PATH",
+        _mysql,
+        "pymysql",
+        "mysql",
     ),
     Kind(
         "Debezium's events",

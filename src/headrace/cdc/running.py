@@ -41,15 +41,16 @@ class TableStatus:
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
     """How a capture does, as it has recorded itself. `place`: the end of the last transaction that is in the log, and
-    `committed_at` when the database committed it. `slot_bytes`, `wal_status`, `safe_wal_size`, `seconds_to_loss`: what
-    the database keeps for it, and how long it will, as measured at `measured_at`. `state`, `error`: of the process that
-    runs it, if that is this one."""
+    `committed_at` when the database committed it. `position`: the place as MySQL names it. `slot_bytes`, `wal_status`,
+    `safe_wal_size`, `seconds_to_loss`: what the database keeps for it, and how long it will, as measured at
+    `measured_at`. `state`, `error`: of the process that runs it, if that is this one."""
 
     capture: str
     database: str
     place: int
     committed_at: datetime | None
     tables: tuple[TableStatus, ...] = ()
+    position: str = ""
     slot: str = ""
     slot_bytes: int | None = None
     wal_status: str = ""
@@ -84,6 +85,7 @@ def status_of(log: Log, capture: str, **more: Any) -> CaptureStatus:
             )
             for each in tables
         ),
+        states.get(("log", ""), {}).get("position", ""),
         slot.get("name", ""),
         health.get("slot_bytes"),
         health.get("wal_status", ""),

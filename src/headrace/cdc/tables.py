@@ -14,7 +14,6 @@ import pyarrow as pa
 from headrace.cdc.change import Change, Row, Transaction
 from headrace.cdc.choice import masked
 from headrace.cdc.rows import Read, Shape
-from headrace.cdc.visible import Seen
 
 if TYPE_CHECKING:
     from headrace.cdc.rows import TableRows
@@ -25,6 +24,7 @@ __all__ = [
     "Difference",
     "Known",
     "NotHeld",
+    "Seen",
     "SourceTable",
     "State",
     "Tracked",
@@ -72,6 +72,38 @@ class SourceTable:
         """The table without its other columns."""
         names = {column.name for column in columns}
         return replace(self, columns=tuple(each for each in self.columns if each.name in names))
+
+
+_WRAP = 1 << 32
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a snapshot has seen: which transactions of the stream a row that was copied already contains. `until`: the
+    end of the log when it was taken; what commits later is not in it. `snapshot`: Postgres' `xmin:xmax:xip,…`, because
+    there a transaction becomes visible after its commit was written, so that no LSN decides it; "" where all that was
+    committed before `until` is in it."""
+
+    snapshot: str
+    until: int
+
+    def has(self, xid: int, end: int) -> bool:
+        """Whether the transaction, whose commit ends there, is in the snapshot. `xid` has 32 bits, as in the stream."""
+        if end > self.until or not self.snapshot:
+            return end <= self.until
+        low, high, running = self._parsed()
+        distance = (xid - high) % _WRAP
+        if distance < _WRAP // 2:  # not begun when the snapshot was taken
+            return False
+        return (xid - low) % _WRAP >= _WRAP // 2 or xid not in running
+
+    def is_passed(self, end: int) -> bool:
+        """Whether a stream that is read to there has passed all that is in the snapshot."""
+        return self.until < end or (not self.snapshot and self.until == end)
+
+    def _parsed(self) -> tuple[int, int, frozenset[int]]:
+        low, high, running = self.snapshot.split(":")
+        return int(low) % _WRAP, int(high) % _WRAP, frozenset(int(x) % _WRAP for x in running.split(",") if x)
 
 
 @dataclass(frozen=True)
@@ -174,15 +206,14 @@ class Tracked:
         at = shape.key
         self.key_of = itemgetter(*at) if len(at) > 1 else lambda row, one=at[0]: (row[one],)  # type: ignore[misc]
 
-    def left_out(self, change: Change, is_behind: Callable[[Sequence[str], Sequence[str]], bool]) -> bool:
+    def left_out(self, change: Change, is_behind: Callable[[Row, Sequence[str]], bool]) -> bool:
         """Whether a chunk already has what the change does."""
         outcomes = {chunk.has(change.transaction) for chunk in self.known.chunks}
         if len(outcomes) <= 1:
             return outcomes == {True}
         assert change.key is not None
-        texts = [bytes(value).decode() for value in change.key]
         for chunk in self.known.chunks:
-            if chunk.upto is None or not is_behind(texts, chunk.upto):
+            if chunk.upto is None or not is_behind(change.key, chunk.upto):
                 return chunk.has(change.transaction)
         return False
 

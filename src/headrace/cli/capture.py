@@ -179,6 +179,8 @@ def _line(found: CaptureStatus) -> str:
     said = f"{found.capture}: {found.database or 'not run yet'}"
     if found.committed_at is not None:
         said += f", captured to {found.committed_at:%Y-%m-%d %H:%M:%S}"
+    if found.position:
+        said += f" ({found.position})"
     if found.slot_bytes is not None:
         said += f", the slot keeps {found.slot_bytes:,} bytes ({found.wal_status})"
     if found.safe_wal_size is not None:

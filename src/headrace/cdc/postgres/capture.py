@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 
 from headrace.cdc import life
+from headrace.cdc.change import Row
 from headrace.cdc.choice import Choice
 from headrace.cdc.envelopes.writing import Encoded, Envelopes
 from headrace.cdc.journal import Journal, Name, Value, recorded
@@ -28,8 +29,7 @@ from headrace.cdc.postgres.envelopes import encoded, facts_of
 from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of
 from headrace.cdc.postgres.types import arrow_type, column_of, key_type
 from headrace.cdc.rows import Read, Shape
-from headrace.cdc.tables import Column, Known, shape_of
-from headrace.cdc.visible import Seen
+from headrace.cdc.tables import Column, Known, Seen, shape_of
 from headrace.failpoints import reach
 from headrace.log.contract import Log
 from headrace.schema import OP_COLUMN
@@ -131,9 +131,10 @@ class Life(life.Life[Applying, PostgresTable]):
         found = tables_of(self._db, oid=known.id)
         return found[0] if found else None
 
-    def _is_behind(self, known: Known, key: Sequence[str], bound: Sequence[str]) -> bool:
+    def _is_behind(self, known: Known, key: Row, bound: Sequence[str]) -> bool:
         source = self.source(known)
-        return source is not None and is_behind(self._db, source, key, bound)
+        texts = [bytes(value).decode() for value in key]
+        return source is not None and is_behind(self._db, source, texts, bound)
 
     def facts_of_database(self) -> dict[Name, Value]:
         return {("slot", ""): asdict(self._slot)}

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB as sources of changes: their binlog, in which rows are."""
