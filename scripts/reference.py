@@ -73,7 +73,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Change capture": (
         "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
-        ["Capture", "debezium", CaptureStatus, TableStatus],
+        ["Capture", "debezium", "outbox", CaptureStatus, TableStatus],
     ),
     "Sinks": (
         "`stream.to_sink(name, …)` gives a sink. [Sinks and search](sinks.md) explains.",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.app import App as App
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
+    from headrace.cdc.open import outbox as outbox
     from headrace.cep.definition import Pattern as Pattern
     from headrace.cep.definition import pattern as pattern
     from headrace.cep.recognize import match_recognize as match_recognize
@@ -95,6 +96,7 @@ _HOMES = {
     "App": "headrace.app",
     "Capture": "headrace.capture",
     "debezium": "headrace.cdc.open",
+    "outbox": "headrace.cdc.open",
     "Sink": "headrace.sink",
     "search_index": "headrace.connect.index.spec",
     "webhook": "headrace.connect.webhook",

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from headrace.cdc.source import Database, Finding, Source
     from headrace.log.contract import Log
 
-__all__ = ["check_address", "choice_for", "debezium", "folder_of", "may_be_stored", "open_source", "source_findings"]
+__all__ = [
+    "check_address",
+    "choice_for",
+    "debezium",
+    "folder_of",
+    "may_be_stored",
+    "open_source",
+    "outbox",
+    "source_findings",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,20 @@ def _sqlite() -> Database:
     return Sqlite()
 
 
+def _outbox_on_postgres() -> Database:
+    from headrace.cdc.outbox.database import OutboxOf
+    from headrace.cdc.postgres.outbox import connect, shown
+
+    return OutboxOf(_postgres(), connect, shown)
+
+
+def _outbox_on_sqlite() -> Database:
+    from headrace.cdc.outbox.database import OutboxOf
+    from headrace.cdc.sqlite.outbox import connect, shown
+
+    return OutboxOf(_sqlite(), connect, shown)
+
+
 KINDS: Final = (
     Kind(
         "Postgres",
@@ -83,6 +106,15 @@ KINDS: Final = (
         _debezium,
     ),
     Kind("SQLite", ("sqlite",), "sqlite:///shop.db, or sqlite:////var/lib/shop.db", _sqlite),
+    Kind(
+        "an outbox in Postgres",
+        ("outbox+postgresql", "outbox+postgres"),
+        "outbox+postgresql://user@host/database",
+        _outbox_on_postgres,
+        "psycopg",
+        "postgres",
+    ),
+    Kind("an outbox in SQLite", ("outbox+sqlite",), "outbox+sqlite:///shop.db", _outbox_on_sqlite),
 )
 
 
@@ -103,6 +135,29 @@ def debezium(
     from headrace.cdc.debezium.address import address_of
 
     return address_of(where, name, columns or {}, timestamps=timestamps, decimals=decimals, schema=schema)
+
+
+def outbox(
+    url: str,
+    table: str = "outbox",
+    *,
+    id: str = "id",
+    topic: str = "aggregatetype",
+    key: str = "aggregateid",
+    type: str = "type",
+    headers: str = "headers",
+    payload: str = "payload",
+    order: str | None = None,
+    keep: str | None = None,
+) -> str:
+    """The address of an outbox, for `app.capture`: a table into which an application writes events, in its own
+    transactions. Each goes once, in the order of `order` (usually the `id`), into the topic that its column `topic`
+    says, with `key`, `type`, `headers` and `payload`: these name columns. A row is deleted when its event is durable;
+    with `keep="published_at"` that column of it is set, and the row stays."""
+    from headrace.cdc.outbox.address import Outbox, address_of
+
+    made = Outbox(table, id, topic, key, type, headers, payload, order or "", keep or "")
+    return check_address(address_of(url, made))
 
 
 def _kind(url: object) -> Kind:

@@ -1,0 +1,364 @@
+"""Events that an application writes into a table, in its own transactions, become records: each once, in their order,
+on every database that can hold the table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import headrace as hr
+from headrace import failpoints
+from headrace.cdc.journal import Journal
+from headrace.cdc.open import check_address, choice_for, may_be_stored, open_source
+from headrace.cdc.outbox import capture
+from headrace.cdc.outbox.address import outbox_at
+from headrace.cdc.running import status_of
+from headrace.errors import CaptureFailed, CaptureFenced, InvalidArgument
+from headrace.log.open import open_log
+from tests.cli.conftest import Shell
+from tests.databases import PostgresServer
+from tests.faults.children import ChildEnded, Children, ack, hear
+
+DATABASES = ["sqlite", "postgres"]
+POINTS = ["capture.before", "capture.written"]
+TABLE = {
+    "sqlite": "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, aggregatetype TEXT, aggregateid TEXT, "
+    "type TEXT, headers TEXT, payload TEXT)",
+    "postgres": "CREATE TABLE outbox (id bigserial PRIMARY KEY, aggregatetype text, aggregateid text, "
+    "type text, headers jsonb, payload jsonb)",
+}
+
+
+def connected(kind: str, url: str) -> Any:
+    """An application's connection."""
+    if kind == "sqlite":
+        return sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=60)
+    return psycopg.connect(url, autocommit=True)
+
+
+class Application:
+    def __init__(self, kind: str, url: str, home: Path) -> None:
+        self.kind, self.url, self.home = kind, url, home
+        self.db = connected(kind, url)
+        self.log = open_log(home)
+        self.outbox = hr.outbox(url)
+
+    def sql(self, *statements: str) -> list[Any]:
+        for statement in statements:
+            cursor = self.db.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+    def event(self, topic: str, key: str | None, payload: Any, headers: str = "NULL") -> None:
+        told = "NULL" if key is None else f"'{key}'"
+        values = f"'{topic}', {told}, 'made', {headers}, '{json.dumps(payload)}'"
+        self.sql(f"INSERT INTO outbox (aggregatetype, aggregateid, type, headers, payload) VALUES ({values})")
+
+    def capture(self) -> Any:
+        return open_source(self.log, "shop", self.outbox, choice_for(self.outbox, None, None), self.home)
+
+    def drain(self) -> int:
+        return int(self.capture().drain())
+
+    def records(self, topic: str) -> list[dict[str, Any]]:
+        return [record.value for record in self.log.topic(f"shop_{topic}").records()]
+
+    def payloads(self, topic: str) -> list[Any]:
+        return [json.loads(each["payload"]) for each in self.records(topic)]
+
+    def close(self) -> None:
+        self.log.close()
+        self.db.close()
+
+
+@pytest.fixture(params=DATABASES)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application]:
+    kind = request.param
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/shop.db"
+        connected(kind, url).execute("PRAGMA journal_mode = wal")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.database(f"t_{uuid.uuid4().hex[:16]}")
+    found = Application(kind, url, tmp_path / "home")
+    found.sql(TABLE[kind])
+    yield found
+    found.close()
+
+
+def test_events_go_into_their_topics_and_leave_the_table(shop: Application) -> None:
+    shop.event("order", "o1", {"total": 10.5}, headers="""'{"trace": "t1", "n": 2}'""")
+    shop.event("user", None, {"name": "Ann"})
+    shop.event("order", "o1", {"total": 11})
+    assert shop.drain() == 3
+    first, second = shop.records("order")
+    assert (first["key"], first["type"], first["id"]) == ("o1", "made", "1")
+    assert (dict(first["headers"]), json.loads(first["payload"])) == ({"trace": "t1", "n": "2"}, {"total": 10.5})
+    assert (second["headers"], json.loads(second["payload"])) == (None, {"total": 11})
+    assert [record["key"] for record in shop.records("user")] == [None]
+    assert shop.sql("SELECT count(*) FROM outbox")[0][0] == 0
+    assert shop.log.topic("shop_order").settings.key == ("key",)
+    assert shop.drain() == 0
+    (table,) = status_of(shop.log, "shop").tables
+    assert (table.table.rpartition(".")[2], table.topic, table.copied) == ("outbox", "shop_*", 3)
+
+
+def test_what_is_rolled_back_is_no_event(shop: Application) -> None:
+    shop.sql("BEGIN")
+    shop.event("order", "o1", 1)
+    assert shop.drain() == 0
+    shop.sql("ROLLBACK")
+    shop.event("order", "o1", 2)
+    shop.drain()
+    assert shop.payloads("order") == [2]
+
+
+def test_events_that_are_kept(shop: Application) -> None:
+    shop.sql("ALTER TABLE outbox ADD COLUMN published_at TIMESTAMP")
+    shop.outbox = hr.outbox(shop.url, keep="published_at")
+    for n in range(3):
+        shop.event("order", "o1", n)
+        shop.drain()
+    assert shop.payloads("order") == [0, 1, 2]
+    assert shop.sql("SELECT count(*), count(published_at) FROM outbox") == [(3, 3)]
+    shop.sql("UPDATE outbox SET published_at = NULL WHERE id = 2")  # once more, as somebody wanted it
+    shop.drain()
+    assert shop.payloads("order") == [0, 1, 2, 1]
+
+
+def test_a_late_commit_with_a_lower_number_is_not_left_out(postgres: PostgresServer, tmp_path: Path) -> None:
+    shop = Application("postgres", postgres.database(f"t_{uuid.uuid4().hex[:16]}"), tmp_path / "home")
+    shop.sql(TABLE["postgres"])
+    with psycopg.connect(shop.url) as late:
+        late.execute("INSERT INTO outbox (aggregatetype, payload) VALUES ('order', '1')")
+        shop.event("order", None, 2)
+        assert shop.drain() == 1
+        late.commit()
+    assert shop.drain() == 1
+    assert shop.payloads("order") == [2, 1]
+    shop.close()
+
+
+def test_columns_of_other_names(shop: Application) -> None:
+    binary = "bytea" if shop.kind == "postgres" else "BLOB"
+    number = "INTEGER PRIMARY KEY AUTOINCREMENT" if shop.kind == "sqlite" else "bigserial PRIMARY KEY"
+    shop.sql(f'CREATE TABLE "Event Log" (seq {number}, "group" TEXT, "the key" TEXT, body {binary})')
+    shop.outbox = hr.outbox(shop.url, "Event Log", id="seq", topic="group", key="the key", payload="body")
+    zero = "'\\x00ff'" if shop.kind == "postgres" else "X'00ff'"
+    shop.sql(f"""INSERT INTO "Event Log" ("group", "the key", body) VALUES ('a', 'k', {zero}), ('a', 'l', NULL)""")
+    shop.drain()
+    assert [tuple(each.values()) for each in shop.records("a")] == [
+        ("1", "k", None, None, b"\x00\xff"),
+        ("2", "l", None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (("bad name", "k", 1), "' '; letters"),
+        (("", "k", 1), "aggregatetype says no topic"),
+        (("order", "k", 1, "'[1]'"), "headers is no object"),
+        (("taken", "k", 1), "is there already"),
+    ],
+)
+def test_an_event_that_cannot_be_routed_holds_those_behind_it(
+    shop: Application, event: tuple[Any, ...], why: str
+) -> None:
+    shop.log.create_topic("shop_taken", "id bigint", key="id")
+    shop.event("order", "k", "before")
+    shop.event(*event)
+    shop.event("order", "k", "behind")
+    with pytest.raises(CaptureFailed, match="the event with id = 2 in 'outbox' cannot be routed") as failed:
+        shop.drain()
+    assert why in failed.value.why
+    assert shop.payloads("order") == ["before"]
+    shop.sql("DELETE FROM outbox WHERE id = 2")
+    shop.drain()
+    assert shop.payloads("order") == ["before", "behind"]
+
+
+def test_a_crash_between_the_log_and_the_table(shop: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "BATCH_ROWS", 2)
+    for n in range(5):
+        shop.event("order", "k", n)
+    failpoints.arm("capture.written", "raise", skip=2)
+    try:
+        with pytest.raises(failpoints.InjectedFault):
+            shop.drain()
+    finally:
+        failpoints.disarm()
+    assert shop.payloads("order") == [0, 1, 2, 3]
+    assert shop.sql("SELECT count(*) FROM outbox")[0][0] == 3
+    shop.drain()
+    assert shop.payloads("order") == [0, 1, 2, 3, 4]
+    assert shop.sql("SELECT count(*) FROM outbox")[0][0] == 0
+
+
+def test_a_second_process_is_refused(shop: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.event("order", "k", 1)
+    shop.drain()
+    shop.event("order", "k", 2)
+    write, first = Journal.write, list[bool]()
+
+    def late(self: Journal, rows: Any, changed: Any) -> None:
+        if not first:
+            first.append(True)
+            shop.drain()
+        write(self, rows, changed)
+
+    monkeypatch.setattr(Journal, "write", late)
+    with pytest.raises(CaptureFenced):
+        shop.drain()
+    assert shop.payloads("order") == [1, 2]
+
+
+def test_tables_that_are_no_outbox(shop: Application) -> None:
+    for outbox, why in (
+        (hr.outbox(shop.url, "nothing"), "there is no table 'nothing'"),
+        (hr.outbox(shop.url, payload="body"), "has no column 'body'"),
+        (hr.outbox(shop.url, keep="sent"), "has no column 'sent'"),
+    ):
+        shop.outbox = outbox
+        with pytest.raises(CaptureFailed, match=why):
+            shop.drain()
+    if shop.kind == "sqlite":
+        shop.sql("CREATE TABLE o (id INTEGER PRIMARY KEY, aggregatetype TEXT, payload TEXT)")
+        shop.outbox, why = hr.outbox(shop.url, "o"), "must be AUTOINCREMENT"
+    else:
+        shop.sql("CREATE TABLE o (id uuid PRIMARY KEY, aggregatetype text, payload text)")
+        shop.outbox, why = hr.outbox(shop.url, "o"), "is a uuid, which has no order"
+    with pytest.raises(CaptureFailed, match=why):
+        shop.drain()
+
+
+def test_addresses() -> None:
+    url = "postgresql://app@db/shop?password=env:P%20Q&sslmode=require"
+    address = hr.outbox(url, "a&b", keep="sent at")
+    assert address == f"outbox+{url}&outbox.table=a%26b&outbox.keep=sent%20at"
+    where, outbox = outbox_at(address)
+    assert (where, outbox.table, outbox.keep, outbox.id) == (url, "a&b", "sent at", "id")
+    assert hr.outbox("sqlite:///shop.db") == "outbox+sqlite:///shop.db"
+    assert may_be_stored(address) and not may_be_stored(hr.outbox("postgresql://app:sesame@db/shop"))
+    for wrong in "outbox+kafka://a", "outbox+sqlite://shop.db", "outbox+sqlite:///a.db?outbox.tabel=x":
+        with pytest.raises(InvalidArgument):
+            check_address(wrong)
+    with pytest.raises(InvalidArgument, match="table"):
+        hr.outbox(url, "")
+    with pytest.raises(InvalidArgument) as refused:
+        check_address("outbox+postgresql://app:sesame@db/shop?outbox.tabel=x")
+    assert "sesame" not in str(refused.value)
+
+
+def test_a_program_and_commands(shop: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(shop.home))
+    shell = Shell(shop.home)
+    shop.event("order", "o1", 1)
+    with hr.App("site", home=shop.home) as app:
+        db = app.capture("shop", shop.outbox)
+        app.drain()
+        with pytest.raises(InvalidArgument, match="topics and no tables"):
+            db.table("outbox")
+    shop.event("order", "o1", 2)
+    shell.ok("capture", "add", "events", shop.outbox)
+    assert {row["check"] for row in shell.ok("capture", "doctor", "events").rows} == {"table outbox", "waiting"}
+    assert "1 change captured" in shell.ok("capture", "run", "events", "--drain").err
+    assert [record.value["payload"] for record in shop.log.topic("events_order").records()] == ["2"]
+    assert "cannot be read again" in shell.refused("capture", "snapshot", "events")
+    assert "has made nothing" in shell.ok("capture", "uninstall", "events", "--yes").err
+
+
+# -- killed ------------------------------------------------------------------------------------------
+
+
+def capturing(home: str, outbox: str, armed: str, skip: int) -> None:
+    capture.BATCH_ROWS, capture.POLL_SECONDS = 7, 0.002  # type: ignore[misc]
+    if armed:
+        failpoints.arm(armed, "kill", skip=skip)
+    write = Journal.write
+
+    def told(self: Journal, rows: Any, changed: Any) -> None:
+        write(self, rows, changed)
+        ack("written")
+
+    Journal.write = told  # type: ignore[method-assign]
+    with open_log(home) as log:
+        ack("started")
+        while True:
+            with contextlib.suppress(CaptureFailed):
+                open_source(log, "shop", outbox, choice_for(outbox, None, None), Path(home)).run(lambda: False)
+            time.sleep(0.01)
+
+
+def writing(kind: str, url: str, seed: int) -> None:
+    """Each transaction counts rows of `counters` up, and writes each count as an event: of one key in their order."""
+    dice, db = random.Random(seed), connected(kind, url)
+    ack("started")
+    while hear() != "stop":
+        for _ in range(10):
+            db.execute("BEGIN IMMEDIATE" if kind == "sqlite" else "BEGIN")
+            for key in sorted(dice.sample(range(5), dice.choice((1, 1, 3)))):
+                db.execute(f"UPDATE counters SET n = n + 1 WHERE id = {key}")
+                ((n,),) = db.execute(f"SELECT n FROM counters WHERE id = {key}").fetchall()
+                values = f"'t{key % 2}', 'k{key}', 'counted', '{n}'"
+                db.execute(f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({values})")
+            db.execute("ROLLBACK" if dice.random() < 0.2 else "COMMIT")
+        ack("written")
+    ack("ended")
+
+
+def rounds(shop: Application, dice: random.Random) -> None:
+    with contextlib.closing(Children()) as children:
+        writers = [children.start(writing, shop.kind, shop.url, dice.randrange(1 << 30)) for _ in range(2)]
+        for writer in writers:
+            writer.next()
+        for _ in range(5):
+            armed = dice.choice((*POINTS, ""))
+            child = children.start(capturing, str(shop.home), shop.outbox, armed, dice.randrange(6))
+            child.next()
+            for _ in range(dice.randrange(2, 6)):
+                for writer in writers:
+                    writer.tell("go")
+                for writer in writers:
+                    writer.next()
+                with contextlib.suppress(ChildEnded):
+                    child.next()
+            child.kill()
+        for writer in writers:
+            writer.tell("stop")
+            writer.next()
+    shop.drain()
+    counts = dict(shop.sql("SELECT id, n FROM counters"))
+    found: dict[str, list[int]] = {f"k{key}": [] for key in counts}
+    for topic in "t0", "t1":
+        for record in shop.records(topic):
+            found[record["key"]].append(int(record["payload"]))
+    assert found == {f"k{key}": [*range(1, n + 1)] for key, n in counts.items()}
+
+
+def begun(shop: Application) -> None:
+    shop.sql("CREATE TABLE counters (id INT PRIMARY KEY, n INT)")
+    shop.sql("INSERT INTO counters VALUES (0, 0), (1, 0), (2, 0), (3, 0), (4, 0)")
+
+
+@pytest.mark.timeout(180)
+def test_killed_again_and_again(shop: Application, seed: int) -> None:
+    begun(shop)
+    rounds(shop, random.Random(seed))
+
+
+@pytest.mark.soak
+def test_killed_for_long(shop: Application, seed: int, soak_seconds: float) -> None:
+    begun(shop)
+    dice, until = random.Random(seed), time.monotonic() + soak_seconds
+    while time.monotonic() < until:
+        rounds(shop, dice)
