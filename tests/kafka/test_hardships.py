@@ -62,6 +62,41 @@ def test_many_processes_create_one_topic_at_once(address: str) -> None:
     assert len(found) == 3 and len(set(found)) == 1
 
 
+def test_what_two_processes_change_of_a_topic_at_once_is_both_there(address: str) -> None:
+    """Workers of several queues start together. Each catalog is as that of a process of its own."""
+    from headrace.log.kafka.catalog import Catalog, QueueEntry
+    from headrace.log.kafka.client import Client
+    from headrace.log.kafka.settings import parse_address
+
+    settings = parse_address(address)
+    with hr.open_log(address) as log:
+        log.create_topic("t", "n int")
+    catalogs = [Catalog(Client(settings), settings.prefix) for _ in range(3)]
+    begin = threading.Barrier(3)
+
+    def put(number: int, names: list[str]) -> None:
+        catalog = catalogs[number]
+        for name in names:
+            entry = catalog.named("t")
+            begin.wait()
+            catalog.put_queue(
+                entry,
+                QueueEntry(name, 30_000, 5),
+                f"{settings.prefix}{name}",
+                {"share.isolation.level": "read_committed"},
+            )
+
+    names = [[f"q{number}{round}" for round in range(4)] for number in range(3)]
+    threads = [threading.Thread(target=put, args=each) for each in enumerate(names)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for catalog in catalogs:
+        catalog.refresh(now=True)
+        assert [each.name for each in catalog.named("t").queues] == sorted(name for each in names for name in each)
+
+
 def test_a_topic_whose_creator_died_in_between_is_finished_and_one_of_others_is_not(address: str, broker: str) -> None:
     from headrace.log.kafka.catalog import config_of
     from headrace.log.settings import settings_of

@@ -5,9 +5,10 @@ was deleted and created again has another id. Does not know records."""
 from __future__ import annotations
 
 import base64
+import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from headrace.errors import (
     UnsupportedFormat,
 )
 from headrace.log.kafka.client import RECORD_BYTES_MAX, REQUEST_SECONDS, Client
+from headrace.log.kafka.transactional import ProducerReplaced, Transactional
 from headrace.log.settings import Avro, TopicSettings, check_columns, fields_of, partition_count, settings_of
 from headrace.names import NAME_MAX, OWN_PREFIX, check_name
 from headrace.schema import evolve, schema_bytes, schema_from, schema_from_bytes, to_ddl
@@ -37,6 +39,8 @@ FRESH_SECONDS = 0.5
 PAUSE_SECONDS = 0.01
 ENTRY_SECONDS = 2.0
 """A process that creates a topic makes it known at once; after so long it has died in between."""
+TURN_SECONDS = 0.2
+"""Who was overtaken by another that changes a topic waits so long at most, before it tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +358,32 @@ class Catalog:
             time.sleep(PAUSE_SECONDS)
         return found[name]
 
+    def _changed(self, entry: Entry, change: Callable[[Entry], Entry]) -> Entry:
+        """What becomes of a topic's entry. Processes take turns: who takes the transactional id ends what another has
+        begun, and that one begins again, with the entry as it is then."""
+        until = time.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                turn = Transactional(self.client, f"headrace.{self.prefix}{TOPICS}")
+                self.refresh(now=True)
+                now = self.current(entry.name, entry.topic_id)
+                if (made := change(now)) == now:
+                    return now
+                # mypy: Kafka's partition, value, key and headers
+                record: Any = (0, made.encoded(), made.name.encode(), None)
+                turn.run([(self.physical(TOPICS), [record])])
+            except (ProducerReplaced, KafkaFailed) as error:
+                if time.monotonic() > until or "AUTHORIZATION" in getattr(error, "code", ""):
+                    raise
+                time.sleep(random.uniform(0, TURN_SECONDS))
+            else:
+                return self._known(made)
+
     def _put(self, entry: Entry) -> Entry:
         self._write(entry.name, entry.encoded())
+        return self._known(entry)
+
+    def _known(self, entry: Entry) -> Entry:
         self._entries[entry.name] = entry
         self._verified[entry.topic_id] = time.monotonic()
         self.client.notify()
@@ -378,11 +406,10 @@ class Catalog:
         wanted = None if schema is None else schema_from(schema)
         if "partitions" in given:
             given["partitions"] = partition_count(given["partitions"])
-        fresh = settings_of(given, base=entry.settings, fixed=("key", "event_time", "versioned"))
-        with self._lock:
-            self.refresh(now=True)
-            entry = self.current(entry.name, entry.topic_id)
+
+        def altered(entry: Entry) -> Entry:
             old = entry.settings
+            fresh = settings_of(given, base=old, fixed=("key", "event_time", "versioned"))
             settings = replace(old, **{name: getattr(fresh, name) for name in (*fields_of(given), "extra_kept")})
             if settings.partitions < old.partitions:
                 raise InvalidArgument("partitions", settings.partitions, f"there are {old.partitions}, and never fewer")
@@ -402,11 +429,17 @@ class Catalog:
                 evolved = evolve(entry.columns, wanted, frozen=frozen)
                 version = entry.schema_version + (schema_bytes(evolved) != schema_bytes(entry.columns))
                 changed = replace(changed, columns=evolved, schema_version=version)
-            if more:
+            return changed
+
+        with self._lock:
+            self.refresh(now=True)
+            entry = self.current(entry.name, entry.topic_id)
+            old, settings = entry.settings, altered(entry).settings
+            if settings.partitions > old.partitions:
                 self._add_partitions(entry.name, settings.partitions)
             if config_of(settings) != config_of(old) and not entry.foreign:
                 self._configure(entry.name, config_of(settings))
-            return self._put(changed)
+            return self._changed(entry, altered)
 
     def _add_partitions(self, name: str, partitions: int) -> None:
         from confluent_kafka.admin import NewPartitions
@@ -447,14 +480,13 @@ class Catalog:
                 if error.code not in ("INVALID_REQUEST", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"):
                     raise
                 raise Unsupported(f"topic {entry.name!r} on Kafka", f"queues ({error.why})") from None
-            others = [each for each in entry.queues if each.name != queue.name]
-            self._put(replace(entry, queues=tuple(sorted([*others, queue], key=lambda each: each.name))))
+            self._changed(entry, lambda known: _with_queues(known, {queue.name: queue}))
 
     def drop_queue(self, entry: Entry, name: str) -> None:
         with self._lock:
             self.refresh(now=True)
             entry = self.current(entry.name, entry.topic_id)
-            self._put(replace(entry, queues=tuple(each for each in entry.queues if each.name != name)))
+            self._changed(entry, lambda known: _with_queues(known, {name: None}))
 
     def delete(self, entry: Entry) -> None:
         """Deletes the topic in Kafka, too."""
@@ -476,6 +508,11 @@ class Catalog:
                     break
                 time.sleep(PAUSE_SECONDS)
         self.client.notify()
+
+
+def _with_queues(entry: Entry, changed: Mapping[str, QueueEntry | None]) -> Entry:
+    known = {each.name: each for each in entry.queues} | dict(changed)
+    return replace(entry, queues=tuple(each for _, each in sorted(known.items()) if each is not None))
 
 
 def _hex(topic_id: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from headrace.durations import from_us
 from headrace.log.capabilities import OpenTransaction
 from headrace.log.kafka.client import REQUEST_SECONDS, Client, Place
-from headrace.log.kafka.writing import TRANSACTION_SECONDS
+from headrace.log.kafka.transactional import TRANSACTION_SECONDS
 
 __all__ = ["open_transactions"]
 

@@ -1,7 +1,7 @@
 """The outbox's way into Kafka: numbered rows, each once. A send is one transaction of the sender's own transactional
 id, which holds the rows and, as the offset of a group, the number behind the last of them. So a sender may be killed
 anywhere: the number says what is there. A new sender of the same name fences the one before it. Owns ids and
-numbers."""
+numbers, and the producers whose ids are such names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from headrace.errors import BatchDiffers, KafkaFailed, ProducerFenced
 from headrace.log.contract import DEAD_LETTERS, Progress, Rows
 from headrace.log.kafka.base_topic import BaseTopic, Handle
 from headrace.log.kafka.client import REQUEST_SECONDS
-from headrace.log.kafka.writing import Prepared, ProducerReplaced, Transactional, ahead_letters
+from headrace.log.kafka.transactional import ProducerReplaced, Transactional
+from headrace.log.kafka.writing import Prepared, ahead_letters
+from headrace.log.producer import BufferedProducer
 from headrace.position import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaSender"]
+__all__ = ["KafkaProducer", "KafkaSender"]
 
 
 class KafkaSender:
@@ -152,3 +154,26 @@ class KafkaSender:
             self._group_metadata = consumer.consumer_group_metadata()
             consumer.close()
         return self._group_metadata
+
+
+class KafkaProducer(BufferedProducer):
+    """Batches of the buffer become appends; with an id, transactions of a sender, whose number says where the id goes
+    on after a restart."""
+
+    def __init__(self, handle: Handle, topic: BaseTopic, id: str | None, **how: Any) -> None:
+        topic.entry()  # a closed log or a deleted topic is said now, not with the first batch
+        self._handle, self._appends = handle, topic
+        self._sender: KafkaSender | None = None
+        super().__init__(topic.name, id, **how)
+
+    def _begin(self, id: str) -> int:
+        self._sender = KafkaSender(self._handle, f"producer.{id}.{self._appends.name}")
+        return self._sender.next_number(self._appends.name)
+
+    def _check_log(self) -> None:
+        self._handle.check()
+
+    def _append_rows(self, rows: Sequence[Mapping[str, Any]], rejected: int) -> Position:
+        if self._sender is None:
+            return self._appends.append(rows).position
+        return self._sender.send_rows(self._appends, rows, self.sequence, rejected)

@@ -17,9 +17,8 @@ from headrace.log.kafka.catalog import Entry
 from headrace.log.kafka.consume.groups import KafkaGroup, groups_of
 from headrace.log.kafka.forms.registry import registry_of
 from headrace.log.kafka.held import open_transactions
-from headrace.log.kafka.producer import KafkaProducer
 from headrace.log.kafka.reading import Mark
-from headrace.log.kafka.sender import KafkaSender
+from headrace.log.kafka.sender import KafkaProducer, KafkaSender
 from headrace.log.kafka.settings import Kafka
 from headrace.log.loading import load
 from headrace.log.producer import AsyncProducer

@@ -18,7 +18,8 @@ from headrace.log.kafka.base_topic import Handle
 from headrace.log.kafka.client import Client, Outgoing
 from headrace.log.kafka.consume.groups import KafkaMember
 from headrace.log.kafka.topic import KafkaTopic
-from headrace.log.kafka.writing import Prepared, Transactional, ahead_letters
+from headrace.log.kafka.transactional import Transactional
+from headrace.log.kafka.writing import Prepared, ahead_letters
 from headrace.position import Position
 
 __all__ = ["KafkaSoleWriter", "KafkaTransaction", "transaction"]
