@@ -16,6 +16,7 @@ from headrace.cli.options import (
     opened_if_any,
     start_of,
     topic_argument,
+    where_option,
     yes_option,
 )
 from headrace.cli.output import about, chosen, counted, note, print_one, print_rows, say
@@ -163,9 +164,7 @@ def wait(group: str, topic: str, members: int | None, lag: int | None, timeout: 
 @groups.command()
 @group_argument
 @topic_argument
-@click.option(
-    "--start", required=True, metavar="WHERE", help="earliest, latest, a time with zone, or P:OFFSET,P:OFFSET."
-)
+@where_option
 @format_option
 @home_option
 def rewind(group: str, topic: str, start: str, format_: str | None) -> None:

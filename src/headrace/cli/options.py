@@ -67,6 +67,11 @@ _views = click.option(
 )
 
 
+where_option = click.option(
+    "--start", required=True, metavar="WHERE", help="earliest, latest, a time with zone, or P:OFFSET,P:OFFSET."
+)
+
+
 def home_option(command: F) -> F:
     """Where a command works: `--home`, `--log` and `--views`."""
     return _home(_log(_views(command)))

@@ -16,6 +16,7 @@ from headrace.cli.options import (
     queue_argument,
     start_of,
     topic_argument,
+    where_option,
     yes_option,
 )
 from headrace.cli.output import counted, note, print_one, print_rows
@@ -135,9 +136,7 @@ def redrive(topic: str, queue: str) -> None:
 @queue.command()
 @topic_argument
 @queue_argument
-@click.option(
-    "--start", required=True, metavar="WHERE", help="earliest, latest, a time with zone, or P:OFFSET,P:OFFSET."
-)
+@where_option
 @format_option
 @home_option
 def rewind(topic: str, queue: str, start: str, format_: str | None) -> None:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from headrace.durations import Duration, duration_us
 from headrace.errors import HeadraceError, InvalidArgument, LeaseExpired, UnknownQueue, WaitTimeout
 from headrace.failpoints import reach
+from headrace.log.answering import Answering
 from headrace.log.contract import Appended, QueueStats, Record, Start
 from headrace.log.embedded.consume import burying, queue_core, windows
 from headrace.log.embedded.consume.queue_core import ATTEMPTS, QueueCore
@@ -43,7 +43,7 @@ RECEIVE_MAX = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class Message(Answering):
     """A record that a queue delivered. Call `ack` or `nack` before its visibility runs out, or use `with message:`,
     which acknowledges it, or rejects it if the block raises (the exception is passed on)."""
 
@@ -59,7 +59,6 @@ class Message:
     _hash: int | None = field(repr=False)
     _queue: EmbeddedQueue = field(repr=False)
     answered: bool = field(default=False, repr=False)
-    """Whether this delivery was acknowledged, rejected or given back, by this very object."""
 
     @property
     def queue(self) -> str:
@@ -82,28 +81,6 @@ class Message:
     def extend(self, duration: Duration) -> None:
         """Extends the visibility: no other consumer gets the message for `duration` from now on."""
         self._queue.extend([self], duration)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.answered:
-            return
-        if error is None:
-            self.ack()
-            return
-        try:
-            self.nack(said(error))
-        except LeaseExpired:  # somebody else has it by now; what the block raised says more
-            return
-
-
-def said(error: BaseException) -> str:
-    """The last line of a traceback."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def mark_answered(messages: Iterable[Message]) -> None:
@@ -512,4 +489,4 @@ def _whole_number(argument: str, value: Any, most: int = 1 << 31) -> int:
     return value
 
 
-__all__ = ["EmbeddedQueue", "Message", "Order", "mark_answered", "opened", "replay", "said"]
+__all__ = ["EmbeddedQueue", "Message", "Order", "mark_answered", "opened", "replay"]

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace import jsonrows, rows
 from headrace.durations import Duration, duration_us, from_us
 from headrace.errors import InvalidArgument, KafkaFailed, LeaseExpired, TopicReplaced, UnknownQueue, Unsupported
+from headrace.log.answering import Answering
 from headrace.log.contract import QueueStats, Record, Start
 from headrace.log.kafka.base_topic import BaseTopic, Handle, key_of
 from headrace.log.kafka.catalog import Entry, QueueEntry
@@ -53,7 +53,7 @@ MARGIN = 0.9
 
 
 @dataclass(slots=True, eq=False)
-class KafkaMessage:
+class KafkaMessage(Answering):
     """A record that a queue delivered. Call `ack` or `nack` before its visibility runs out, or use `with message:`,
     which acknowledges it, or rejects it if the block raises (the exception is passed on)."""
 
@@ -90,22 +90,6 @@ class KafkaMessage:
         """Gives it back, if it is not answered."""
         if not self.answered:
             self._queue.give_back([self])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.answered:
-            return
-        if error is None:
-            self.ack()
-            return
-        try:
-            self.nack(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-        except LeaseExpired:  # what the block raised says more
-            return
 
 
 class _Consumer:
