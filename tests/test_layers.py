@@ -108,10 +108,10 @@ IMPLEMENTATIONS = {
     "headrace.log.kafka": ("headrace.log.open", "headrace.testing"),
     "headrace.views.sqlite": ("headrace.views.open", "headrace.testing"),
     "headrace.views.postgres": ("headrace.views.open", "headrace.testing"),
-    "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.testing"),
-    "headrace.cdc.sqlite": ("headrace.cdc.open", "headrace.testing"),
+    "headrace.cdc.postgres": ("headrace.cdc.open", "headrace.cdc.outbox.on_postgres", "headrace.testing"),
+    "headrace.cdc.sqlite": ("headrace.cdc.open", "headrace.cdc.outbox.on_sqlite", "headrace.testing"),
     "headrace.cdc.debezium": ("headrace.cdc.open", "headrace.testing"),
-    "headrace.cdc.mysql": ("headrace.cdc.open", "headrace.testing"),
+    "headrace.cdc.mysql": ("headrace.cdc.open", "headrace.cdc.outbox.on_mysql", "headrace.testing"),
 }
 """Packages that stand behind a contract, and who may import them: nobody else, inside functions neither."""
 

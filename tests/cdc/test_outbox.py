@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -26,24 +27,42 @@ from headrace.cdc.running import status_of
 from headrace.errors import CaptureFailed, CaptureFenced, InvalidArgument
 from headrace.log.open import open_log
 from tests.cli.conftest import Shell
-from tests.databases import PostgresServer
+from tests.databases import MariaDbServer, PostgresServer
 from tests.faults.children import ChildEnded, Children, ack, hear
 
-DATABASES = ["sqlite", "postgres"]
+DATABASES = ["sqlite", "postgres", "mariadb"]
 POINTS = ["capture.before", "capture.written"]
 TABLE = {
     "sqlite": "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, aggregatetype TEXT, aggregateid TEXT, "
     "type TEXT, headers TEXT, payload TEXT)",
     "postgres": "CREATE TABLE outbox (id bigserial PRIMARY KEY, aggregatetype text, aggregateid text, "
     "type text, headers jsonb, payload jsonb)",
+    "mariadb": "CREATE TABLE outbox (id bigint AUTO_INCREMENT PRIMARY KEY, aggregatetype text, aggregateid text, "
+    "type text, headers json, payload json)",
 }
 
 
 def connected(kind: str, url: str) -> Any:
     """An application's connection."""
     if kind == "sqlite":
-        return sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=60)
-    return psycopg.connect(url, autocommit=True)
+        db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=60)
+        db.execute("PRAGMA synchronous = OFF")
+        return db
+    if kind == "postgres":
+        return psycopg.connect(url, autocommit=True)
+    import pymysql
+
+    to = urlsplit(url)
+    settings: dict[str, Any] = {"autocommit": True, "init_command": "SET sql_mode = 'ANSI_QUOTES'"}
+    return pymysql.connect(host=to.hostname, port=to.port, user=to.username, database=to.path[1:], **settings)
+
+
+def rows_of(db: Any, *statements: str) -> list[Any]:
+    """Of the last statement."""
+    cursor = db.cursor()
+    for statement in statements:
+        cursor.execute(statement)
+    return list(cursor.fetchall()) if cursor.description else []
 
 
 class Application:
@@ -54,9 +73,7 @@ class Application:
         self.outbox = hr.outbox(url)
 
     def sql(self, *statements: str) -> list[Any]:
-        for statement in statements:
-            cursor = self.db.execute(statement)
-        return cursor.fetchall() if cursor.description else []
+        return rows_of(self.db, *statements)
 
     def event(self, topic: str, key: str | None, payload: Any, headers: str = "NULL") -> None:
         told = "NULL" if key is None else f"'{key}'"
@@ -87,7 +104,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application
         url = f"sqlite:///{tmp_path}/shop.db"
         connected(kind, url).execute("PRAGMA journal_mode = wal")
     else:
-        server: PostgresServer = request.getfixturevalue("postgres")
+        server: PostgresServer | MariaDbServer = request.getfixturevalue(kind)
         url = server.database(f"t_{uuid.uuid4().hex[:16]}")
     found = Application(kind, url, tmp_path / "home")
     found.sql(TABLE[kind])
@@ -123,7 +140,7 @@ def test_what_is_rolled_back_is_no_event(shop: Application) -> None:
 
 
 def test_events_that_are_kept(shop: Application) -> None:
-    shop.sql("ALTER TABLE outbox ADD COLUMN published_at TIMESTAMP")
+    shop.sql("ALTER TABLE outbox ADD COLUMN published_at TIMESTAMP NULL")
     shop.outbox = hr.outbox(shop.url, keep="published_at")
     for n in range(3):
         shop.event("order", "o1", n)
@@ -150,7 +167,7 @@ def test_a_late_commit_with_a_lower_number_is_not_left_out(postgres: PostgresSer
 
 def test_columns_of_other_names(shop: Application) -> None:
     binary = "bytea" if shop.kind == "postgres" else "BLOB"
-    number = "INTEGER PRIMARY KEY AUTOINCREMENT" if shop.kind == "sqlite" else "bigserial PRIMARY KEY"
+    number = TABLE[shop.kind].partition("(id ")[2].partition(",")[0]
     shop.sql(f'CREATE TABLE "Event Log" (seq {number}, "group" TEXT, "the key" TEXT, body {binary})')
     shop.outbox = hr.outbox(shop.url, "Event Log", id="seq", topic="group", key="the key", payload="body")
     zero = "'\\x00ff'" if shop.kind == "postgres" else "X'00ff'"
@@ -305,13 +322,13 @@ def writing(kind: str, url: str, seed: int) -> None:
     ack("started")
     while hear() != "stop":
         for _ in range(10):
-            db.execute("BEGIN IMMEDIATE" if kind == "sqlite" else "BEGIN")
+            rows_of(db, "BEGIN IMMEDIATE" if kind == "sqlite" else "BEGIN")
             for key in sorted(dice.sample(range(5), dice.choice((1, 1, 3)))):
-                db.execute(f"UPDATE counters SET n = n + 1 WHERE id = {key}")
-                ((n,),) = db.execute(f"SELECT n FROM counters WHERE id = {key}").fetchall()
+                rows_of(db, f"UPDATE counters SET n = n + 1 WHERE id = {key}")
+                ((n,),) = rows_of(db, f"SELECT n FROM counters WHERE id = {key}")
                 values = f"'t{key % 2}', 'k{key}', 'counted', '{n}'"
-                db.execute(f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({values})")
-            db.execute("ROLLBACK" if dice.random() < 0.2 else "COMMIT")
+                rows_of(db, f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({values})")
+            rows_of(db, "ROLLBACK" if dice.random() < 0.2 else "COMMIT")
         ack("written")
     ack("ended")
 

@@ -69,14 +69,21 @@ def _sqlite() -> Database:
 
 def _outbox_on_postgres() -> Database:
     from headrace.cdc.outbox.database import OutboxOf
-    from headrace.cdc.postgres.outbox import connect, shown
+    from headrace.cdc.outbox.on_postgres import connect, shown
 
     return OutboxOf(_postgres(), connect, shown)
 
 
+def _outbox_on_mysql() -> Database:
+    from headrace.cdc.outbox.database import OutboxOf
+    from headrace.cdc.outbox.on_mysql import connect, shown
+
+    return OutboxOf(_mysql(), connect, shown)
+
+
 def _outbox_on_sqlite() -> Database:
     from headrace.cdc.outbox.database import OutboxOf
-    from headrace.cdc.sqlite.outbox import connect, shown
+    from headrace.cdc.outbox.on_sqlite import connect, shown
 
     return OutboxOf(_sqlite(), connect, shown)
 
@@ -113,6 +120,14 @@ KINDS: Final = (
         _outbox_on_postgres,
         "psycopg",
         "postgres",
+    ),
+    Kind(
+        "an outbox in MySQL or MariaDB",
+        ("outbox+mysql", "outbox+mariadb"),
+        "outbox+mysql://user@host/database",
+        _outbox_on_mysql,
+        "pymysql",
+        "mysql",
     ),
     Kind("an outbox in SQLite", ("outbox+sqlite",), "outbox+sqlite:///shop.db", _outbox_on_sqlite),
 )

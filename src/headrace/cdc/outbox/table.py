@@ -15,6 +15,7 @@ from headrace.errors import CaptureFailed
 
 __all__ = ["Connected", "Event", "Events"]
 
+BINARY: Final = {"bytea", "tinyblob", "blob", "mediumblob", "longblob", "binary", "varbinary"}
 TOLD_ROWS: Final = 500
 """So many are named in one statement."""
 
@@ -69,7 +70,7 @@ class Events:
             why = self._refused(there) or db.refused(parts, outbox, there)
         if why is not None:
             raise db.failed(why)
-        self.is_binary = there[outbox.payload].split("(")[0] in ("bytea", "blob", "longblob", "mediumblob", "varbinary")
+        self.is_binary = there[outbox.payload].split("(")[0] in BINARY
         names = (outbox.id, outbox.topic, outbox.key, outbox.type, outbox.headers, outbox.payload)
         self._columns = ", ".join(db.quoted(name) if name in there else "NULL" for name in names)
         self._waits = f" WHERE {db.quoted(outbox.keep)} IS NULL" if outbox.keep else ""
