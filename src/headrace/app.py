@@ -511,7 +511,7 @@ class App:
 
     @property
     def _has_flows(self) -> bool:
-        """Whether Spark is needed: captures and sinks do without."""
+        """Whether flows are to be run, or there is nothing at all: captures and sinks do without Spark."""
         return bool(self.flows) or not (self._captures or self._sinks)
 
     def start(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:

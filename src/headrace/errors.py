@@ -742,7 +742,8 @@ class ForkedProcess(Closed):
 @dataclass(eq=False, repr=False)
 class LogDiverged(HeadraceError):
     """The flow has read up to `offset`, and the log does not have these records: an older copy of the log was restored,
-    or another log was put in its place. `next` is the end of the partition. `parent`: the flow that a helper helps."""
+    or another log was put in its place. `next` is the end of the partition. `parent`: the flow that a helper helps.
+    `index`: it is not a flow, but a full-text index."""
 
     flow: str
     topic: str
@@ -750,10 +751,16 @@ class LogDiverged(HeadraceError):
     offset: int
     next: int
     parent: str | None = None
+    index: bool = False
 
     def __str__(self) -> str:
         view, at = self.parent or self.flow, f"{self.topic}/{self.partition}"
         why = f"it ends at {self.next}" if self.next < self.offset else "it has other records there"
+        if self.index:
+            return (
+                f"index {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log "
+                f"was restored. Build it again from the log: headrace index rebuild {self.flow}"
+            )
         return (
             f"flow {self.flow!r} has read {at} up to offset {self.offset}, and {why}: an older copy of the log was "
             f"restored. Restore the views (views.db) of the same copy; or drop this view, which counts records that "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import shutil
 import signal
 import sqlite3
 import stat
@@ -20,7 +21,7 @@ from headrace.connect.index import searching, writing
 from headrace.connect.index.audit import audit
 from headrace.connect.index.searching import Searching
 from headrace.connect.index.spec import search_index
-from headrace.errors import InvalidArgument, QueryTimeout, SearchIndexDamaged, TopicReplaced
+from headrace.errors import InvalidArgument, LogDiverged, QueryTimeout, SearchIndexDamaged, TopicReplaced
 from tests.connect.conftest import Indexed
 from tests.faults.children import Children, ack
 
@@ -308,3 +309,26 @@ def test_long_texts_are_not_marked(indexed: Indexed) -> None:
     (hit,) = indexed.search("heat").hits
     assert hit.marks["name"] == [("heat", True)]
     assert [(len(text), marked) for text, marked in hit.marks["about"]] == [(searching.BEGINNING, False)]
+
+
+def test_an_older_log_is_noticed(indexed: Indexed, tmp_path: Path) -> None:
+    """It ends before the index does; then it has other records there."""
+    indexed.put(1, "heat")
+    hr.backup(indexed.home, tmp_path / "copy")
+    indexed.put(2, "heat")
+    indexed.put(3, "heat")
+    indexed.drain()
+    hr.restore(tmp_path / "copy", tmp_path / "older")
+    older = Indexed(tmp_path / "older")
+    older.file.parent.mkdir()
+    shutil.copy(indexed.file, older.file)
+    for _ in range(2):
+        with pytest.raises(LogDiverged, match="headrace index rebuild users"), older.writing():
+            pass
+        older.put(4, "oil")
+        older.put(5, "oil")
+        older.put(6, "oil")
+    with older.writing(anew=True) as opened:
+        opened.rebuild()
+    assert (older.found("heat"), older.found("oil")) == ([1], [4, 5, 6])
+    older.log.close()

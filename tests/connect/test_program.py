@@ -189,6 +189,15 @@ def test_commands(log: Any, shell: Shell) -> None:
         app.stream("users").to_sink("out", lambda rows, key: batches.append((key, rows.num_rows)))
         app.drain()
     assert batches == [("out-0000000000000002", 3)]
+    assert "no sink 'outt'. Did you mean 'out'?" in shell.refused("sinks", "drop", "outt", "--yes")
+    for name in ("out", "people"):
+        shell.ok("sinks", "drop", name, "--yes")
+    assert [*(shell.home / "indexes").iterdir()] == [] and log.topic("users").groups() == []
+    assert "No sinks yet" in shell.ok("sinks", "list").err
+
+
+def test_what_is_recorded_of_an_index(log: Any, shell: Shell) -> None:
+    shell.ok("index", "add", "people", "users", "--text", "name")
     assert json.loads(next(log.topic("people.sink").records()).value["value"])["path"] == "people.db"
 
 
@@ -198,3 +207,24 @@ def test_a_path_outside_of_the_home(log: Any, shell: Shell, tmp_path: Path) -> N
     shell.ok("index", "run", "people", "--drain")
     assert (tmp_path / "far" / "people.db").exists()
     assert len(shell.ok("index", "search", "people", "ann").rows) == 1
+
+
+PROGRAM = """
+import headrace as hr
+app = hr.App("site")
+app.capture("shop", "sqlite:///{database}")
+app.stream("shop_users").to_sink("people", hr.search_index("people.db", text="name"))
+"""
+
+
+def test_a_program_without_flows_runs_without_spark(shell: Shell, tmp_path: Path) -> None:
+    database, program = tmp_path / "shop.db", tmp_path / "site.py"
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        db.executescript("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO users VALUES (1, 'Ann')")
+    program.write_text(PROGRAM.format(database=database))
+    assert "site: 1 capture, 1 sink, ok" in shell.ok("check", str(program)).err
+    done = shell.ok("run", str(program), "--drain")
+    assert "Spark" not in done.err and "2 records processed" in done.err
+    assert [row["id"] for row in shell.ok("index", "search", "people", "ann").rows] == [1]
+    program.write_text("import headrace as hr\napp = hr.App('site')\n")
+    assert "has no flows" in shell("run", str(program), "--drain").err

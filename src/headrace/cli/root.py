@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "tables": ("tables", "List and show tables, and their rows as of a time."),
     "capture": ("capture", "Capture the tables of a database: add, run, status, snapshot, uninstall, doctor."),
     "index": ("index", "Full-text indexes: add, run, list, search, audit, rebuild."),
-    "sinks": ("sinks", "List sinks, and let one begin anew."),
+    "sinks": ("sinks", "List and drop sinks, and let one begin anew."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),
     "why": ("why", "Show where a row of a view comes from, and what it waits for."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),

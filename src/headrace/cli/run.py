@@ -92,9 +92,10 @@ def run(
     if standby + take_over + share > 1:
         raise click.UsageError("--standby waits, --take-over takes all flows, --share a part: say one of them.")
     _log_to_stderr(log_format)
-    note(f"starting Spark for {_file(program)[0].name}")
     app = loaded(program, spark)
     _check_flows(app)
+    if app.flows:
+        note(f"starting Spark for {_file(program)[0].name}")
     server = None if drain else _server(app, serve)
     with stoppable() as stopping, contextlib.closing(app), contextlib.ExitStack() as served, blamed(program, app):
         if server is not None:
@@ -105,10 +106,12 @@ def run(
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
         began = time.monotonic()
-        what = "Spark starts, and flows are checked" if waiting is None else "on standby"
+        what = (
+            "on standby" if waiting is not None else "Spark starts, and flows are checked" if app.flows else "starting"
+        )
         ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
         run_in_thread(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
-        note(f"running {counted(len(app.flows), 'flow')} of {app.name} in {app.home}; Ctrl-C stops")
+        note(f"running {_parts(app)} of {app.name} in {app.home}; Ctrl-C stops")
         if metrics is not None:
             from headrace.flows import metrics as numbers
 
@@ -178,7 +181,11 @@ def _watch(app: App, stopping: Stopping) -> None:
     """Until it is stopped or a flow fails; how it does is on the terminal meanwhile."""
     live = sys.stderr.isatty()
     pace = Pace(bar=live)
-    ticker = Ticker(lambda: line(app.status(), pace, shown_columns())) if live else catching_up(app.status)
+
+    def all_of_it() -> str:
+        return " · ".join(filter(None, (line(app.status(), pace, shown_columns()), *_beside(app, whole=not app.flows))))
+
+    ticker = Ticker(all_of_it) if live else catching_up(app.status)
     while not stopping.is_set():
         if app.wait("200 milliseconds"):
             return
@@ -191,6 +198,26 @@ def line(statuses: list[FlowStatus], pace: Pace, columns: int) -> str:
     """All flows in one line: each by itself where that fits, else all together, and the one that is behind most."""
     said = _one_by_one(statuses, pace)
     return said if len(said) <= columns else _together(statuses)
+
+
+def _beside(app: App, *, whole: bool) -> list[str]:
+    """Captures and sinks that do not run as they should; or all of them."""
+    from headrace.sink import states_beside
+
+    return [
+        f"{lock.replace('/', ' ')}: {state}{f': {error}' if error else ''}"
+        for lock, (state, error) in states_beside(app).items()
+        if whole or state != "running"
+    ]
+
+
+def _parts(app: App) -> str:
+    """How much of it there is: "2 flows, 1 capture"."""
+    from headrace.sink import states_beside
+
+    locks = [lock.partition("/")[0] for lock in states_beside(app)]
+    numbers = {"flow": len(app.flows), "capture": locks.count("capture"), "sink": locks.count("sink")}
+    return ", ".join(counted(number, what) for what, number in numbers.items() if number)
 
 
 def _together(statuses: list[FlowStatus]) -> str:
@@ -247,7 +274,8 @@ def check(program: str, spark: str | None) -> None:
         with contextlib.closing(app), blamed(program, app):
             _check_flows(app)
             app._check()
-    note(f"{app.name}: {counted(len(app.flows), 'flow')}, ok")
+        said = f"{app.name}: {_parts(app)}, ok"
+    note(said)
 
 
 @click.command()
@@ -343,8 +371,10 @@ def loaded(program: str, spark: str | None) -> App:
 
 
 def _check_flows(app: App) -> None:
-    if not app.flows:
-        raise InvalidArgument("app", app.name, "has no flows: end a stream with .to_view(…) or .to_topic(…)")
+    if not app._has_flows or app.flows:
+        return
+    why = "has no flows: end a stream with .to_view(…), .to_topic(…) or .to_sink(…)"
+    raise InvalidArgument("app", app.name, why)
 
 
 NO_SESSION = (

@@ -1,4 +1,4 @@
-"""`headrace sinks …`: where records go outside of log and views: lists sinks, and lets one begin anew."""
+"""`headrace sinks …`: where records go outside of log and views: lists and drops sinks, and lets one begin anew."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headrace.cli.output import note, print_rows
 from headrace.connect.calling import rewind as begin_anew
 from headrace.connect.journal import recorded
 from headrace.connect.journal import sinks as known
+from headrace.connect.open import forget
 from headrace.connect.running import reader_of
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.log.contract import FLOW_GROUP
@@ -28,7 +29,7 @@ LISTED = ("sink", "kind", "topic", "lag_records", "lag_seconds")
 @click.group()
 @home_option
 def sinks() -> None:
-    """List sinks, and let one begin anew.
+    """List and drop sinks, and let one begin anew.
 
     \b
     Example:
@@ -86,3 +87,23 @@ def rewind(name: str, yes: bool) -> None:
         with sink_lock(home(), name):
             begin_anew(name, log, topic)
     note(f"{name} gets all of {topic.name} again, with new keys")
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@home_option
+def drop(name: str, yes: bool) -> None:
+    """Forget a sink: how far it was, its lag, and the file of an index. What a function has delivered stays.
+
+    \b
+    Example:
+      headrace sinks drop mails --yes
+    """
+    with contextlib.closing(opened()) as log:
+        recorded(log, name)
+        if not yes:
+            click.confirm(f"Forget the sink {name}?", abort=True, err=True)
+        with sink_lock(home(), name):
+            forget(log, home(), name)
+    note(f"{name} is forgotten")

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.calling import Function
 from headrace.connect.contract import Deliver, Delivery, Sink
-from headrace.connect.journal import Journal
+from headrace.connect.index import file
+from headrace.connect.index.spec import KIND, SearchIndex
+from headrace.connect.journal import SPEC, Journal, recorded, state_topic
+from headrace.connect.running import reader_of
 from headrace.errors import InvalidArgument, TopicReplaced
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log, Topic
 
-__all__ = ["as_sink", "open_sink"]
+__all__ = ["as_sink", "forget", "open_sink"]
 
 
 def as_sink(given: Sink | Deliver | Any) -> Sink:
@@ -52,3 +55,12 @@ def open_sink(
     own = {**sink.facts(), "key": [*key]} if key and not sink.facts().get("key") else sink.facts()
     Journal(log, name).describe({"kind": sink.kind, "topic": topic.name, **own})
     return opened
+
+
+def forget(log: Log, home: Path, name: str) -> None:
+    """The sink, its place and its lag are gone, and the file of an index. UnknownSink if there is none."""
+    facts = recorded(log, name).get(SPEC, {})
+    if facts.get("kind") == KIND:
+        file.remove(SearchIndex.of(name, facts).file(home))
+    log.forget_flow(reader_of(name))
+    log.delete_topic(state_topic(name))

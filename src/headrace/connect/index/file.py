@@ -22,13 +22,16 @@ from headrace.storage.sqlite import BUSY_SECONDS, error_name, full_disk, make_sa
 
 __all__ = [
     "Generation",
+    "arrivals_of",
     "create",
+    "file_bytes",
     "generation",
     "generations",
     "is_there",
     "open_to_read",
     "open_to_write",
     "place_of",
+    "remove",
     "typed",
 ]
 
@@ -43,7 +46,7 @@ _TABLES: Final = """
     CREATE TABLE IF NOT EXISTS generations (
         number INTEGER PRIMARY KEY, state TEXT NOT NULL, spec TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0);
     CREATE TABLE IF NOT EXISTS places (
-        generation INTEGER NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL,
+        generation INTEGER NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, arrived_us INTEGER,
         PRIMARY KEY (generation, partition)) WITHOUT ROWID;
 """
 
@@ -127,6 +130,15 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             raise
 
 
+def remove(path: Path) -> None:
+    """The file, if it is an index."""
+    if path.exists():
+        with contextlib.suppress(SearchIndexDamaged), contextlib.closing(open_to_read(path)):
+            for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                with typed(path), contextlib.suppress(FileNotFoundError):
+                    each.unlink()
+
+
 def _is_known(db: sqlite3.Connection, path: Path) -> bool:
     """Whether it is an index; an empty file is none yet."""
     if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
@@ -153,6 +165,17 @@ def place_of(db: sqlite3.Connection, number: int) -> Place:
     return dict(db.execute("SELECT partition, next FROM places WHERE generation = ?", (number,)).fetchall())
 
 
+def arrivals_of(db: sqlite3.Connection, number: int) -> dict[int, int | None]:
+    """When the last record of each partition that is in it had arrived, where that was known."""
+    return dict(db.execute("SELECT partition, arrived_us FROM places WHERE generation = ?", (number,)).fetchall())
+
+
+def file_bytes(db: sqlite3.Connection) -> int:
+    """With what is in its write-ahead log."""
+    (pages,), (size,) = (db.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+    return int(pages) * int(size)
+
+
 def create(db: sqlite3.Connection, spec: dict[str, Any], place: Place) -> Generation:
     """A new generation, which is empty. Within a transaction."""
     made = db.execute("INSERT INTO generations (state, spec) VALUES ('building', ?)", (json.dumps(spec),)).lastrowid
@@ -167,7 +190,7 @@ def create(db: sqlite3.Connection, spec: dict[str, Any], place: Place) -> Genera
         f"CREATE VIRTUAL TABLE {new.text_table} USING fts5({', '.join(new.text_columns)}, "
         f"tokenize='{_TOKENIZERS[spec['tokenizer']]}'{shortest})"
     )
-    db.executemany("INSERT INTO places VALUES (?, ?, ?)", [(made, *each) for each in place.items()])
+    db.executemany("INSERT INTO places VALUES (?, ?, ?, NULL)", [(made, *each) for each in place.items()])
     return new
 
 

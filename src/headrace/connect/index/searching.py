@@ -93,10 +93,10 @@ class Searching:
             building = file.generation(self._db, "building")
             served = file.generation(self._db, "serving") or building
             if served is None:
-                return IndexStatus("", [], [], "", "building", 0, None, self.path.stat().st_size, {})
+                return IndexStatus("", [], [], "", "building", 0, None, file.file_bytes(self._db), {})
             beside = None if building is None or building.number == served.number else building.rows
             place, spec = file.place_of(self._db, served.number), served.spec
-            bytes_ = self.path.stat().st_size
+            bytes_ = file.file_bytes(self._db)
             return IndexStatus(
                 spec["topic"],
                 spec["text"],

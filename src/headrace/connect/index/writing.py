@@ -20,7 +20,7 @@ from headrace.connect.contract import Place
 from headrace.connect.index import file
 from headrace.connect.index.file import Generation
 from headrace.connect.reading import Change, Rows, beginning, ends_of, read
-from headrace.errors import InvalidArgument, TopicReplaced
+from headrace.errors import InvalidArgument, LogDiverged, TopicReplaced
 from headrace.failpoints import reach
 from headrace.jsonrows import encode_row
 
@@ -89,8 +89,26 @@ class Indexing:
         if serving is not None and serving.spec["topic_id"] != self._spec["topic_id"] and not anew:
             self._db.close()
             raise TopicReplaced(serving.spec["topic"], serving.spec["topic_id"])
+        building = file.generation(self._db, "building")
+        if building is not None and self._diverged(building) is not None:
+            with self._transaction():
+                self._drop(building)
+        diverged = None if serving is None or anew else self._diverged(serving)
+        if diverged is not None:
+            self._db.close()
+            raise diverged
         if serving is None or serving.spec != self._spec:
             self._build()
+
+    def _diverged(self, of: Generation) -> LogDiverged | None:
+        """If the log is an older copy, or another: what it has read would stay wrong."""
+        ends, arrived = ends_of(self.topic), file.arrivals_of(self._db, of.number)
+        for partition, next in file.place_of(self._db, of.number).items():
+            end, known = ends.get(partition, 0), arrived[partition]
+            there = None if known is None or next > end else self.topic.arrived_us(partition, next - 1)
+            if next > end or (there is not None and there != known):
+                return LogDiverged(self.name, self.topic.name, partition, next, end, index=True)
+        return None
 
     @property
     def place(self) -> Place:
@@ -147,8 +165,9 @@ class Indexing:
                 break
             apply(self._db, to, rows.changes(found.batches))
             place, taken = found.place, taken + found.records
-        behind = [(to.number, *each) for each in place.items()]
-        self._db.executemany("INSERT OR REPLACE INTO places VALUES (?, ?, ?)", behind)
+        last = {partition: self.topic.arrived_us(partition, next - 1) for partition, next in place.items() if next}
+        behind = [(to.number, partition, next, last.get(partition)) for partition, next in place.items()]
+        self._db.executemany("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", behind)
         reach("index.applied")
         return taken, any(place.get(partition, 0) < end for partition, end in ends.items())
 

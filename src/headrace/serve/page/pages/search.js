@@ -4,7 +4,7 @@
 import { h } from "../dom.js";
 import { bytes, count, duration, plural } from "../format.js";
 import { get } from "../live.js";
-import { badge, commands, copyable, empty, figures, heading, link, panel, shown, state } from "../parts.js";
+import { commands, copyable, empty, figures, heading, link, panel, shown, state } from "../parts.js";
 
 const WAIT_MS = 120;
 const ASKED = 20;
@@ -214,7 +214,7 @@ export function search(app, name, params) {
   function one(index, hit) {
     const rest = Object.entries(hit.row).filter(([column]) => !index.text.includes(column) && !index.key.includes(column));
     return [
-      h("p", { class: "key" }, badge(hit.key.map(String).join(", "))),
+      h("p", null, h("code", null, hit.key.map(String).join(", "))),
       index.text
         .filter((column) => hit.marks[column])
         .map((column) =>
