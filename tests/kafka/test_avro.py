@@ -293,6 +293,9 @@ def test_a_schema_may_refer_to_others(registry: FakeRegistry) -> None:
         ((200, {}, b"<html>"), "no JSON object"),
         ((200, {}, b"[" * 100_000), "no JSON object"),
         ((200, {}, b'"' + b"x" * (5 << 20) + b'"'), "longer than"),
+        ((200, {}, b'{"schema": "\\"int\\"", "references": ["in"]}'), "references"),
+        ((200, {}, b'{"schema": "\\"int\\"", "references": [{"subject": "in", "version": "last"}]}'), "references"),
+        ((200, {}, b'{"schema": "\\"int\\"", "references": 1}'), "references"),
     ],
 )
 def test_an_answer_that_is_none_is_refused(registry: FakeRegistry, answer: Any, why: str) -> None:

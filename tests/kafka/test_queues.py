@@ -88,7 +88,6 @@ GAPS = {
         (
             "test_more_consumers_than_partitions_have_work",
             "test_no_partition_starves",
-            "test_all_partitions_are_received",
             "test_added_partitions_are_received_too",
             "test_batches_of_any_size",
         ),
@@ -102,7 +101,11 @@ GAPS = {
 """What the contract asks of every queue, and a share group cannot do."""
 CLOCKS = {"leases": "visibilities run by the broker's clock", "clock": "the broker stamps arrival"}
 """Fixtures that no test can have here."""
-SLOW = {"test_every_message_goes_to_one_consumer": "may take longer than a message stays with a consumer"}
+SLOW = {
+    "test_every_message_goes_to_one_consumer": "may take longer than a message stays with a consumer",
+    "test_all_partitions_are_received": "on a busy machine all answers arrive before the next batch is asked for",
+}
+"""What fails now and then."""
 
 
 def gap(item: pytest.Item) -> pytest.MarkDecorator | None:

@@ -105,13 +105,18 @@ class Registry:
         kind, text = said.get("schemaType", PLAIN_TYPE), said.get("schema")
         if kind != PLAIN_TYPE or not isinstance(text, str):
             raise SchemaUnknown(f"{what} of the registry is {kind}, not {PLAIN_TYPE}")
-        for each in said.get("references") or ():
+        for subject, version in self._references(said, what):
             if depth > REFERENCES_MAX or len(texts) > REFERENCES_MAX:
                 raise SchemaUnknown(f"{what} of the registry refers to more than {REFERENCES_MAX} others")
-            subject, version = str(each["subject"]), int(each["version"])
             where = f"/subjects/{quote(subject, safe='')}/versions/{version}"
             self._collect(where, f"schema {subject!r} version {version}", texts, depth + 1)
         texts[text] = None
+
+    def _references(self, said: Mapping[str, Any], what: str) -> list[tuple[str, int]]:
+        try:
+            return [(str(each["subject"]), int(each["version"])) for each in said.get("references") or ()]
+        except (TypeError, KeyError, ValueError):
+            self._fail(what, "its references are none that name a subject and a version")
 
     # -- requests ----------------------------------------------------------------------------------
 
