@@ -71,6 +71,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("pattern", "match_recognize", "Pattern"),
         ],
     ),
+    "Requests": ("`app.answers(name, flow)` answers. [Requests](calls.md) explains.", ["call", "Reply"]),
     "Change capture": (
         "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
         ["Capture", "debezium", "outbox", CaptureStatus, TableStatus],

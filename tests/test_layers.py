@@ -48,6 +48,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"flows"},
     {
         "app",
+        "calls",
         "capture",
         "copying",
         "joined",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from headrace.aggregates import top_k as top_k
     from headrace.aggregates import variance as variance
     from headrace.app import App as App
+    from headrace.calls import Reply as Reply
+    from headrace.calls import call as call
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
     from headrace.cdc.open import outbox as outbox
@@ -94,6 +96,7 @@ _HOMES = {
     "Message": "headrace.log.capabilities",
     **dict.fromkeys(("backup", "restore"), "headrace.keeping"),
     "App": "headrace.app",
+    **dict.fromkeys(("call", "Reply"), "headrace.calls"),
     "Capture": "headrace.capture",
     "debezium": "headrace.cdc.open",
     "outbox": "headrace.cdc.open",

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
+from headrace.calls import ID, answers_of
 from headrace.durations import Duration, duration_us
 from headrace.errors import (
     AlreadyRunning,
@@ -50,7 +51,7 @@ from headrace.operators.joins.meetings import OP, History, TableJoining, Tabling
 from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
-from headrace.streams import Stream
+from headrace.streams import Aggregated, Stream
 from headrace.view import View
 from headrace.views.contract import Emit, check_emit, feed_topic
 
@@ -306,6 +307,11 @@ class App:
         self._add(graph.Sink(name, graph.Meet((("records", graph.Source(topic)),), step)))
         made = self._tables[name] = Table(self, name, topic, plain, keys, event_time, history, keep_us, loads)
         return made
+
+    def answers(self, requests: str, flow: Stream | Aggregated, **settings: Any) -> DeclaredTopic:
+        """The flow answers the requests in the topic `requests`: its rows have the request's `id`, and go to the topic
+        `REQUESTS.answers`, where `hr.call` finds them. `settings`: of that topic."""
+        return flow.to_topic(answers_of(requests), key=ID, **settings)
 
     def capture(
         self,

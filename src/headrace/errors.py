@@ -49,7 +49,7 @@
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
     ├── OperatorFailed                           an operator of a user that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
-    ├── WaitTimeout
+    ├── WaitTimeout ─ CallTimeout                waited long enough; a request without a reply yet
     ├── Closed ─ ForkedProcess                   the handle can no longer be used
     └── StorageError                             the disk, or the files on it
         ├── DiskFull                             retriable: nothing was written
@@ -77,6 +77,7 @@ __all__ = [
     "AvroMissing",
     "BatchDiffers",
     "BoundaryConflict",
+    "CallTimeout",
     "CannotRebuild",
     "CaptureFailed",
     "CaptureFenced",
@@ -627,6 +628,24 @@ class WaitTimeout(HeadraceError, TimeoutError):
 
     def __str__(self) -> str:
         return f"waited {self.seconds:g} s for {self.what}"
+
+
+@dataclass(eq=False, repr=False)
+class CallTimeout(WaitTimeout):
+    """A request that has no reply yet. It stands: calling again with its `id` waits for the same reply."""
+
+    topic: str = ""
+    id: str = ""
+
+    def __init__(self, topic: str, id: str, seconds: float) -> None:
+        super().__init__(what=f"the reply to request {id!r} in topic {topic!r}", seconds=seconds)
+        self.topic, self.id = topic, id
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: no reply to request {self.id!r} in {self.seconds:g} s. The request stands: call again with "
+            f"id={self.id!r} to go on waiting, and see whether the flow that answers runs"
+        )
 
 
 # -- flows -----------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "sinks": ("sinks", "List and drop sinks, and let one begin anew."),
     "ledger": ("views", "Count a view's records by window: on time, corrected, dropped."),
     "why": ("why", "Show where a row of a view comes from, and what it waits for."),
+    "call": ("call", "Append a request to a topic, and wait for its reply."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
     "erase": ("upkeep", "Remove a key's records from every file of the log."),
