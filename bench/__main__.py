@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from bench import (
     capture,
+    capture_mysql,
     flow_analytics,
     flow_cluster,
     flow_growth,
@@ -60,6 +61,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "home": log_disk.home,
     "sourcing": sourcing.sourcing,
     "capture": capture.capture,
+    "mariadb": capture_mysql.capture,
     "windows": flow_window.windows,
     "catching_up": flow_window.catching_up,
     "kinds": flow_window.kinds,

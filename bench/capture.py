@@ -15,7 +15,7 @@ from bench.peers import Unavailable
 from bench.settings import Run
 from bench.table import Measured, Row
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "postgres"
+SCRIPTS = Path(__file__).parent.parent / "scripts"
 UPDATES, SNAPSHOT_ROWS, COMMITS = 200_000, 2_000_000, 300
 TABLE = "(id int PRIMARY KEY, name text, amount numeric(12, 2), at timestamptz, note text)"
 ROWS = "SELECT n, 'name ' || n, n / 100.0, now(), md5(n::text) FROM generate_series(1, {count}) n"
@@ -23,21 +23,22 @@ ROWS = "SELECT n, 'name ' || n, n / 100.0, now(), md5(n::text) FROM generate_ser
 
 def capture(run: Run) -> Iterator[Row]:
     try:
-        with _server() as url:
+        with server("postgres", "wal_level=logical", "synchronous_commit=off", "max_wal_size=8GB") as url:
             yield from _measured(run, url)
     except Unavailable as error:
         yield Row("capture", str(error), "changes/s", Measured(None, why=str(error)))
 
 
 @contextlib.contextmanager
-def _server() -> Iterator[str]:
-    settings = ["--set=wal_level=logical", "--set=synchronous_commit=off", "--set=max_wal_size=8GB"]
-    process = subprocess.Popen([sys.executable, str(SCRIPT), *settings], stdin=-1, stdout=-1, text=True)
+def server(name: str, *settings: str) -> Iterator[str]:
+    """The address of a server that a script of that name runs meanwhile."""
+    command = [sys.executable, str(SCRIPTS / name), *(f"--set={each}" for each in settings)]
+    process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
     assert process.stdin is not None and process.stdout is not None
     said = process.stdout.readline()
     try:
         if not said.startswith("{"):
-            raise Unavailable(said.strip() or "no Postgres")
+            raise Unavailable(said.strip() or f"scripts/{name} did not start")
         yield json.loads(said)["url"]
     finally:
         process.stdin.close()

@@ -109,12 +109,16 @@ def test_doctor_says_what_is_missing(source: Source, shell: Shell, home: Path) -
         source.sql("SET GLOBAL binlog_row_metadata = FULL", f"DROP USER '{name}'@'127.0.0.1'")
 
 
-def test_a_capture_that_runs_is_asked_to_read_a_table_again(source: Source, shell: Shell, home: Path) -> None:
+def test_a_capture_that_runs_is_asked_to_read_a_table_again(
+    source: Source, shell: Shell, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source.sql(USERS, "INSERT INTO users VALUES (1, 'ann')")
     with hr.App("site", home=home) as app:
         app.capture("shop", source.url)
         app.start()
         until(lambda: source.tables() and source.state().state == "live")
+        shell.ok("capture", "snapshot", "shop", "nothing", "--url", source.url)  # a wrong name ends no capture
+        until(lambda: "is not captured" in caplog.text)
         assert "asked" in shell.ok("capture", "snapshot", "shop", "users", "--url", source.url).err
         until(lambda: source.state().epoch == 1 and source.state().state == "live")
     source.same()

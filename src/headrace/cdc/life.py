@@ -398,7 +398,13 @@ class Life(ABC, Generic[A, T]):
         said, self.applying.signals = self.applying.signals, []
         asked = [name for content in said for name in self._asked(content)]
         if asked:
-            self.mark_again(asked)
+            try:
+                self.mark_again(asked)
+            except CaptureFailed as error:
+                if error.passing:
+                    raise
+                logger.warning("%s. Nothing is read again", error)  # what others ask ends no capture
+                return
             raise Again
 
     def _asked(self, content: bytes) -> Sequence[str]:  # noqa: ARG002

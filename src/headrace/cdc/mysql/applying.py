@@ -43,13 +43,14 @@ def file_of(base: str, place: int) -> str:
 
 
 class Layout:
-    """How rows of a number become rows of a table. `take`: for each column of the table its place in an image, -1 where
-    the image has none (a column that was added later)."""
+    """How rows of a number become rows of a table. Without decoders they are nobody's."""
 
-    def __init__(self, table: Tracked | None, full_name: str, wire: Sequence[e.WireColumn], decoders: list[Value]):
-        self.table, self.full_name, self.decoders = table, full_name, decoders
-        self.places = {column.name: at for at, column in enumerate(wire)}
-        columns = table.known.columns if table is not None else ()
+    def __init__(self, event: e.TableMap, table: Tracked | None = None, decoders: Sequence[Value] = ()) -> None:
+        self.number, self.full_name = event.number, f"{event.schema}.{event.table}"
+        self.table, self.decoders = table, decoders
+        self.places = {column.name: at for at, column in enumerate(event.columns)}
+        wire, columns = event.columns, table.known.columns if table is not None else ()
+        # -1 where an image has none: a column that was added later
         self._take = [self.places.get(column.name, -1) for column in columns]
         self._same = self._take == list(range(len(wire)))
 
@@ -75,6 +76,8 @@ class Applying(applying.Applying):
         self._checksum: bool | None = None
         self._mariadb = True
         self._layouts: dict[int, Layout] = {}
+        self._seen: dict[bytes, Layout] = {}
+        """By table map: each transaction says again what its tables look like."""
         self._group = e.Begin()
         self._prepared: set[str] = set()
         self._number = 0
@@ -90,6 +93,9 @@ class Applying(applying.Applying):
     def read(self, data: bytes) -> None:
         """Takes an event."""
         header = e.header_of(data)
+        if header.kind == e.TABLE_MAP and (layout := self._seen.get(data[e.HEADER_BYTES : -e.CRC_BYTES])) is not None:
+            self._layouts[layout.number] = layout
+            return
         if header.kind == e.FORMAT:
             self._file_begins(header)
             self._checksum, self._mariadb = e.checksummed(data), e.is_mariadb(data)
@@ -102,7 +108,9 @@ class Applying(applying.Applying):
                     self.end = max(self.end, place_of(event.file, event.position))
                 return
             case e.TableMap():
-                self._layouts[event.number] = self._layout(event)
+                layout = self._layouts[event.number] = self._layout(event)
+                if checksum:
+                    self._seen[data[e.HEADER_BYTES : -e.CRC_BYTES]] = layout
             case e.Rows():
                 self._images(event, self._now(header))
             case e.Begin():
@@ -135,8 +143,12 @@ class Applying(applying.Applying):
         before = {name: self.where.get(name) for name in begun}
         if before["file"] == self._file and before["begun"] is not None and before != begun:
             raise self.gap(f"the log {self._file} is not the one that was read: it was made again")
-        self._layouts.clear()
+        self._forget_layouts()
         self.where |= begun
+
+    def _forget_layouts(self) -> None:
+        self._layouts.clear()
+        self._seen.clear()
 
     def _now(self, header: e.Header) -> Transaction:
         return Transaction(self._group.number, self._place(header), header.at * 1_000_000)
@@ -195,11 +207,11 @@ class Applying(applying.Applying):
         name = f"{event.schema}.{event.table}"
         table = self.live(name)
         if table is None and name not in self.cascades:
-            return Layout(None, name, (), [])
+            return Layout(event)
         if not all(column.name for column in event.columns):
             if table is not None:
                 self.stop(table, "the log does not name columns: SET GLOBAL binlog_row_metadata = FULL")
-            return Layout(None, name, (), [])
+            return Layout(event)
         kinds = {column.name: kind_of(str(column.type)) for column in table.known.columns} if table is not None else {}
         decoders = []
         try:
@@ -210,8 +222,8 @@ class Applying(applying.Applying):
         except (e.BadEvent, LookupError) as error:
             if table is not None:
                 self.stop(table, str(error))
-            return Layout(None, name, (), [])
-        return Layout(table, name, event.columns, decoders)
+            return Layout(event)
+        return Layout(event, table, decoders)
 
     def _images(self, event: e.Rows, transaction: Transaction) -> None:
         layout = self._layouts.get(event.number)
@@ -272,7 +284,7 @@ class Applying(applying.Applying):
             named = mentions(text, known.schema if schemas else known.name)
             if not named or known.state == "stopped" or self._copied_later(known, transaction):
                 continue
-            self._layouts.clear()
+            self._forget_layouts()
             source = self.source(known)
             if source is None:
                 self.stop(table, "it was dropped, or has another name now")

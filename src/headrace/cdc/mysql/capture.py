@@ -220,8 +220,9 @@ class Life(life.Life[Applying, MySqlTable]):
         path = self.capture.folder / ASKED
         if path.exists():
             with disk.typed(path):
-                self.applying.signals.append(path.read_bytes())
-                path.unlink()
+                taken = path.replace(path.with_suffix(".taken"))  # what comes now is of the next file
+                self.applying.signals.append(taken.read_bytes())
+                taken.unlink()
 
     def _asked(self, content: bytes) -> Sequence[str]:
         return [name for name in content.decode("utf-8", "replace").split("\n") if name]

@@ -15,26 +15,28 @@ _DIGIT_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes, int], tuple[str, int]]:
     """Reads a value that begins there; where it ends."""
     whole = precision - scale
-    parts = [(_DIGIT_BYTES[whole % 9], whole % 9), *repeat((4, 9), whole // 9)]
-    small = [*repeat((4, 9), scale // 9), (_DIGIT_BYTES[scale % 9], scale % 9)]
-    length = sum(size for size, _ in (*parts, *small))
-
-    def digits(data: bytes, at: int, layout: list[tuple[int, int]]) -> tuple[str, int]:
-        said = ""
-        for size, count in layout:
-            if count:
-                said += f"{int.from_bytes(data[at : at + size], 'big'):0{count}d}"
-                at += size
-        return said, at
+    layout = [whole % 9, *repeat(9, whole // 9), *repeat(9, scale // 9), scale % 9]
+    bits = [8 * _DIGIT_BYTES[count] for count in layout]
+    total = sum(bits)
+    length, sign, every, point = total // 8, 1 << total - 1, (1 << total) - 1, 1 + whole // 9
+    groups = [
+        (total - sum(bits[: at + 1]), (1 << size) - 1, f"0{count}d")
+        for at, (size, count) in enumerate(zip(bits, layout, strict=True))
+    ]
+    left = [each for each in groups[:point] if each[1]]
+    right = [each for each in groups[point:] if each[1]]
 
     def read(data: bytes, at: int) -> tuple[str, int]:
-        raw = bytearray(data[at : at + length])
-        negative = not raw[0] & 0x80
-        raw[0] ^= 0x80
-        if negative:
-            raw = bytearray(byte ^ 0xFF for byte in raw)
-        left, middle = digits(bytes(raw), 0, parts)
-        right, _ = digits(bytes(raw), middle, small)
-        return ("-" if negative else "") + (left.lstrip("0") or "0") + (f".{right}" if scale else ""), at + length
+        end = at + length
+        if end > len(data):
+            raise IndexError("a decimal is longer than its event")
+        value = int.from_bytes(data[at:end], "big") ^ sign
+        minus = ""
+        if value & sign:
+            minus, value = "-", value ^ every
+        said = "".join([format(value >> shift & mask, form) for shift, mask, form in left]).lstrip("0") or "0"
+        if right:
+            said += "." + "".join([format(value >> shift & mask, form) for shift, mask, form in right])
+        return minus + said, end
 
     return read

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pymysql
 import pymysql.connections
 import pymysql.converters
+from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from headrace.cdc.mysql.address import Address
@@ -95,7 +96,11 @@ class Server:
             given = self.address.connecting()
             usual = {"connect_timeout": CONNECT_SECONDS, "autocommit": True, "charset": "utf8mb4", "conv": _TEXTS}
             named = {"program_name": f"headrace capture {self.capture}"}
-            return pymysql.connect(**usual, **named, **given)
+            try:
+                return pymysql.connect(**usual, **named, **given)
+            except RuntimeError:  # PyMySQL's, for MySQL's usual way to check passwords
+                why = "the server checks passwords in a way that needs TLS (ssl_ca=…), or pip install cryptography"
+                raise self.failed(why) from None
 
     def connect_to_stream(self) -> Stream:
         return Stream(self, self._connected())
@@ -138,7 +143,9 @@ class Session:
         """File and position: all that is committed is before it."""
         try:
             found = self.rows("SHOW MASTER STATUS")
-        except MySQLError:
+        except MySQLError as error:
+            if error.args[0] != ER.PARSE_ERROR:
+                raise
             found = self.rows("SHOW BINARY LOG STATUS")  # MySQL 8.4
         if not found:
             raise MySQLError(1381, "there is no binlog: start the server with log_bin")
