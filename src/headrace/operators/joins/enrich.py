@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
-from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.contract import Input, InputTimes, Step
 from headrace.operators.joins.changelog import CHANGE, LOADED
+from headrace.operators.joins.facts import FACTS, TABLE, Missing, OverFacts
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.operators.joins.newest import Newest
 from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
@@ -43,7 +43,6 @@ from headrace.operators.joins.versions import (
 )
 from headrace.operators.records import OP, columns_of
 from headrace.operators.result_rows import aligned, column, key_numbers
-from headrace.schema import type_ddl
 from headrace.time import UNSET
 from headrace.views.contract import LedgerRow
 from headrace.views.keyed import Column, State, TableSpec, Writes
@@ -54,8 +53,6 @@ __all__ = ["FACTS", "TABLE", "Enrich", "Missing"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Missing = Literal["null", "drop", "dead_letter"]
-FACTS, TABLE = "facts", "table"
 AT, LEAVES, FOUND = "/at", "/leaves", "/found"
 """Of a fact that is kept: the time that it asks for; when it leaves; whether its answer is a row, and no delete."""
 USED = tuple(f"/used{name}" for name in ORDER)
@@ -90,7 +87,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Enrich:
+class Enrich(OverFacts):
     """`on`: columns of the fact, and the columns of the table's key they are equal to. `time`: the column of the fact
     that is looked up by; None: the latest version that had arrived. `valid_from`: the column of the table that says
     from when a version is valid; None: from its arrival on. `columns`: of the table, with their names in the output.
@@ -125,22 +122,11 @@ class Enrich:
     def tables(self) -> tuple[TableSpec, ...]:
         return self._versions.spec, self._buffer, HELD, *((LOAD,) if self.loads else ())
 
-    @property
-    def output(self) -> Output:
-        shown = self._schema.names[1 : self._schema.names.index(ID)]
-        columns = tuple(Column(name, type_ddl(self._schema.field(name).type)) for name in shown)
-        return Output(None, self.time, FINAL_AT, columns, (ID,))
+    def out_schema(self) -> pa.Schema:
+        return self._schema
 
-    @property
-    def timers(self) -> tuple[Timer, ...]:
-        return (Timer(FACTS, TABLE),)
-
-    def kernel(self, input: str) -> Kernel | None:  # noqa: ARG002
-        return None
-
-    def ahead(self, times: Mapping[str, InputTimes]) -> InputTimes:  # noqa: ARG002
-        """Facts that are kept hold both back: a step says how far they are."""
-        return InputTimes(None, None)
+    def out_time(self) -> str | None:
+        return self.time
 
     def reset(self) -> None:
         self._newest.forget()

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.durations import INSTANT_MAX_US, INSTANT_MIN_US
-from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
+from headrace.operators.contract import Input, InputTimes, Step
 from headrace.operators.joins.changelog import CHANGE
-from headrace.operators.joins.enrich import Missing
+from headrace.operators.joins.facts import FACTS, TABLE, Missing, OverFacts
 from headrace.operators.joins.held import HELD, held_rows, least_progress_us
 from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.joins.view_changes import VIEW_CORRECTIONS
@@ -38,7 +38,6 @@ __all__ = ["FACTS", "TABLE", "EnrichView"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-FACTS, TABLE = "facts", "table"
 AT, ARRIVED = "/at", "/arrived"
 """Of a fact that is kept: the time that it asks for, and when it arrived."""
 END, START, UPDATED = "/end", "/start", "/updated"
@@ -52,7 +51,7 @@ LATEST_US = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class EnrichView:
+class EnrichView(OverFacts):
     """`on`: columns of the fact, and the groups of the view they are equal to. `time`: the fact's time. `columns`: of
     the view, with their names in the output. `receipt`: the column that says which window was used, by its end."""
 
@@ -77,22 +76,11 @@ class EnrichView:
     def tables(self) -> tuple[TableSpec, ...]:
         return self._rows, self._buffer, HELD, REACHED
 
-    @property
-    def output(self) -> Output:
-        shown = self._schema.names[1 : self._schema.names.index(ID)]
-        columns = tuple(Column(name, type_ddl(self._schema.field(name).type)) for name in shown)
-        return Output(None, self.time, FINAL_AT, columns, (ID,))
+    def out_schema(self) -> pa.Schema:
+        return self._schema
 
-    @property
-    def timers(self) -> tuple[Timer, ...]:
-        return (Timer(FACTS, TABLE),)
-
-    def kernel(self, input: str) -> Kernel | None:  # noqa: ARG002
-        return None
-
-    def ahead(self, times: Mapping[str, InputTimes]) -> InputTimes:  # noqa: ARG002
-        """Facts that are kept hold both back: a step says how far they are."""
-        return InputTimes(None, None)
+    def out_time(self) -> str | None:
+        return self.time
 
     def reset(self) -> None:
         """It knows nothing between steps."""
