@@ -20,6 +20,7 @@ import pyarrow as pa
 from bench import (
     capture,
     capture_mysql,
+    capture_sqlite,
     flow_analytics,
     flow_cluster,
     flow_growth,
@@ -62,6 +63,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "sourcing": sourcing.sourcing,
     "capture": capture.capture,
     "mariadb": capture_mysql.capture,
+    "sqlite": capture_sqlite.capture,
     "windows": flow_window.windows,
     "catching_up": flow_window.catching_up,
     "kinds": flow_window.kinds,

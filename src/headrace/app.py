@@ -323,7 +323,8 @@ class App:
         debezium: str | None = None,
         debezium_schemas: bool = False,
     ) -> Capture:
-        """Captures the tables of another database, `postgresql://…`: what they have, then what is done to them.
+        """Captures the tables of another database, `postgresql://…`, `mysql://…` or `sqlite:///…`: what they have, then
+        what is done to them; or the events that `hr.outbox(…)` and `hr.debezium(…)` say.
         `tables`: patterns, "public.*" by default; "!public.audit" leaves one out. `mask`: {"users.email": "hash"} or
         "null". A password is best a reference: `?password=env:NAME` or `file:PATH`. `.table("users")` is one of them as
         a table of the app. `debezium`: a prefix; each change is written as an event in Debezium's envelope, too, to the

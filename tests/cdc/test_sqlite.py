@@ -277,6 +277,37 @@ def test_copied_in_chunks_while_others_write(tmp_path: Path, monkeypatch: pytest
     shop.close()
 
 
+@pytest.mark.parametrize("kind", ["TEXT COLLATE NOCASE", "BLOB", "REAL", "", "DECIMAL", "INTEGER"])
+def test_a_copy_that_was_cut_off_goes_on_behind_its_last_chunk(
+    shop: SqliteSource, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Whatever the key is: each row is copied once, in the order in which SQLite has the keys."""
+    monkeypatch.setattr(taking, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(taking, "FETCH_ROWS", 1)
+    shop.sql(f"CREATE TABLE users (a {kind} NOT NULL, b INT NOT NULL, n INT, PRIMARY KEY (a, b)) WITHOUT ROWID")
+    keys: dict[str, list[object]] = {
+        "TEXT COLLATE NOCASE": ["a", "B", "b", "Ä", "ä", "'", ""],
+        "BLOB": [b"", b"\x00", b"a", b"\xff"],
+        "REAL": [-1.5, 0.0, 1e300, float("inf"), 2],
+        "": [1, 1.5, "1", "a", b"a", b"", float("-inf")],
+        "DECIMAL": [1, 1.5, "x", "1e3", b"a"],
+        "INTEGER": [-(2**63), -1, 0, 2**62, 2**63 - 1],
+    }
+    rows = [(key, b) for key in keys[kind] for b in (1, 2)]
+    shop.db.executemany("INSERT OR IGNORE INTO users VALUES (?, ?, 0)", rows)
+    steps = iter(range(2))
+    shop.capture().run(lambda: next(steps, None) is None)
+    assert shop.state().state == "copying" and 0 < shop.state().copied < len(rows)
+    shop.sql("UPDATE users SET n = 1 WHERE b = 1")
+    shop.drain()
+    assert shop.ops().count("loaded") == 1
+    assert len(shop.rows()) == shop.sql("SELECT count(*) FROM users")[0][0] == shop.state().copied
+    assert {row["n"] for row in shop.rows().values() if row["b"] == 1} == {1}
+    before = len(shop.records())
+    shop.drain(again=["users"])
+    assert len(shop.records()) == before, "nothing differs"
+
+
 def test_a_row_that_moves_over_the_place_of_the_copy(shop: SqliteSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking, "CHUNK_ROWS", 2)
     monkeypatch.setattr(taking, "FETCH_ROWS", 1)
