@@ -221,7 +221,7 @@ def engine(tmp_path: Path) -> Iterator[Any]:
     def started(url: str, **more: str) -> Iterator[dict[str, Any]]:
         asked = {"url": url, "tables": "public.*", "folder": str(tmp_path), "more": more}
         command = [python, str(ROOT / "bench" / "debezium_job.py"), json.dumps(asked)]
-        process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path)
         running.append(process)
         assert process.stdout is not None
         return map(json.loads, process.stdout)
