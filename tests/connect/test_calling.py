@@ -14,9 +14,10 @@ import pytest
 
 import headrace as hr
 from headrace import failpoints
-from headrace.connect import calling
+from headrace.connect import calling, reading
 from headrace.connect.calling import Calling, Function, key_of, rewind
 from headrace.connect.open import as_sink, open_sink
+from headrace.connect.reading import ends_of
 from headrace.errors import InvalidArgument, OffsetOutOfRange, SinkFailed, SinkFenced, TopicReplaced
 from headrace.log.contract import Log, Topic
 from tests.faults.children import Children, ack
@@ -177,3 +178,24 @@ def test_it_is_recorded_what_a_sink_is(log: Log) -> None:
         open_sink(Function(Ledger()), "out", log, topic, Path()).close()
     (record,) = [record.value for record in log.topic("out.sink").records() if record.value["kind"] == "spec"]
     assert json.loads(record["value"]) == {"kind": "function", "topic": "numbers"}
+
+
+def test_large_records_make_small_batches(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BYTES_MAX", 3_500)
+    topic = log.create_topic("texts", "text string")
+    for _ in range(3):
+        topic.append([{"text": "x" * 1_500}])
+    counts: list[int] = []
+    opened = Calling("texts", log, topic, lambda rows, _: counts.append(rows.num_rows), 100)
+    while opened.step():
+        pass
+    assert counts == [2, 1]
+
+
+def test_offsets_without_records_are_passed(log: Log) -> None:
+    topic = log.create_topic("keyed", "k int, n int", key="k")
+    topic.append([{"k": 1, "n": n} for n in range(3)] + [{"k": 2, "n": 9}])
+    topic.erase(2)  # type: ignore[attr-defined]
+    opened = Calling("keyed", log, topic, Ledger())
+    assert (opened.step(), opened.step()) == (3, 0)
+    assert opened.place == ends_of(topic)

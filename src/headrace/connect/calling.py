@@ -70,12 +70,13 @@ class Calling:
             self._sync()
             found = read(self.topic, self.place, ends_of(self.topic), self._rows_max)
             if not found.records:
+                self.place = found.place  # offsets without records
                 if self._delivered:
                     self._record(self.place, None)
                 return 0
             self._record(self.place, found.place)
         else:  # of a process before this one, which may have delivered it
-            found = read(self.topic, self.place, self._pending, 2**62)
+            found = read(self.topic, self.place, self._pending, None)
         if found.records:
             reach("sink.recorded")
             self._call(found)

@@ -23,6 +23,7 @@ __all__ = ["CHANGE_OP", "Change", "Read", "Rows", "beginning", "ends_of", "read"
 CHANGE_OP: Final = "op"
 """The column of a topic of changes that says whether a row comes or goes."""
 PLACE: Final = ("_partition", "_offset")
+BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +54,31 @@ def ends_of(topic: Topic) -> Place:
     return {partition: end.next for partition, end in topic.ends().items()}
 
 
-def read(topic: Topic, place: Place, upto: Place, rows_max: int) -> Read:
-    """At most so many records from `place` on. OffsetOutOfRange if retention has deleted the next one."""
+def read(topic: Topic, place: Place, upto: Place, rows_max: int | None) -> Read:
+    """At most so many records from `place` on, and about 64 MiB; None: all of them. OffsetOutOfRange if retention has
+    deleted the next one."""
     batches: list[pa.RecordBatch] = []
-    behind, left = dict(place), rows_max
+    behind, taken, size_bytes = dict(place), 0, 0
+    rows_max, bytes_max = (2**62, 2**62) if rows_max is None else (rows_max, BYTES_MAX)
     first = None
     for partition, stop in sorted(upto.items()):
         if partition not in behind:  # the topic got it meanwhile
             first = first or beginning(topic)
             behind[partition] = first.get(partition, 0)
-        if left <= 0 or behind[partition] >= stop:
+        if taken >= rows_max or size_bytes >= bytes_max or behind[partition] >= stop:
             continue
         names = [*topic.schema.names, *PLACE]
         for batch in topic.batches(partition, behind[partition], stop, columns=names):
-            part = batch.slice(0, left)
+            fitting = batch.num_rows * (bytes_max - size_bytes) // max(batch.nbytes, 1)
+            part = batch.slice(0, min(rows_max - taken, max(fitting, 1)))
             batches.append(part)
-            left -= part.num_rows
-            if left <= 0 and part.num_rows:
+            taken, size_bytes = taken + part.num_rows, size_bytes + part.nbytes
+            if part.num_rows < batch.num_rows or taken >= rows_max or size_bytes >= bytes_max:
                 behind[partition] = part["_offset"][-1].as_py() + 1
                 break
         else:
             behind[partition] = stop
-    return Read(batches, behind, rows_max - left)
+    return Read(batches, behind, taken)
 
 
 class Rows:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.connect.contract import Delivery
-from headrace.connect.reading import ends_of
 from headrace.errors import DiskFull, HeadraceError, SinkFailed, UnknownTopic
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class SinkThread:
             taken = opened.step()
             self.trouble = ""
             self._tell(opened, now=not taken)
-            if not taken and opened.place == ends_of(opened.topic):
+            if not taken:
                 self._log.wait(seen, LOOK_SECONDS)
         self._tell(opened, now=True)
 
