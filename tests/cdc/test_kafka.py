@@ -13,10 +13,11 @@ import headrace as hr
 from headrace import failpoints
 from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, recorded
-from headrace.cdc.open import open_source
+from headrace.cdc.open import choice_for, open_source
 from headrace.errors import CaptureFailed, CaptureFenced
 from headrace.log.open import open_log
 from tests.cdc.conftest import Source
+from tests.cdc.sqlite_source import SqliteSource
 from tests.cli.conftest import Shell
 from tests.faults.children import Children, ack
 from tests.kafka.test_foreign import plain_records
@@ -122,3 +123,32 @@ def test_a_program_and_commands(on_kafka: Source, shell: Shell, monkeypatch: pyt
     source.sql("DELETE FROM users", "INSERT INTO users VALUES (2, 'cem')")
     shell.ok("capture", "snapshot", "shop")
     source.same()
+
+
+def test_sqlite_and_an_outbox_of_it(broker: str, tmp_path: Path) -> None:
+    shop = SqliteSource(tmp_path)
+    shop.log.close()
+    shop.log = open_log(f"kafka://{broker}?prefix=c{uuid.uuid4().hex[:8]}.")
+    shop.tables = ["users"]
+    shop.sql("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT, mail TEXT UNIQUE)")
+    shop.sql("INSERT INTO users VALUES (1, 'ann', 'a@x'), (2, 'bob', 'b@x')")
+    shop.drain()
+    shop.sql("REPLACE INTO users VALUES (3, 'cem', 'b@x')", "UPDATE users SET id = 10 WHERE id = 1")
+    shop.drain()
+    shop.sql("ALTER TABLE users ADD COLUMN n INT", "UPDATE users SET n = 1")
+    shop.drain()
+    shop.same()
+    shop.sql("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, aggregatetype TEXT, aggregateid TEXT, "
+             "headers TEXT, payload TEXT)")  # fmt: skip
+    outbox = hr.outbox(shop.url)
+    for n in range(3):
+        sql = "INSERT INTO outbox (aggregatetype, aggregateid, headers, payload) VALUES ('order', ?, '{\"a\": 1}', ?)"
+        shop.db.execute(sql, (None if n == 1 else "k", f"event {n}"))
+        open_source(shop.log, "events", outbox, choice_for(outbox, None, None), tmp_path).drain()
+    found = [record.value for record in shop.log.topic("events_order").records()]
+    assert [(each["key"], dict(each["headers"]), each["payload"]) for each in found] == [
+        ("k", {"a": "1"}, "event 0"),
+        (None, {"a": "1"}, "event 1"),
+        ("k", {"a": "1"}, "event 2"),
+    ]
+    shop.close()
