@@ -38,6 +38,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "failpoints",
         "fingerprint",
         "rendering",
+        "retrying",
     },
     {"cep"},
     {"log"},

@@ -1,28 +1,24 @@
-"""Runs a capture in a thread, and again after what passes: a connection that is lost, a server that restarts. Owns the
-thread, the pauses between attempts, and what is said of the capture meanwhile. Knows no database: `Source` is one."""
+"""Runs a capture in a thread, and again after what passes: a connection that is lost, a server that restarts. Owns what
+passes, and what is said of the capture meanwhile. Knows no database: `Source` is one."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from headrace.cdc.journal import Value, recorded
 from headrace.cdc.source import Source
 from headrace.durations import from_us
 from headrace.errors import CaptureFailed, DiskFull, HeadraceError, KafkaFailed, TopicFull
 from headrace.log.contract import Log
+from headrace.retrying import RetryingThread
 
 __all__ = ["CaptureStatus", "CaptureThread", "TableStatus", "status_of"]
 
 logger = logging.getLogger("headrace.cdc")
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 30.0
-STEADY_SECONDS: Final = 60.0
-"""An attempt that lasted so long was no failed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,70 +101,19 @@ def _passes(error: HeadraceError) -> bool:
     """Whether the same may succeed later."""
     if isinstance(error, KafkaFailed):
         return error.retriable
-    return not isinstance(error, CaptureFailed) or error.passing
+    return error.passing if isinstance(error, CaptureFailed) else isinstance(error, DiskFull | TopicFull)
 
 
-class CaptureThread:
-    """A source that runs until `stop`. What passes is tried again, after pauses that grow; anything else ends it, and
-    is `error`."""
+class CaptureThread(RetryingThread):
+    """A source that runs until `stop`."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(f"capture {source.name}", self._capture, _passes, logger=logger, retrying="reconnecting")
         self._source = source
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"capture-{source.name}", daemon=True)
-        self.error: BaseException | None = None
-        self.trouble = ""
-        """What is wrong just now, while it is tried again."""
-        self.restarts = 0
 
-    @property
-    def state(self) -> str:
-        if self.error is not None:
-            return "failed"
-        if not self._thread.is_alive():
-            return "stopped"
-        return "reconnecting" if self.trouble else "running"
+    def _capture(self) -> None:
+        self._source.run(self._looks_whether_to_stop)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self, timeout: float | None = None) -> bool:
-        """Ends it after what it is writing. True if it has ended."""
-        self._stopping.set()
-        return self.join(timeout)
-
-    def join(self, timeout: float | None = None) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        pause = PAUSE_SECONDS
-        while not self._stopping.is_set():
-            begun = time.monotonic()
-            try:
-                self._source.run(self._is_stopping)
-                return
-            except (CaptureFailed, DiskFull, TopicFull, KafkaFailed) as error:
-                if not _passes(error):
-                    self.error = error
-                    logger.error("%s", error)
-                    return
-                self.trouble = str(error)
-                self.restarts += 1
-                if time.monotonic() - begun > STEADY_SECONDS:
-                    pause = PAUSE_SECONDS
-                logger.warning("%s. Trying again in %.1f seconds", error, pause)
-                self._stopping.wait(pause)
-                pause = min(2 * pause, PAUSE_SECONDS_MAX)
-            except HeadraceError as error:
-                self.error = error
-                logger.error("capture %s: %s", self._source.name, error)
-                return
-            except BaseException as error:
-                self.error = error
-                logger.exception("capture %s", self._source.name)
-                return
-
-    def _is_stopping(self) -> bool:
-        self.trouble = ""  # it is connected: it looks whether it is to go on
-        return self._stopping.is_set()
+    def _looks_whether_to_stop(self) -> bool:
+        self.is_well()  # it is connected: it looks whether it is to go on
+        return self.is_stopping()
