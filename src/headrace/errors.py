@@ -855,7 +855,7 @@ class CaptureFailed(HeadraceError):
 
 @dataclass(eq=False, repr=False)
 class CaptureGap(CaptureFailed):
-    """Changes of the database are lost for the capture, or may be: its slot or its publication is not what it was."""
+    """Changes of the database are lost for the capture, or may be: slot, publication or binlog is another one."""
 
     slot: str = ""
 

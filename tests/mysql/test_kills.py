@@ -27,6 +27,15 @@ TABLES = (
     "CREATE TABLE users (id int PRIMARY KEY, name varchar(40), note text, n decimal(12, 2), e enum('a', 'b', 'c'))",
     "CREATE TABLE pairs (a int, b varchar(10) CHARACTER SET latin1, v int unsigned, PRIMARY KEY (a, b))",
     "CREATE TABLE events (id bigint AUTO_INCREMENT PRIMARY KEY, body text)",
+    "CREATE TABLE notes (id int PRIMARY KEY, of int, FOREIGN KEY (of) REFERENCES users (id) "
+    "ON DELETE CASCADE ON UPDATE CASCADE)",
+)
+CHOSEN = ("users", "pairs", "events", "notes")
+SWAP = (
+    "CREATE OR REPLACE TABLE other LIKE pairs",
+    "INSERT INTO other SELECT a, b, v + 1 FROM pairs",
+    "RENAME TABLE pairs TO old, other TO pairs",
+    "DROP TABLE old",
 )
 
 
@@ -42,7 +51,7 @@ def capturing(home: str, url: str, database: str, armed: str, skip: int) -> None
         ack("started")
         while True:
             with contextlib.suppress(CaptureFailed):
-                open_source(log, "shop", url, Choice.of(None, None, database), Path(home)).run(lambda: False)
+                open_source(log, "shop", url, Choice.of(CHOSEN, None, database), Path(home)).run(lambda: False)
             time.sleep(0.05)
 
 
@@ -54,6 +63,14 @@ class Writer:
 
     def transaction(self) -> None:
         dice, events = self.dice, 0
+        if dice.random() < 0.04:
+            self.source.sql(*SWAP)
+        if dice.random() < 0.04:
+            key, how = dice.randrange(60), dice.choice(("COMMIT", "ROLLBACK"))
+            self.source.sql(
+                "XA START 'x'", f"UPDATE users SET name = 'xa' WHERE id = {key}", "XA END 'x'", "XA PREPARE 'x'"
+            )
+            self.source.sql(f"XA {how} 'x'")
         db = self.source.db
         with db.cursor() as cursor:
             cursor.execute("BEGIN")
@@ -76,7 +93,7 @@ class Writer:
     def statement(self) -> tuple[str, int]:
         dice = self.dice
         one, other, word = dice.randrange(60), dice.randrange(60), dice.choice("abc")
-        kind = dice.choices(range(12), weights=(8, 8, 5, 5, 4, 6, 4, 4, 1, 4, 1, 1))[0]
+        kind = dice.choices(range(13), weights=(8, 8, 5, 5, 4, 6, 4, 4, 1, 4, 1, 1, 5))[0]
         if kind == 10:
             if self.columns > 3:
                 return "ALTER TABLE users COMMENT = 'more'", 0
@@ -101,6 +118,7 @@ class Writer:
             (f"INSERT INTO events (body) SELECT repeat('e', 40) FROM seq_1_to_{count}", count),
             ("", 0),
             ("UPDATE users SET name = concat(left(name, 30), '.')", 0),
+            (f"REPLACE INTO notes SELECT {other}, id FROM users WHERE id >= {one} LIMIT 1", 0),
         )[kind]  # fmt: skip
 
 
@@ -108,7 +126,7 @@ def check(source: Source, writer: Writer) -> None:
     source._db = None
     source.sql("UPDATE users SET name = 'last'", "INSERT IGNORE INTO users (id) VALUES (-1)")
     source.drain()
-    for table in "users", "pairs", "events":
+    for table in CHOSEN:
         assert source.state(table).state == "live", source.state(table)
         source.same(table)
     assert source.sql("SELECT count(*) FROM events")[0][0] == writer.events
@@ -124,6 +142,7 @@ def cut(source: Source) -> None:
 
 
 def rounds(source: Source, children: Children, dice: random.Random, until: float, most: int) -> None:
+    source.choice = source.chosen(*CHOSEN)
     source.sql(*TABLES)
     writer = Writer(source, dice)
     for _ in range(15):

@@ -67,6 +67,7 @@ def add(
     \b
     Example:
       headrace capture add shop 'postgresql://app@db/shop?password=env:SHOP_PASSWORD' --mask users.email=hash
+      headrace capture add shop 'mysql://app@db/shop?password=env:SHOP_PASSWORD' --table users
       headrace capture add shop sqlite:////var/lib/shop.db
     """
     check_name(name, argument="name")

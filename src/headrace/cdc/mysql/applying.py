@@ -119,7 +119,7 @@ class Applying(applying.Applying):
                 self._ended(header, event.number)
             case e.Prepared():
                 if event.committed:
-                    self._read_again(self._prepared, "an XA transaction committed")
+                    self._read_again(self._prepared, "an XA transaction committed", self._now(header))
                 self._ended(header, 0)
             case e.Statement():
                 self._statement(event, header)
@@ -171,9 +171,10 @@ class Applying(applying.Applying):
         text = without_texts(event.text)
         first = text.lstrip()[:24].upper()
         if first.startswith("XA"):
-            self._xa(first)
+            self._xa(first, self._now(header))
         elif first.startswith("ROLLBACK") and not re.match(r"ROLLBACK\s+(WORK\s+)?TO\b", first):
-            self._read_again(self._touched(), "a transaction with tables that keep no transactions was rolled back")
+            why = "a transaction with tables that keep no transactions was rolled back"
+            self._read_again(self._touched(), why, self._now(header))
         elif (emptied := truncated(text, event.schema)) is not None:
             table = self.live(".".join(emptied))
             if table is not None:
@@ -185,19 +186,21 @@ class Applying(applying.Applying):
         if self._group.standalone or not self.in_transaction or first.startswith("ROLLBACK"):
             self._ended(header, 0)
 
-    def _xa(self, first: str) -> None:
+    def _xa(self, first: str, transaction: Transaction) -> None:
         """What XA transactions do is in the log before they commit: it is read from the tables when they do."""
         if re.match(r"XA\s+START|XA\s+BEGIN", first):
             self._group = self._group._replace(prepared=True, standalone=False)
         elif re.match(r"XA\s+COMMIT", first):
-            self._read_again(self._prepared or {str(name) for name in self.tables}, "an XA transaction committed")
+            names = self._prepared or {str(name) for name in self.tables}
+            self._read_again(names, "an XA transaction committed", transaction)
 
     def _touched(self) -> set[str]:
         return {each.full_name for each in self._layouts.values() if each.table is not None}
 
-    def _read_again(self, names: set[str], why: str) -> None:
+    def _read_again(self, names: set[str], why: str, transaction: Transaction) -> None:
+        """Unless a table was copied since, or is read again already."""
         for table in filter(None, map(self.live, names)):
-            if table.known.state != "reading again":
+            if table.known.state != "reading again" and not self._copied_later(table.known, transaction):
                 logger.info("capture %s: %s is read again: %s", self.journal.capture, table.known.full_name, why)
                 self.note(table, replace(table.known, state="reading again", epoch=table.known.epoch + 1))
 
@@ -230,10 +233,11 @@ class Applying(applying.Applying):
         if layout is None or not layout.decoders:
             return
         table = layout.table if layout.table is None else self.live(layout.full_name)
-        self._cascade(layout, event)
         if self._group.prepared:
-            self._prepared.add(layout.full_name)
-        elif table is not None and not event.whole:
+            self._prepared |= {layout.full_name, *(each.child for each in self.cascades.get(layout.full_name, ()))}
+            return
+        self._cascade(layout, event, transaction)
+        if table is not None and not event.whole:
             self.stop(table, "the log has parts of rows only: SET GLOBAL binlog_row_image = FULL")
         elif table is not None and event.columns == len(layout.decoders):
             self._apply(table, event.op, [layout.row(row) for row in rows_of(event.data, layout.decoders)], transaction)
@@ -258,19 +262,21 @@ class Applying(applying.Applying):
         self._number += 1
         return self._number - 1
 
-    def _cascade(self, layout: Layout, event: e.Rows) -> None:
+    def _cascade(self, layout: Layout, event: e.Rows, transaction: Transaction) -> None:
         """The database changes rows of other tables itself, and says it nowhere: these are read again."""
         if event.op == "insert" or layout.full_name not in self.cascades:
             return
         for each in self.cascades[layout.full_name]:
             if event.op == "delete" and each.on_delete:
-                self._read_again({each.child}, f"rows of {each.parent} were deleted, and its foreign key cascades")
+                why = f"rows of {each.parent} were deleted, and its foreign key cascades"
+                self._read_again({each.child}, why, transaction)
             elif event.op == "update" and each.on_update:
                 places = [layout.places[name] for name in each.columns if name in layout.places]
                 images = rows_of(event.data, layout.decoders) if event.whole else []
                 pairs = zip(images[::2], images[1::2], strict=True)
                 if not event.whole or any(one[at] != other[at] for one, other in pairs for at in places):
-                    self._read_again({each.child}, f"keys of {each.parent} were changed, and its foreign key cascades")
+                    why = f"keys of {each.parent} were changed, and its foreign key cascades"
+                    self._read_again({each.child}, why, transaction)
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -294,7 +300,7 @@ class Applying(applying.Applying):
                 self.lay_out(table, found, (*known.columns, *found.added), transaction)
             altered = text.lstrip()[:5].upper() == "ALTER"
             if table.known.state != "stopped" and rewrites(text) and not (found and altered):
-                self._read_again({known.full_name}, "a statement may have changed its rows")
+                self._read_again({known.full_name}, "a statement may have changed its rows", transaction)
 
     @staticmethod
     def _copied_later(known: Known, transaction: Transaction) -> bool:
