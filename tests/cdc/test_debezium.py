@@ -326,6 +326,21 @@ def test_columns_that_come_are_followed_and_others_stop_the_table(events: Events
     assert events.rows()[4]["note"] == "z2"
 
 
+def test_only_the_table_that_is_behind_is_read_again(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cdc.debezium.feed.READ_ROWS", 3)
+    inv, other = Table("public.inv", NOTES), Table("public.other", NOTES)
+    made = [table.event("c", None, {"id": n, "n": n}) for n in range(10) for table in (inv, other)]
+    assert events.take(*made) == 20
+    place = events.log.topic("shop.capture").offsets()[0].next
+    events.add(inv.event("u", None, {"id": 3, "n": 33}), other.event("u", None, {"id": 3, "n": 33}))
+    assert events.drain(again=["inv"]) == 10 + 2
+    assert (events.ops().count("upsert"), events.ops("other").count("upsert")) == (21, 11)
+    assert events.rows() == events.rows("other")
+    written = events.log.topic("shop.capture").offsets()[0].next - place
+    assert events.drain() == 0
+    assert written < 80
+
+
 def test_a_table_without_a_key_is_stopped(events: Events) -> None:
     events.take(Table("public.inv", NOTES, key=()).event("c", None, {"id": 1}))
     assert "have no key" in events.state().why

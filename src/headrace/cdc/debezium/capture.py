@@ -312,7 +312,7 @@ class Life:
         """Takes events, at most a batch, or waits so long for some, and writes what they say."""
         self._look_for_places()
         again = self.reading is not None
-        items, behind = self.feed.read(self.reading if self.reading is not None else self.at, 0 if again else seconds)
+        items, behind = self.feed.read(self.at if self.reading is None else self.reading, seconds)
         for item in items:
             event = self._capture.read(item)
             if event is not None:
@@ -323,7 +323,7 @@ class Life:
             self.at = behind
         if not items:
             self._at_end()
-        if items or again or self.applying._changed:
+        if items or self.applying._changed:
             self.applying.record("places", {**self.at})
             self.applying.record("gone", {name: gone for name, gone in self._gone.items() if self._may_tell_key(name)})
             self.applying.write()
@@ -336,7 +336,8 @@ class Life:
         """Where the others are, tables that were read again are live."""
         self.reading = {place: offset for place, offset in behind.items() if place in self.at}
         if any(offset < self.at[place] for place, offset in self.reading.items()):
-            self.applying.record("reading", {"at": self.reading})
+            if self.applying.rows:  # else it is read once more after a crash
+                self.applying.record("reading", {"at": self.reading})
             return
         self.reading = None
         self.applying.record("reading", {"at": None})
