@@ -42,6 +42,7 @@ from bench import (
     log_upkeep,
     log_wake,
     nexmark,
+    patterns,
     sourcing,
     table,
 )
@@ -71,6 +72,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "growth": flow_growth.growth,
     "keyed": flow_keyed.keyed,
     "joins": flow_joins.joins,
+    "patterns": patterns.patterns,
     "merge": flow_merge.merge,
     "kafka": flow_kafka.kafka,
     "nexmark": nexmark.queries,

@@ -535,3 +535,19 @@ def test_what_does_not_fit_the_events_is_refused(settings: dict[str, Any], said:
     with pytest.raises(InvalidArgument) as caught:
         MatchPattern(SCHEMA, given["by"], given["time"], given["pattern"], 0, 0)
     assert said in str(caught.value)
+
+
+def test_measures_of_many_matches_at_once_are_those_of_one_by_one(seed: int) -> None:
+    """What is computed for all matches together, and what is summed up from event to event."""
+    dice = random.Random(seed)
+    texts = ["count(*)", "count(a.*)", "count(a.v)", "sum(v)", "sum(b.v)", "first(v)", "last(a.v)", "a.v", "b.v", "v"]
+    measures = {f"m{n}": text for n, text in enumerate(texts)} | {
+        f"s{n}": f"{text} + 0" for n, text in enumerate(texts)
+    }
+    now = run(case("a+ b?", measures=measures))
+    now.step([event(dice.choice("aab"), at, dice.choice([None, 2**61, 5, -7])) for at in range(200)])  # type: ignore[arg-type]
+    assert len(now.there) > 30
+    for row in now.there.values():
+        for n, text in enumerate(texts):
+            wide = text.startswith("sum") and row[f"s{n}"] is None  # it does not fit
+            assert wide or row[f"m{n}"] == row[f"s{n}"], text

@@ -20,6 +20,7 @@ from headrace.cep.definition import Pattern
 from headrace.cep.shape import parse
 from headrace.testing import CRASH_POINTS
 from tests.cep.brute_force import Taken, matches
+from tests.databases import PostgresServer
 from tests.operators.sparkless_joins import without_spark
 from tests.operators.test_join_programs import Clock, at, records
 
@@ -192,3 +193,17 @@ def test_killed_at_any_point_an_alarm_goes_out_once(
         app.drain()
         sent = [(each.value["op"], each.value["k"]) for each in app.log.topic("calls").records()]
     assert sent == [("+", "y"), ("-", "y")]
+
+
+# -- in Postgres -------------------------------------------------------------------------------------------
+
+
+def test_matches_and_what_keys_wait_for_are_relations_of_a_database(postgres: PostgresServer, tmp_path: Path) -> None:
+    with hr.App("database", home=tmp_path, views=str(postgres.schema(tmp_path))) as app:
+        topic = app.topic("events", "k string, v int, at timestamp", key="k", event_time="at")
+        app.stream(topic).match(of("run"), by="k", grace="0 seconds").to_view("runs")
+        topic.append([{"k": "x", "v": v, "at": at(n)} for n, v in ((0, 1), (2, 2), (3, 3), (5, 1))])
+        app.drain()
+        assert [row["n"] for row in app.view("runs").to_arrow().to_pylist()] == [2]
+        [row] = app.query("SELECT k, match_start, rows, waits_for FROM runs_partials").to_pylist()
+        assert row == {"k": "x", "match_start": at(5), "rows": 1, "waits_for": "mid"}

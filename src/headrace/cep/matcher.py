@@ -198,10 +198,7 @@ def _by_row(
     trail: Trail = None
     furthest, bound = start, start + limits.rows
     ended = False
-
-    def extent_us() -> int:
-        return until_us if ended else rows.times_us[furthest]
-
+    times = rows.times_us
     while True:
         op, one, other = code[at]
         failed = False
@@ -216,7 +213,7 @@ def _by_row(
                 if row > furthest:
                     furthest = row
                     if row >= bound:
-                        return Attempt(start, "given_up", extent_us(), trail)
+                        return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
                 if marks[row] & one:
                     trail = (trail, other, row, None)
                     at += 1
@@ -232,7 +229,7 @@ def _by_row(
                 ways.append((other, row, trail))
                 at = one
         elif op == MATCH:
-            return Attempt(start, "match", extent_us(), trail)
+            return Attempt(start, "match", until_us if ended else times[furthest], trail)
         elif op == JUMP:
             at = one
         elif op == SKIP:
@@ -245,7 +242,7 @@ def _by_row(
                     if row > furthest:
                         furthest = row
                         if row >= bound:
-                            return Attempt(start, "given_up", extent_us(), trail)
+                            return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
                     if not marks[row] & one:
                         ways.append((at, row + 1, trail))
                 at += 1
@@ -258,7 +255,7 @@ def _by_row(
             if row > furthest:
                 furthest = row
                 if row >= bound:
-                    return Attempt(start, "given_up", extent_us(), trail)
+                    return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
             if marks[row] & one or place in seen or place in dead:
                 failed = True
             else:
@@ -271,7 +268,7 @@ def _by_row(
             break
     if not ended:
         dead |= seen
-        return Attempt(start, "none", rows.times_us[furthest])
+        return Attempt(start, "none", times[furthest])
     if timed_out and late is not None:
         return Attempt(start, "timed_out", until_us, late)
     return Attempt(start, "none", until_us)

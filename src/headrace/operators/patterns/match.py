@@ -373,16 +373,20 @@ class MatchPattern:
         )
         program = parts_of(self.pattern).program
         rows = self._matched(events, there)
+        numbers, needs, begin_us, once_more = there.tolist(), list[int](), needed_us.tolist(), again.tolist()
         for key, low, high in _groups(events.key[there]):
-            if again[key]:
+            if once_more[key]:
+                needs += [-NEVER] * (high - low)
                 continue
-            made = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=int(needed_us[key]))
-            found.needed[there[low:high]] = made.needed_us
-            for each in made.found:
-                found.taken.append(_taken(each, there))
-            found.given_up += [int(there[each.start]) for each in made.given_up]
+            made = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=begin_us[key])
+            needs += made.needed_us
+            if made.found:
+                found.taken += [_taken(each, numbers) for each in made.found]
+            if made.given_up:
+                found.given_up += [numbers[each.start] for each in made.given_up]
             if made.open is not None:
                 found.opened.append((made.open, there))
+        found.needed[there] = needs
         if again.any():
             self._scan_again(events, there, rows, settings, again, partials, frontier_us, found)
         return found
@@ -417,9 +421,10 @@ class MatchPattern:
                 found.needed[there[low:high]] = made.needed_us
                 if made.open is not None:
                     found.opened.append((made.open, there))
+        old_numbers, new_numbers = was.tolist(), there.tolist()
         for key in sorted({*before, *after}):
-            old = {} if key not in before else {_taken(each, was): None for each in before[key].found}
-            new = {} if key not in after else {_taken(each, there): None for each in after[key].found}
+            old = {} if key not in before else {_taken(each, old_numbers): None for each in before[key].found}
+            new = {} if key not in after else {_taken(each, new_numbers): None for each in after[key].found}
             found.taken += [
                 Taken(each.outcome, each.symbols, each.rows, comes=False) for each in old if each not in new
             ]
@@ -538,10 +543,13 @@ def _groups(key: I64) -> list[tuple[int, int, int]]:
     return list(zip(key[first].tolist(), first.tolist(), [*first[1:].tolist(), len(key)], strict=True))
 
 
-def _taken(attempt: Attempt, order: I64) -> Taken:
-    found = matcher.labels(attempt.trail)
-    symbols, rows = zip(*found, strict=True)
-    return Taken(attempt.outcome, symbols, tuple(order[list(rows)].tolist()))
+def _taken(attempt: Attempt, numbers: list[int]) -> Taken:
+    symbols, rows, trail = [], [], attempt.trail
+    while trail is not None:
+        trail, symbol, row, _ = trail
+        symbols.append(symbol)
+        rows.append(numbers[row])
+    return Taken(attempt.outcome, tuple(reversed(symbols)), tuple(reversed(rows)))
 
 
 def _true(value: Any) -> matcher.Test:

@@ -11,12 +11,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cep import matcher
 from headrace.cep.definition import Pattern, parts_of
 from headrace.cep.evaluate import CLASSIFIER, Compiler, Summary, type_of
+from headrace.cep.expressions import Column, Expression, Over
 from headrace.operators.contract import REASON
 from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.records import OP
@@ -25,6 +27,9 @@ from headrace.views.values import INSTANT, cast_to, time_column, us_column
 
 __all__ = ["ARRIVED", "AT", "END", "LATE", "OUTCOME", "START", "SYMBOL", "MatchRows", "Taken", "place_of"]
 
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+SUM_MAX = 2.0**62
 AT, LATE, ARRIVED = "/at", "/late", "/arrived_at"
 START, END, OUTCOME, SYMBOL = "match_start", "match_end", "outcome", "symbol"
 
@@ -135,8 +140,48 @@ class MatchRows:
         """Over the rows of each match; of all its rows, those up to each."""
         if not self.measure_types:
             return {}
+        made = dict[str, pa.Array]()
+        trees = dict(parts_of(self.pattern).measure_trees)
+        if not every:
+            symbols = np.array([symbol for each in taken for symbol in each.symbols])
+            for name, tree in trees.items():
+                if (found := self._at_once(tree, rows, symbols, np.array(begin))) is not None:
+                    made[name] = found.cast(self.measure_types[name])
+        rest = {name: tree for name, tree in trees.items() if name not in made}
+        return made | self._one_by_one(rest, rows, taken, begin, every=every) if rest else made
+
+    def _at_once(self, tree: Expression, rows: pa.Table, symbols: I64, begin: I64) -> pa.Array | None:
+        """A measure that needs no sum from row to row; None: it does. Doubles do: in one order, they have one sum."""
+        match tree:
+            case Column(symbol=symbol):
+                function, of = "last", tree
+            case Over(function, Column() | None as of, symbol, 0) if function in ("count", "first", "last", "sum"):
+                pass
+            case _:
+                return None
+        mine = np.ones(len(symbols), np.bool_)
+        if symbol is not None:
+            mine = symbols == self.pattern.symbols.index(symbol)
+        if function in ("first", "last"):
+            return self.cells(rows, of.name).take(_ends(function, mine, begin))
+        if of is not None:
+            cells = self.cells(rows, of.name)
+            mine = mine & np.asarray(cells.is_valid())
+        count = np.add.reduceat(mine.astype(np.int64), begin)
+        if function == "count":
+            return pa.array(count)
+        if not pa.types.is_integer(cells.type):
+            return None
+        values = np.where(mine, cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), 0)
+        if len(values) and float(np.abs(values.astype(np.float64)).max()) * len(values) >= SUM_MAX:
+            return None
+        return pa.array(np.add.reduceat(values, begin), mask=count == 0)
+
+    def _one_by_one(
+        self, trees: Mapping[str, Expression], rows: pa.Table, taken: list[Taken], begin: list[int], *, every: bool
+    ) -> dict[str, pa.Array]:
         compiler, cells = Compiler(self.pattern.symbols, self.types), dict[str, Any]()
-        values = [compiler.value(tree, cells) for _, tree in parts_of(self.pattern).measure_trees]
+        values = [compiler.value(tree, cells) for tree in trees.values()]
         for name in compiler.columns:
             cells[name] = self.cells(rows, name).to_pylist()
         cells[CLASSIFIER] = [self.pattern.symbols[symbol] for each in taken for symbol in each.symbols]
@@ -152,8 +197,7 @@ class MatchRows:
             if not every:
                 for told, value in zip(out, values, strict=True):
                     told.append(value(row, summed))
-        kinds = self.measure_types
-        return {name: pa.array(told, kind) for (name, kind), told in zip(kinds.items(), out, strict=True)}
+        return {name: pa.array(told, self.measure_types[name]) for name, told in zip(trees, out, strict=True)}
 
     def letters(self, rows: pa.Table, given_up: list[int]) -> pa.Table | None:
         """The first events of attempts that were given up, as far as they are kept."""
@@ -175,6 +219,16 @@ class MatchRows:
                 REASON: pa.repeat(why, len(given_up)),
             }
         )
+
+
+def _ends(which: str, mine: Flags, begin: I64) -> pa.Array:
+    """Of each match, the number of its first or last row that is meant; null: it has none."""
+    numbers = np.arange(len(mine))
+    if which == "first":
+        found = np.minimum.reduceat(np.where(mine, numbers, len(mine)), begin)
+        return pa.array(found, mask=found == len(mine))
+    found = np.maximum.reduceat(np.where(mine, numbers, -1), begin)
+    return pa.array(found, mask=found < 0)
 
 
 def place_of(text: str) -> tuple[int, int, str]:
