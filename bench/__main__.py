@@ -43,6 +43,7 @@ from bench import (
     log_wake,
     nexmark,
     patterns,
+    search,
     sourcing,
     table,
 )
@@ -65,6 +66,7 @@ SECTIONS: dict[str, Callable[[Run], Iterator[table.Row]]] = {
     "capture": capture.capture,
     "mariadb": capture_mysql.capture,
     "sqlite": capture_sqlite.capture,
+    "search": search.search,
     "windows": flow_window.windows,
     "catching_up": flow_window.catching_up,
     "kinds": flow_window.kinds,

@@ -61,12 +61,24 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
     ),
     "Flows": (
         "What a program is made of. [Views](views.md), [time](time.md), [windows](windows.md), "
-        "[aggregates](aggregates.md), [tables](tables.md), [joins](joins.md) and [patterns](patterns.md) explain.",
+        "[aggregates](aggregates.md), [tables](tables.md), [joins](joins.md), "
+        "[patterns](patterns.md) and [search](search.md) explain.",
         [
-            *("App", "Stream", streams.Windowed, streams.Grouped, "Aggregated", "View", "Table", FlowStatus, Audited),
+            *(
+                "App",
+                "Stream",
+                streams.Windowed,
+                streams.Grouped,
+                "Aggregated",
+                "View",
+                "Table",
+                "Queries",
+                FlowStatus,
+                Audited,
+            ),
             *(JoinedTables, why.Why, why.Origin, Rebuild, reading.Diff, reading.Counts),
             *("tumbling", "hopping", "cumulative", "calendar", "session", "sliding", "correct", "drop"),
-            *(*TABLE, "merge", "CHANGE", "Aggregate", "changed", "RecordOperator"),
+            *(*TABLE, "merge", "CHANGE", "Aggregate", "changed", "RecordOperator", "Explanation"),
             *("corrected_time", "clock_quality"),
             *("pattern", "match_recognize", "Pattern"),
         ],

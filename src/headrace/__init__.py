@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from headrace.operators.changed import changed as changed
     from headrace.operators.records import RecordOperator as RecordOperator
     from headrace.position import Position as Position
+    from headrace.queries import Explanation as Explanation
+    from headrace.queries import Queries as Queries
     from headrace.sink import Sink as Sink
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
@@ -106,6 +108,7 @@ _HOMES = {
     "command": "headrace.connect.command",
     **dict.fromkeys(("Pattern", "pattern"), "headrace.cep.definition"),
     "match_recognize": "headrace.cep.recognize",
+    **dict.fromkeys(("Explanation", "Queries"), "headrace.queries"),
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from headrace.flows.status import AppStatus
     from headrace.log.contract import Start
     from headrace.notebook import Live
+    from headrace.queries import Queries
     from headrace.sink import Sink
     from headrace.table import Table
     from headrace.views.reading import SqlViews
@@ -312,6 +313,14 @@ class App:
         """The flow answers the requests in the topic `requests`: its rows have the request's `id`, and go to the topic
         `REQUESTS.answers`, where `hr.call` finds them. `settings`: of that topic."""
         return flow.to_topic(answers_of(requests), key=ID, **settings)
+
+    def queries(self, name: str, *, tenant: str | None = None, **settings: Any) -> Queries:
+        """Stored queries of that name, for `stream.search(…)`: put and removed while flows run. They are a table.
+        `tenant`: the column of the searched records that says whose they are: a tenant's queries are asked of its
+        records only. `settings`: of the topic."""
+        from headrace.queries import Queries, queries_table
+
+        return Queries(queries_table(self, name, tenant, settings), tenant)
 
     def capture(
         self,

@@ -21,6 +21,7 @@
     ├── UnknownView · ViewInUse
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
+    ├── InvalidSearch                            a stored query that is wrong, or finds nothing, or everything
     ├── QueryTimeout                             SQL that takes longer than it may
     ├── DoesNotFit                               a sum of decimals beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
@@ -32,6 +33,7 @@
     ├── AvroMissing                              the reader of Avro values is not installed
     ├── RegistryFailed                           a schema registry did not answer, or refused
     ├── UnknownCapture                           there is no such capture
+    ├── UnknownQuery                             there is no such stored query
     ├── CaptureFailed ─ CaptureGap               a database that cannot be captured; changes of it that are lost
     ├── UnknownSink                              there is no such sink, or it is no index
     ├── SinkFailed                               a sink's function that raised
@@ -105,6 +107,7 @@ __all__ = [
     "InvalidName",
     "InvalidQuery",
     "InvalidSchema",
+    "InvalidSearch",
     "JavaMissing",
     "KafkaFailed",
     "KafkaMissing",
@@ -141,6 +144,7 @@ __all__ = [
     "UnknownColumn",
     "UnknownEvent",
     "UnknownGroup",
+    "UnknownQuery",
     "UnknownQueue",
     "UnknownSink",
     "UnknownTopic",
@@ -840,6 +844,19 @@ class UnknownCapture(HeadraceError, LookupError):
 
 
 @dataclass(eq=False, repr=False)
+class UnknownQuery(HeadraceError, LookupError):
+    """There is no stored query of that name. `known`: some that were there."""
+
+    queries: str
+    query: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        hint = nearest(self.query, self.known) or f" headrace queries list {self.queries} has them all."
+        return f"queries {self.queries!r} have no query {self.query!r}.{hint}"
+
+
+@dataclass(eq=False, repr=False)
 class CaptureFailed(HeadraceError):
     """The database of a capture cannot be reached, or does not let it be captured. `passing`: the same may succeed
     later, and a capture that runs tries again by itself."""
@@ -1074,6 +1091,25 @@ class InvalidQuery(HeadraceError, ValueError):
     def __str__(self) -> str:
         shown = self.sql if len(self.sql) <= 200 else self.sql[:199] + "…"
         return f"query {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidSearch(HeadraceError, ValueError):
+    """A stored query that cannot be accepted. `at`: the character of its text where it is wrong, from 0 on; `query`:
+    what it is called, if that is known."""
+
+    text: str
+    at: int
+    why: str
+    query: str | None = None
+
+    def __str__(self) -> str:
+        begin = max(0, self.at - 20)
+        shown = (
+            ("…" if begin else "") + self.text[begin : self.at + 40] + ("…" if self.at + 40 < len(self.text) else "")
+        )
+        named = "query" if self.query is None else f"query {self.query!r}"
+        return f"{named}, character {self.at + 1} of {shown!r}: {self.why}"
 
 
 @dataclass(eq=False, repr=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from headrace.aggregates import Aggregate
@@ -18,11 +19,12 @@ from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument
 from headrace.flows import graph
 from headrace.flows.flow import Transform
-from headrace.flows.plan import check, origin
+from headrace.flows.plan import check, only_adds, origin
 from headrace.joining import names_of, pairs_of
 from headrace.names import check_name
 from headrace.operators.joins.meetings import Enriching, How, Joining, Matching, Missing, ViewEnriching
 from headrace.operators.remember import Remember
+from headrace.operators.stored.searching import FACTS, QUERIES, Searching
 from headrace.schema import parse_ddl, type_ddl
 from headrace.sink import Sink, read_directly
 from headrace.view import View
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.flows.flow import DataFrame
     from headrace.log.declared import DeclaredTopic
     from headrace.operators.records import Through
+    from headrace.queries import Queries
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -56,7 +59,7 @@ class _Steps:
 
 _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(…)"
 _OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
-_OF_RECORDS = ("dedup", "enrich", "join", "match", "remember", "through", "transform", "union")
+_OF_RECORDS = ("dedup", "enrich", "join", "match", "remember", "search", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
 _ELSEWHERE = {
     **{
@@ -375,8 +378,27 @@ class Stream(_Steps):
         records = self.transform(parts.transform) if parts.computed else self
         return Stream(self.app, graph.Meet((("events", records.node),), step))
 
+    def search(self, queries: Queries, *, text: str | Sequence[str], as_of: datetime | str | None = None) -> Stream:
+        """Each record once for each stored query that finds it, with the columns `query`, `version` and `highlights`.
+        `text`: the columns, strings, that are searched for words; all others are asked for by their values. A query
+        finds the records that arrive after it was put, until it is put again or removed. `as_of`: queries that were
+        stored by then find earlier records, too: a search of what the log has."""
+        from headrace.queries import Queries
+
+        if not isinstance(queries, Queries):
+            raise InvalidArgument("queries", queries, "must be stored queries: app.queries('alerts')")
+        names = (text,) if isinstance(text, str) else tuple(text)
+        if len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+            raise InvalidArgument("text", text, "must be the names of columns, each once: text=['title', 'body']")
+        as_of_us = None if as_of is None else queries._checked_as_of_us(as_of)
+        step = Searching(queries.name, names, queries.tenant, as_of_us)
+        queries._searched.append((self.node, names))
+        queries.table.topic.alter_at_first_use(cleanup="delete")  # records may be older than a query's last version
+        sides = ((FACTS, self.node), (QUERIES, graph.Source(queries.table.topic)))
+        return Stream(self.app, graph.Meet(sides, step))
+
     def to_view(self, name: str, *, keep: None = None, every: Duration | None = None) -> View:
-        """Behind enrich, join and match: keeps a row for each record, pair or match in a view of that name. Transforms
+        """Behind enrich, join, match and search: keeps a row for each record, pair, match or hit in a view. Transforms
         between them must keep the columns `_id` and `op`."""
         if not isinstance(origin(self.node), graph.Meet):
             raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
@@ -389,8 +411,10 @@ class Stream(_Steps):
     def to_topic(self, name: str, **settings: Any) -> DeclaredTopic:
         """Writes the records to a topic, each exactly once. Creates the topic, with their columns, if there is none.
         Behind a join these are changes; behind an inner join without corrections `changes=False` makes them records,
-        which can be joined again."""
+        which can be joined again. Right behind a search they are records, where no record can be taken back."""
         check_name(name, argument="name")
+        if isinstance(self.node, graph.Meet) and isinstance(self.node.step, Searching) and only_adds(self.node):
+            settings = {"changes": False, **settings}
         return self.app._add_to_topic(graph.Sink(name, self.node, target=name, settings=settings))
 
     def to_sink(self, name: str, sink: Kind | Deliver, **settings: Any) -> Sink:

@@ -20,6 +20,7 @@ from headrace.flows.flow import Flow, Input, Transform
 from headrace.log.declared import DeclaredTopic
 from headrace.operators.dedup import TakeOut
 from headrace.operators.joins.meetings import Enriching, Joining, ViewEnriching
+from headrace.operators.stored.searching import FACTS, Searching
 from headrace.views.contract import ARRIVED, RECORD, Gaps, feed_topic
 from headrace.windows import Aligned, Correct, Drop, Late, Session, Window, drop
 
@@ -69,9 +70,12 @@ def writes_changes(sink: graph.Sink) -> bool:
     return can_retract(sink.of) and not (sink.plain and isinstance(sink.of, graph.Meet))
 
 
-def _only_adds(meet: graph.Meet) -> bool:
-    """Whether its rows are never taken back: pairs of records that stay, where nothing is corrected."""
+def only_adds(meet: graph.Meet) -> bool:
+    """Whether its rows are never taken back: pairs of records that stay, where nothing is corrected; and records that
+    stored queries find."""
     step, sides = meet.step, [node for _, node in meet.sides]
+    if isinstance(step, Searching):
+        return not any(_is_taken_back(node) for role, node in meet.sides if role == FACTS)
     adds = isinstance(step, Joining) and step.how == "inner" and not step.late.within_us
     return adds and not any(map(_is_taken_back, sides))
 
@@ -79,7 +83,7 @@ def _only_adds(meet: graph.Meet) -> bool:
 def _is_taken_back(node: graph.Records) -> bool:
     """Whether a row that comes out of it is ever taken back; `can_retract` says whether it is told as a change."""
     found = origin(node)
-    return can_retract(node) and not (isinstance(found, graph.Meet) and _only_adds(found))
+    return can_retract(node) and not (isinstance(found, graph.Meet) and only_adds(found))
 
 
 def _keeps_arrival(node: graph.Node) -> bool:
@@ -281,7 +285,7 @@ def _check_fill(fill: Gaps, window: Window) -> None:
 def _check_sink(sink: graph.Sink) -> None:
     if not isinstance(sink.of, graph.Aggregate):
         met = origin(sink.of)
-        if sink.plain and isinstance(met, graph.Meet) and not (met is sink.of and _only_adds(met)):
+        if sink.plain and isinstance(met, graph.Meet) and not (met is sink.of and only_adds(met)):
             why = "rows can be taken back here, and a topic of records does not say so. Leave it out, or make an inner"
             raise InvalidArgument(
                 "changes", False, f"{why} join of streams, without late=hr.correct(…), and put transforms before it"

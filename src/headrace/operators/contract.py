@@ -86,6 +86,8 @@ class Step:
     """Records that came too late."""
     letters: pa.Table | None = None
     """Records that cannot be processed. With a column `REASON` they stay counted, and it says what was given up."""
+    refused: pa.Table | None = None
+    """Of an input that is read first, records that mean nothing: `/error` says why. They are counted nowhere."""
     ahead: InputTimes | None = None
     """Frontier and reach for those who read the output, where they depend on state; None: `Operator.ahead` says."""
     missing: int = 0

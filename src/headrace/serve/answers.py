@@ -19,6 +19,7 @@ from headrace.errors import (
     InvalidArgument,
     InvalidQuery,
     InvalidSchema,
+    InvalidSearch,
     KafkaFailed,
     LogMissing,
     OffsetOutOfRange,
@@ -34,6 +35,7 @@ from headrace.errors import (
     TopicReplaced,
     UnknownCapture,
     UnknownGroup,
+    UnknownQuery,
     UnknownQueue,
     UnknownSink,
     UnknownTopic,
@@ -57,13 +59,16 @@ __all__ = ["ERRORS", "EXACT_MAX", "Json", "error_response", "failure", "refusal"
 STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that fits
     (413, (RecordTooLarge,)),
     (422, (RecordRejected,)),
-    (404, (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink, LogMissing)),
+    (
+        404,
+        (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink, UnknownQuery, LogMissing),
+    ),
     (504, (WaitTimeout, QueryTimeout)),
     (503, (Busy, TopicFull, ClockAhead, Overloaded, StorageError, Closed)),
     (503, (KafkaFailed, RegistryFailed)),
     (409, (TopicExists, TopicReplaced, VersionConflict, OutOfOrderSequence, ForgottenSequence, Fenced)),
     (409, (CommitConflict, ViewInUse, WatchLost)),
-    (400, (InvalidArgument, InvalidQuery, InvalidSchema, OffsetOutOfRange, Unsupported)),
+    (400, (InvalidArgument, InvalidQuery, InvalidSchema, InvalidSearch, OffsetOutOfRange, Unsupported)),
 ]
 ERRORS = {
     400: "The request is not valid: `error` says why.",

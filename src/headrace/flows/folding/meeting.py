@@ -141,6 +141,7 @@ class MeetingFold:
             self._keep(out, changes, state, before)
         self._send(out, step, changes, before)
         self._bury(out, step.letters, now_us)
+        self._bury(out, step.refused, now_us)
         return out
 
     def _warn_of_fan_out(self, records: int, changed: int) -> None:
@@ -344,7 +345,7 @@ class MeetingFold:
         return rows.select([name for name in rows.column_names if name not in META and not name.startswith("/")])
 
     def _bury(self, out: Met, letters: pa.Table | None, now_us: int) -> None:
-        """Records for which nothing was found, or with which something was given up, by topic."""
+        """Records for which nothing was found, with which something was given up, or that mean nothing, by topic."""
         if letters is None or not letters.num_rows:
             return
         topics = {topic.name: topic for topic in self._flow.topics}
@@ -353,10 +354,11 @@ class MeetingFold:
         for row in letters.to_pylist():
             topic = topics[row[ID].partition("/")[0].partition("#")[0]]
             value = {name: cell for name, cell in row.items() if name not in own}
+            why = value.pop("/error", None)
             rows.setdefault(topic.name, []).append(
                 {
-                    "reason": "given_up" if REASON in row else "missing",
-                    "error": row.get(REASON) or f"nothing was found for it: {self._step}",
+                    "reason": "invalid" if why is not None else "given_up" if REASON in row else "missing",
+                    "error": why or row.get(REASON) or f"nothing was found for it: {self._step}",
                     "topic": topic.name,
                     "topic_id": topic.topic_id,
                     "partition": row["_partition"],
