@@ -145,7 +145,10 @@ class Life(life.Life[Applying, PostgresTable]):
         return bool(self._slot.system)
 
     def check(self) -> None:
-        slots.check_slot(self._postgres, self._db, self._stream, self._slot, self.applying.end)
+        found = slots.check_slot(self._postgres, self._db, self._stream, self._slot, self.applying.end)
+        if found != self._slot:
+            self._slot = found
+            self.journal.write([], self.facts_of_database())
 
     def start(self) -> None:
         self._stream.start(self._slot.name, self._slot.publication, self.applying.end)

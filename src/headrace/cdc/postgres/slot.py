@@ -1,6 +1,6 @@
 """A capture's slot and publication in Postgres: made, checked, measured. Owns when what they gave is complete, and when
 changes may be missing (CaptureGap): the slot is gone, was made again, was moved by others, belongs to another server;
-the publication was changed.
+the publication was changed; the server's log does not have all that is here.
 
 A publication is known by the transactions that wrote its rows in the catalog. So even one that was changed and changed
 back is noticed."""
@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from headrace.cdc.postgres.catalog import PostgresTable, quoted
-from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of
+from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of, lsn_text
 from headrace.errors import CaptureGap
 
 __all__ = [
@@ -44,6 +44,9 @@ _PUBLICATION: Final = "SELECT oid::text || '@' || xmin::text FROM pg_publication
 _PUBLISHED: Final = """
     SELECT r.prrelid::text, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname = $1"""
+_NOT_OURS: Final = (
+    "the server's log does not have all that is here (an older copy was put back, or a replica took over)"
+)
 ALARM_TIME: Final = timedelta(hours=1)
 FREED_SECONDS: Final = 2.0
 
@@ -143,15 +146,22 @@ def remove(db: psycopg.Connection[Any], slot: Slot) -> None:
     db.execute(f"DROP PUBLICATION IF EXISTS {quoted(slot.publication)}")
 
 
-def check_slot(server: Server, db: psycopg.Connection[Any], stream: Stream, slot: Slot, ours: Lsn) -> None:
-    """CaptureGap if the slot does not go on where we are; CaptureFailed (passing) while another uses it."""
+def check_slot(server: Server, db: psycopg.Connection[Any], stream: Stream, slot: Slot, ours: Lsn) -> Slot:
+    """CaptureGap if the slot does not go on where we are; CaptureFailed (passing) while another uses it. The slot as it
+    is to be recorded: a failover to a server that has all that is here began another timeline."""
 
     def gap(why: str) -> CaptureGap:
         return CaptureGap(server.capture, server.shown, why, slot=slot.name)
 
-    system = stream.command("IDENTIFY_SYSTEM")["systemid"]
+    said = stream.command("IDENTIFY_SYSTEM")
+    system, timeline = said["systemid"], int(said["timeline"] or 0)
     if system != slot.system:
         raise gap(f"this is another server (system {system}, not {slot.system}), whose log is another one")
+    if timeline != slot.timeline and (left := _left_at(stream, timeline, slot.timeline)) < ours:
+        raise gap(f"{_NOT_OURS}: timeline {timeline} leaves {slot.timeline} at {lsn_text(left)}")
+    end = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    if end is not None and lsn_of(end[0]) < ours:
+        raise gap(f"{_NOT_OURS}: it ends at {end[0]}")
     found = db.execute(_SLOT, (slot.name,)).fetchone()
     if found is None:
         raise gap(f"the slot {slot.name!r} is gone: it was dropped, or the server is a replica that did not have it")
@@ -165,6 +175,14 @@ def check_slot(server: Server, db: psycopg.Connection[Any], stream: Stream, slot
     check_publication(server, db, slot)
     if active and not _is_freed(db, slot):
         raise server.failed(f"the slot {slot.name!r} is in use", passing=True)
+    return replace(slot, timeline=timeline)
+
+
+def _left_at(stream: Stream, timeline: int, ours: int) -> Lsn:
+    """Where the server's log left our timeline; 0 if that is none of its earlier ones."""
+    history = stream.command(f"TIMELINE_HISTORY {timeline}")["content"] or "" if timeline > 1 else ""
+    rows = [line.split() for line in history.splitlines()]
+    return next((lsn_of(row[1]) for row in rows if len(row) > 1 and row[0] == str(ours)), 0)
 
 
 def _is_freed(db: psycopg.Connection[Any], slot: Slot) -> bool:
