@@ -51,6 +51,7 @@ from headrace.operators.joins.meetings import OP, History, TableJoining, Tabling
 from headrace.places import Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
+from headrace.storage import disk
 from headrace.streams import Aggregated, Stream
 from headrace.view import View
 from headrace.views.contract import Emit, check_emit, feed_topic
@@ -226,6 +227,7 @@ class App:
             beside = until.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
             self._log = until.enter_context(trial_log(Path(beside), there))
             until.callback(setattr, self, "_log", before)
+            disk.make_directory(self.home)  # Spark writes there
             self.running.check()
 
     def _check_open(self) -> None:

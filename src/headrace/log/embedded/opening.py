@@ -15,7 +15,7 @@ from headrace.log.embedded.storage.engine import Clock, Engine
 from headrace.storage import disk
 
 OURS = {"log.db", "log.db-wal", "log.db-shm", "log.making", "lock", "data", "wake", "reserve", "keys.db", "views.db"}
-OURS |= {"snapshots.db"}
+OURS |= {"snapshots.db", "spark.log"}
 
 _engines: dict[tuple[int, int], Engine] = {}
 _lock = threading.Lock()
