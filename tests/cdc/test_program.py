@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.cdc.journal import Journal
 from headrace.errors import AlreadyRunning, CaptureFailed, InvalidArgument, UnknownCapture
 from tests.cdc.conftest import Source
 from tests.cli.conftest import Shell
@@ -134,11 +135,17 @@ def test_a_capture_that_runs_is_asked_to_read_a_table_again(source: Source, shel
     with hr.App("site", home=home) as app:
         app.capture("shop", source.url)
         app.start()
-        until(lambda: "shop.capture" in {topic.name for topic in source.log.topics()})
-        until(lambda: source.sql("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"))
+        until(lambda: source.tables() and source.state().state == "live")
         assert "asked" in shell.ok("capture", "snapshot", "shop", "users", "--url", source.url).err
         until(lambda: source.state().epoch == 1 and source.state().state == "live")
     source.same()
+
+
+def test_a_capture_that_has_not_begun_cannot_be_asked(source: Source) -> None:
+    """It would not see the message, which is behind its slot."""
+    Journal(source.log, "shop").write([], {("capture", ""): {"database": "shop"}})  # and no slot yet
+    with pytest.raises(CaptureFailed, match="ask again in a moment"):
+        source.capture().ask_again(["users"])
 
 
 def test_there_is_none(source: Source, shell: Shell, home: Path) -> None:

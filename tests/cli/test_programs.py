@@ -54,3 +54,11 @@ def test_another_assertion_stays_what_it_is(shell: Shell, tmp_path: Path) -> Non
     path = tmp_path / "asserts.py"
     path.write_text(PROGRAM.format(line="assert app.name == 'else', 'another app'"))
     assert "cannot be loaded: AssertionError: another app" in shell("check", str(path)).err
+
+
+def test_a_program_that_would_take_the_place_of_a_module_of_python(shell: Shell, tmp_path: Path) -> None:
+    """Other libraries would import it: `site`, `queue`."""
+    path = tmp_path / "queue.py"
+    path.write_text("import headrace as hr\napp = hr.App('shop')\n")
+    done = shell("check", str(path))
+    assert done.code == 2 and "named like Python's module 'queue'" in done.err and "rename the file" in done.err

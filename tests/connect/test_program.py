@@ -218,7 +218,7 @@ app.stream("shop_users").to_sink("people", hr.search_index("people.db", text="na
 
 
 def test_a_program_without_flows_runs_without_spark(shell: Shell, tmp_path: Path) -> None:
-    database, program = tmp_path / "shop.db", tmp_path / "site.py"
+    database, program = tmp_path / "shop.db", tmp_path / "site_app.py"
     with contextlib.closing(sqlite3.connect(database)) as db:
         db.executescript("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO users VALUES (1, 'Ann')")
     program.write_text(PROGRAM.format(database=database))

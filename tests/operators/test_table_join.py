@@ -296,7 +296,7 @@ class Contract(OperatorContract):
         assert +told[0] == +told[1]
 
     def _applied(self, tables: MemoryTables, batch: Any, number: int) -> pa.Table | None:
-        step = self._made(self.operator(), batch, tables.state(), number)
+        step = self._make_step(self.operator(), batch, tables.state(), number)
         tables.apply(step.writes)
         return step.changes
 

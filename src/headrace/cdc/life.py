@@ -388,6 +388,7 @@ class Life(ABC, Generic[A, T]):
     def step(self, seconds: float) -> None:
         """Takes what has come, at most a batch, or waits for so long, and writes what is whole."""
         self.take(seconds)
+        said, self.applying.signals = self.applying.signals, []
         passed = self.applying.end > self._written and time.monotonic() - self._written_at > EMPTY_SECONDS
         if self.applying.rows or passed:
             self._write()
@@ -395,17 +396,22 @@ class Life(ABC, Generic[A, T]):
         if time.monotonic() - self._beaten_at >= self.capture.heartbeat_seconds:
             self._beaten_at = time.monotonic()
             self.look_after()
-        said, self.applying.signals = self.applying.signals, []
-        asked = [name for content in said for name in self._asked(content)]
-        if asked:
-            try:
-                self.mark_again(asked)
-            except CaptureFailed as error:
-                if error.passing:
-                    raise
-                logger.warning("%s. Nothing is read again", error)  # what others ask ends no capture
-                return
+        if self._marked_again(said) or self._is_to_read_again():
             raise Again
+
+    def _marked_again(self, said: Sequence[bytes]) -> bool:
+        """Whether others have asked for tables, which are to be read again then."""
+        asked = [name for content in said for name in self._asked(content)]
+        if not asked:
+            return False
+        try:
+            self.mark_again(asked)
+        except CaptureFailed as error:
+            if error.passing:
+                raise
+            logger.warning("%s. Nothing is read again", error)  # what others ask ends no capture
+            return False
+        return True
 
     def _asked(self, content: bytes) -> Sequence[str]:  # noqa: ARG002
         """Tables that another process asks to read again."""
@@ -415,13 +421,16 @@ class Life(ABC, Generic[A, T]):
         with self.server.translated():
             self.applying.write()
         self._written, self._written_at = self.applying.end, time.monotonic()
-        if any(table.known.state == "reading again" for table in self.applying.tables.values()):
-            raise Again
+
+    def _is_to_read_again(self) -> bool:
+        return any(table.known.state == "reading again" for table in self.applying.tables.values())
 
     def finish(self) -> None:
         """What is read is written, and told."""
         if self.applying.end > self._written or self.applying.rows:
             self._write()
+            if self._is_to_read_again():
+                raise Again
 
 
 class Capturing(ABC):

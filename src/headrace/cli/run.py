@@ -328,6 +328,9 @@ def loaded(program: str, spark: str | None) -> App:
     from headrace import app as apps
 
     path, attribute = _file(program)
+    if path.stem in sys.stdlib_module_names:
+        why = f"is named like Python's module {path.stem!r}, and would be imported in its place: rename the file"
+        raise click.BadParameter(f"{path} {why}", param_hint="APP.py")
     home = click.get_current_context().meta.get(HOME)
     if home:
         apps.overrides["home"] = home

@@ -50,6 +50,8 @@ class PostgresCapture(life.Capturing):
     def ask_again(self, tables: Sequence[str]) -> None:
         """By a message in the database's log: whoever captures reads it there."""
         slot = recorded(self.log, self.name).get(("slot", ""), {}).get("name")
+        if not slot:
+            raise self.server.failed("it is being started, and has no slot yet: ask again in a moment")
         with contextlib.closing(self.server.connect()) as db, self.server.translated():
             asked = json.dumps({"capture": slot, "snapshot": list(tables)})
             db.execute("SELECT pg_logical_emit_message(true, $1, $2)", (PREFIX, asked))
