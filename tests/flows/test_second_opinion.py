@@ -102,3 +102,56 @@ def test_a_join_of_streams_has_the_rows_of_an_interval_join(tmp_path: Path, spar
         for how, view in views.items():
             found.update((how, *pair) for pair in told(view.to_arrow(), "lefts", "rights").elements())
         assert found == wanted
+
+
+PATTERNS = {
+    "A+ B": "PAST LAST ROW",
+    "A B* C": "PAST LAST ROW",
+    "A+? B C": "TO NEXT ROW",
+    "A B{1,2} C": "TO NEXT ROW",
+    "A B? C": "PAST LAST ROW",
+}
+"""With where the scan goes on. Flink has no alternatives, no absence and no greedy end: brute force says these."""
+
+
+@pytest.mark.timeout(600)
+def test_patterns_find_what_match_recognize_finds(tmp_path: Path, spark: Any, seed: int) -> None:
+    """Times are even milliseconds, and `within` is odd: Flink's is less than, ours at most. No row has two symbols:
+    where a greedy loop could take the row that must follow it, Flink does not go back, and finds less than SQL says."""
+    dice = np.random.default_rng(seed)
+    count = 3_000
+    ms = START_MS + 2 * np.sort(dice.choice(60_000, count, replace=False))
+    times = pa.array(ms).cast(MILLISECONDS).cast(pa.timestamp("us", tz="UTC"))
+    some = pa.table({"id": dice.integers(0, 40, count), "v": dice.integers(0, 4, count), "at": times})
+    define = "A AS A.v = 0, B AS B.v = 1, C AS C.v >= 2 AND C.v > LAST(A.v)"
+    measures = "FIRST(A.v) AS first_a, LAST(A.v) AS last_a, COUNT(A.v) AS n_a, SUM(A.v) AS total_a"
+
+    def clauses(text: str, skip: str) -> str:
+        symbols = [each for each in ("A", "B", "C") if each in text]
+        defined = ", ".join(each for each in define.split(", ") if each.split(" ")[0] in symbols)
+        return (
+            f"PARTITION BY id ORDER BY `at` MEASURES {measures} ONE ROW PER MATCH AFTER MATCH SKIP {skip} "
+            f"PATTERN ({text}) WITHIN INTERVAL '20.001' SECOND DEFINE {defined}"
+        )
+
+    columns = dict.fromkeys(("id", "first_a", "last_a", "n_a", "total_a"), LONG)
+    query = " UNION ALL ".join(
+        f"SELECT '{text}' AS asked, T.* FROM v MATCH_RECOGNIZE ({clauses(text, skip)}) AS T"
+        for text, skip in PATTERNS.items()
+    )
+    wanted = asked(table("v", some, tmp_path), query, tmp_path, {"asked": pa.string(), **columns})
+    with hr.App("opinion", home=":temp:", spark=spark) as app:
+        topic = app.topic("events", "id bigint, v bigint, at timestamp", key="id", event_time="at")
+        views = {}
+        for number, (text, skip) in enumerate(PATTERNS.items()):
+            made = hr.match_recognize(clauses(text, skip))
+            views[text] = app.stream(topic).match(made).to_view(f"matches_{number}")
+        for at in range(0, count, 700):
+            topic.append(some.slice(at, 700))
+            app.drain()
+        app.drain(close=True)
+        found = Counter[Any]()
+        for text, view in views.items():
+            found.update((text, *row) for row in told(view.to_arrow(), *columns).elements())
+        assert found == wanted
+        assert found.total() > 300
