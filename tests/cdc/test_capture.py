@@ -192,6 +192,27 @@ def test_a_value_that_no_topic_holds_stops_its_table(source: Source) -> None:
     source.same()
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_row_that_no_topic_holds_stops_its_table(source: Source, copied: bool) -> None:
+    source.choice = Choice.of(None, None, debezium="srv")
+    source.sql("CREATE TABLE users (id int PRIMARY KEY, t text)", "CREATE TABLE orders (id int PRIMARY KEY)")
+    if not copied:
+        source.drain()
+    source.sql(
+        "BEGIN", "INSERT INTO users VALUES (1, repeat('x', 17 << 20))", "INSERT INTO orders VALUES (1)", "COMMIT"
+    )
+    source.drain()
+    assert (source.state().state, source.state("orders").state) == ("stopped", "live")
+    assert "a row has more than 16,777,216 bytes" in source.state().why
+    assert len([*source.log.topic("srv.public.users").records()]) == 0
+    source.same("orders")
+    source.sql("UPDATE users SET t = 'small'", "INSERT INTO orders VALUES (2)")
+    source.drain(again=["users"])
+    assert source.state().state == "live"
+    source.same()
+    source.same("orders")
+
+
 # -- columns -----------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,18 @@ def test_what_is_captured_is_what_is_there(on_kafka: Source, broker: str) -> Non
     assert source.records()[300]["_op"] == "loaded"
 
 
+def test_a_row_that_no_topic_holds_stops_its_table(on_kafka: Source) -> None:
+    source = on_kafka
+    source.sql("CREATE TABLE users (id int PRIMARY KEY, t text)", "CREATE TABLE orders (id int PRIMARY KEY)")
+    source.drain()
+    large = "INSERT INTO users VALUES (1, repeat('x', 25 << 20))"
+    source.sql("BEGIN", large, "INSERT INTO orders VALUES (1)", "COMMIT")
+    source.drain()
+    assert (source.state().state, source.state("orders").state) == ("stopped", "live")
+    assert "a row has more than" in source.state().why
+    source.same("orders")
+
+
 def test_who_began_last_writes(on_kafka: Source) -> None:
     """Two processes that share no home: the one that was here first is refused, and has written nothing more."""
     source = on_kafka

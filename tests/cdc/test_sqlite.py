@@ -214,6 +214,23 @@ def test_a_text_that_is_no_utf8_stops_its_table(shop: SqliteSource) -> None:
     assert "no UTF-8" in shop.state().why
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_row_that_no_topic_holds_stops_its_table(shop: SqliteSource, copied: bool) -> None:
+    shop.sql("CREATE TABLE users (id INTEGER PRIMARY KEY, t TEXT)", "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    if not copied:
+        shop.drain()
+    shop.sql("INSERT INTO users VALUES (1, hex(zeroblob(9 << 20)))", "INSERT INTO orders VALUES (1)")
+    shop.drain()
+    assert (shop.state().state, shop.state("orders").state) == ("stopped", "live")
+    assert "a row has more than 16,777,216 bytes" in shop.state().why
+    shop.same("orders")
+    shop.sql("UPDATE users SET t = 'small'", "INSERT INTO orders VALUES (2)")
+    shop.drain(again=["users"])
+    assert shop.state().state == "live"
+    shop.same()
+    shop.same("orders")
+
+
 def test_tables_that_are_left_alone(shop: SqliteSource) -> None:
     shop.sql("CREATE TABLE plain (a)", "CREATE VIRTUAL TABLE docs USING fts5 (body)", "CREATE VIEW v AS SELECT 1")
     shop.sql("CREATE TABLE lower (id INTEGER PRIMARY KEY, a)", "CREATE UNIQUE INDEX u ON lower (lower(a))")

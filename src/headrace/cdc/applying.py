@@ -14,9 +14,9 @@ from headrace.cdc.change import Change, Row, Transaction
 from headrace.cdc.current import deletes_of, live_keys
 from headrace.cdc.journal import Journal, Name, Value
 from headrace.cdc.parts import Parts
-from headrace.cdc.rows import UPSERT, Key, Shape, TableRows, loaded_mark, newest_rows
+from headrace.cdc.rows import UPSERT, Key, Shape, TableRows, loaded_mark, newest_rows, too_large
 from headrace.cdc.tables import Column, Difference, Known, NotHeld, Tracked
-from headrace.errors import InvalidArgument, InvalidSchema
+from headrace.errors import InvalidArgument, InvalidSchema, RecordTooLarge
 from headrace.schema import OP_COLUMN
 
 if TYPE_CHECKING:
@@ -209,8 +209,25 @@ class Applying:
         place: Value = {"end": self.end}
         if self.last is not None:
             place |= {"xid": self.last.number, "at_us": self.last.at_us}
-        self.journal.write(self._parts, {**self._changed, ("place", ""): place})
+        written = False
+        while not written:
+            try:
+                self.journal.write(self._parts, {**self._changed, ("place", ""): place})
+                written = True
+            except RecordTooLarge as error:
+                self._leave_out(error)
         self._parts, self._changed, self.rows = Parts(self._folder), {}, 0
+
+    def _leave_out(self, error: RecordTooLarge) -> None:
+        """The table is stopped whose row no topic holds; the others are written."""
+        table = next((each for each in self.tables.values() if error.topic in self._topics(each.known)), None)
+        if table is None:
+            raise error
+        self.stop(table, too_large(error))
+        self._parts = self._parts.without(self._topics(table.known))
+
+    def _topics(self, known: Known) -> set[str]:
+        return {known.topic, *([] if self.echo is None else [self.echo.topic_of(known)])}
 
     def _passed(self, table: Tracked) -> None:
         """The stream has passed all that the table's chunks have: they are no matter any more, and it is loaded."""

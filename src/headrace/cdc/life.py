@@ -24,11 +24,11 @@ from headrace.cdc.change import Row
 from headrace.cdc.current import difference
 from headrace.cdc.journal import Journal, Name, Value
 from headrace.cdc.parts import Parts
-from headrace.cdc.rows import UPSERT, Shape, loaded_mark
+from headrace.cdc.rows import UPSERT, Shape, loaded_mark, too_large
 from headrace.cdc.secret import stored_secret
 from headrace.cdc.tables import Chunk, Column, Difference, Known, NotHeld, Seen, SourceTable, difference_of, with_chunk
 from headrace.cdc.topics import fit_topic
-from headrace.errors import CaptureFailed, HeadraceError, UnknownTopic
+from headrace.errors import CaptureFailed, HeadraceError, RecordTooLarge, UnknownTopic
 from headrace.names import check_name
 
 if TYPE_CHECKING:
@@ -332,10 +332,13 @@ class Life(ABC, Generic[A, T]):
                         known = self._as_it_is(known, source)
                 with self.attempt(), self.server.translated():
                     self._read(known, source, seen)
-            except (NotHeld, CaptureFailed) as error:
+            except (NotHeld, CaptureFailed, RecordTooLarge) as error:
                 if isinstance(error, CaptureFailed) and error.passing:
                     raise
-                why = error.why if isinstance(error, CaptureFailed) else str(error)
+                if isinstance(error, RecordTooLarge):
+                    why = too_large(error)
+                else:
+                    why = error.why if isinstance(error, CaptureFailed) else str(error)
                 logger.warning("capture %s: table %s is stopped: %s", self.capture.name, known.full_name, why)
                 self.journal.write([], {("table", known.full_name): replace(known, state="stopped", why=why).value()})
 

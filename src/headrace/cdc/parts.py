@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +31,10 @@ class Parts:
         self._held += part[1].nbytes
         if self._held >= self._held_max:
             self._spill()
+
+    def without(self, topics: Collection[str]) -> Parts:
+        """The others."""
+        return Parts(self._folder, (part for part in self._all if part[0] not in topics), self._held_max)
 
     def _spill(self) -> None:
         waiting = self._all[self._held_from :]

@@ -17,9 +17,10 @@ from headrace.log.capabilities import Erasure
 from headrace.schema import OP_COLUMN
 
 if TYPE_CHECKING:
+    from headrace.errors import RecordTooLarge
     from headrace.log.contract import Topic
 
-__all__ = ["DELETE", "LOADED", "UPSERT", "Key", "Shape", "TableRows", "loaded_mark", "newest_rows"]
+__all__ = ["DELETE", "LOADED", "UPSERT", "Key", "Shape", "TableRows", "loaded_mark", "newest_rows", "too_large"]
 
 UPSERT, DELETE, LOADED = "upsert", "delete", "loaded"
 Read = Callable[[Sequence[Any]], pa.Array]
@@ -49,6 +50,11 @@ class Shape:
 def loaded_mark(shape: Shape) -> pa.Table:
     """The record that says that the table has been loaded."""
     return pa.Table.from_pylist([{OP_COLUMN: LOADED}], schema=shape.schema)
+
+
+def too_large(error: RecordTooLarge) -> str:
+    """Why a table with such a row is stopped."""
+    return f"a row has more than {error.limit_bytes:,} bytes: mask its column with null, or leave the table out"
 
 
 class TableRows:

@@ -165,6 +165,9 @@ class Envelopes:
             made.waiting = before.waiting
         self._tables[known.id] = made
 
+    def topic_of(self, known: Known) -> str:
+        return event_topic(self._prefix, known)
+
     # -- what happened -----------------------------------------------------------------------------
 
     def changed(self, known: Known, change: Change, behind: int) -> None:

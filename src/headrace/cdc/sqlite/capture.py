@@ -31,7 +31,7 @@ from headrace.cdc.sqlite.taking import Taking
 from headrace.cdc.sqlite.triggers import NOW_MS, make_outbox, remove
 from headrace.cdc.sqlite.types import plain
 from headrace.cdc.tables import shape_of
-from headrace.errors import CaptureFailed, CaptureGap
+from headrace.errors import CaptureFailed, CaptureGap, RecordTooLarge
 from headrace.failpoints import reach
 from headrace.log.contract import Log
 from headrace.schema import OP_COLUMN
@@ -221,12 +221,15 @@ class Life:
             self._survey.look()
             self._data_version = -1
             return True
-        changed: dict[Name, Value] = {("table", each.full_name): each.value() for each in taken.changed.values()}
-        if taken.end > self.end:
-            changed["place", ""] = {"end": taken.end, "at_us": taken.at_ms * 1000}
-        if not changed:
+        if not taken.changed and taken.end <= self.end:
             return False
-        self.journal.write(taken.parts, changed)
+        written = False
+        while not written:
+            try:
+                self._write(taken)
+                written = True
+            except RecordTooLarge as error:
+                taken.leave_out(error)
         self._survey.tables |= taken.changed
         self.end, self.changes = taken.end, self.changes + taken.changes
         self._asked(taken.asked)
@@ -234,6 +237,12 @@ class Life:
             self._survey.look()  # its triggers go
         self.confirm()
         return True
+
+    def _write(self, taken: Taking) -> None:
+        changed: dict[Name, Value] = {("table", each.full_name): each.value() for each in taken.changed.values()}
+        if taken.end > self.end:
+            changed["place", ""] = {"end": taken.end, "at_us": taken.at_ms * 1000}
+        self.journal.write(taken.parts, changed)
 
     def _asked(self, asked: Sequence[str]) -> None:
         for text in asked:

@@ -15,12 +15,13 @@ import pyarrow as pa
 from headrace.cdc.change import Change, Op, Place, Row, Transaction
 from headrace.cdc.current import difference
 from headrace.cdc.parts import Parts
-from headrace.cdc.rows import UPSERT, Shape, TableRows, loaded_mark
+from headrace.cdc.rows import UPSERT, Shape, TableRows, loaded_mark, too_large
 from headrace.cdc.sqlite.catalog import SqliteTable
 from headrace.cdc.sqlite.file import File, quoted
 from headrace.cdc.sqlite.survey import Survey
 from headrace.cdc.sqlite.triggers import ROW, matching
 from headrace.cdc.tables import Known, NotHeld
+from headrace.errors import RecordTooLarge
 
 __all__ = ["Taking"]
 
@@ -159,6 +160,15 @@ class Taking:
         logger.warning("capture %s: table %s is stopped: %s", self._file.capture, known.full_name, why)
         self._rows.pop(known.id, None)
         self.changed[known.id] = replace(known, state="stopped", why=why)
+
+    def leave_out(self, error: RecordTooLarge) -> None:
+        """The table is stopped whose row no topic holds; the others go on."""
+        tables = {**self._survey.tables, **self.changed}.values()
+        known = next((each for each in tables if each.topic == error.topic), None)
+        if known is None:
+            raise error
+        self._stop(known, too_large(error))
+        self.parts = self.parts.without({known.topic})
 
     def _look_at_suspects(self, db: sqlite3.Connection) -> None:
         """Rows that a REPLACE may have removed: gone is what is not there at the end of all that was told."""
