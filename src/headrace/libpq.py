@@ -24,7 +24,7 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
 _PARAMETER = re.compile(r"[a-zA-Z_]+")
 ENCODED = (
     "is no address that Postgres' client library understands: postgresql://USER:PASSWORD@HOST:PORT/DATABASE. "
-    "Write / ? # [ ] @ in a password as %2F %3F %23 %5B %5D %40"
+    "Write % / ? # [ ] @ in a password as %25 %2F %3F %23 %5B %5D %40"
 )
 
 
@@ -73,14 +73,9 @@ def _parsed(url: str, told: str, argument: str) -> dict[str, Any]:
 
     try:
         return conninfo_to_dict(url)
-    except ProgrammingError as error:
-        why = "is no address that Postgres' client library understands"
-        raise InvalidArgument(argument, told, why) from _without_text(error)
-
-
-def _without_text(error: Exception) -> Exception:
-    """libpq quotes the address, and so the password."""
-    return type(error)("the message quotes the address, which may hold a password")
+    except (ProgrammingError, UnicodeError):
+        pass
+    raise InvalidArgument(argument, told, ENCODED)  # the cause quotes the address, and so the password
 
 
 def resolved(password: str, argument: str) -> str:

@@ -12,6 +12,8 @@ __all__ = ["ADDRESS", "Home", "directory", "without_secrets"]
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=//)")
 
+_MAY_HOLD = re.compile(r".*[@=].*|.*//.*", re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -42,6 +44,8 @@ def directory(home: str | Path, *, argument: str = "home") -> Path:
 
 
 def without_secrets(given: object) -> object:
-    """An address may hold a password: what is said of it is its kind."""
-    found = ADDRESS.match(given) if isinstance(given, str) else None
-    return f"{found[0]}//…" if found else given
+    """An address may hold a password: what is said of it is its kind. So may a text that was to be one."""
+    if not isinstance(given, str):
+        return given
+    found = ADDRESS.match(given)
+    return f"{found[0]}//…" if found else _MAY_HOLD.sub("…", given)

@@ -16,7 +16,7 @@ OPTIONS: Final = frozenset({"password", "ssl_ca", "ssl_cert", "ssl_key"})
 PORT: Final = 3306
 WRONG: Final = (
     "must be mysql://USER@HOST:PORT/DATABASE, behind '?' password=env:NAME or file:PATH, ssl_ca, ssl_cert, ssl_key. "
-    "Write / ? # [ ] @ in a password as %2F %3F %23 %5B %5D %40"
+    "Write % / ? # [ ] @ in a password as %25 %2F %3F %23 %5B %5D %40"
 )
 
 

@@ -11,6 +11,7 @@ from headrace.cdc.source import Finding, Source
 from headrace.cdc.sqlite.types import HOME_SCHEMA
 from headrace.errors import InvalidArgument
 from headrace.log.contract import Log
+from headrace.places import without_secrets
 
 __all__ = ["Sqlite", "path_of"]
 
@@ -22,7 +23,7 @@ def path_of(url: str) -> Path:
     found = _ADDRESS.fullmatch(url)
     if found is None or found[1].startswith(":memory:") or "?" in found[1]:
         why = "must be the address of a file: sqlite:///shop.db, or sqlite:////var/lib/shop.db for an absolute path"
-        raise InvalidArgument("url", url, why)
+        raise InvalidArgument("url", without_secrets(url), why)
     return Path(found[1])
 
 
