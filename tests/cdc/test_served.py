@@ -52,3 +52,13 @@ def test_a_stopped_table_goes_on_by_its_command(source: Source, shell: Shell) ->
     for command in commands.values():
         shell.ok(*shlex.split(command)[1:], *home)
     assert {table["state"] for table in facts(source.log)["tables"]} == {"live"}
+
+
+def test_a_command_is_one_whatever_a_table_is_called(source: Source) -> None:
+    names = ["x; touch y", "$(touch y)", "it's", "-all"]
+    for name in names:
+        source.sql(f'CREATE TABLE "{name}" (id int PRIMARY KEY, _n int)')
+    source.drain()
+    said = [shlex.split(table["command"]) for table in facts(source.log)["tables"]]
+    assert all(words[:4] == ["headrace", "capture", "snapshot", "shop"] for words in said)
+    assert {words[4] for words in said if len(words) == 5} == {*names[:3], "public.-all"}

@@ -4,6 +4,7 @@ of the facts, and the command by which a table goes on; reads, and changes nothi
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from headrace.cdc.choice import state_topic
@@ -40,7 +41,7 @@ def capture_facts(log: Log, capture: str) -> dict[str, Any]:
 
 def _table(capture: str, found: TableStatus) -> dict[str, Any]:
     schema, _, name = found.table.rpartition(".")
-    named = name if schema == "public" else found.table
+    named = name if schema == "public" and not name.startswith("-") else found.table
     stopped = found.state == "stopped"
     return {
         "table": found.table,
@@ -49,7 +50,7 @@ def _table(capture: str, found: TableStatus) -> dict[str, Any]:
         "copied": found.copied,
         "epoch": found.epoch,
         "why": found.why or None,
-        "command": f"headrace capture snapshot {capture} {named}" if stopped else None,
+        "command": shlex.join(["headrace", "capture", "snapshot", capture, named]) if stopped else None,
     }
 
 
