@@ -102,6 +102,15 @@ def test_an_append_of_an_id_is_made_once(log: Any) -> None:
     assert not es.append(log, [enrolled("ann", "c3")], id="e2").duplicate
 
 
+def test_ids_of_appends_are_not_those_of_their_events(log: Any) -> None:
+    """An append's second event has the append's id and a number: another append may be called so."""
+    es.append(log, [enrolled("ann", "c1"), enrolled("bob", "c1")], id="order")
+    for id in ("order/1", "order/1/0", "order/0"):
+        assert not es.append(log, [enrolled(id, "c1")], id=id).duplicate
+        assert es.append(log, [enrolled(id, "c1")], id=id).duplicate
+    assert len(list(es.read(log, es.query(types=[Enrolled]), events=EVENTS))) == 5
+
+
 def test_threads_fill_a_course_and_no_more(log: Any) -> None:
     es.append(log, [es.tagged(Opened(7), course="c1")])
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from headrace.errors import InvalidArgument
-from headrace.sourcing.columns import column_of
+from headrace.sourcing.columns import column_of, is_fixed
 
 
 class Colour(enum.Enum):
@@ -127,8 +127,55 @@ def test_what_has_no_column_says_so(hint: Any, why: str) -> None:
         *((str, 1), (int, True), (int, "1"), (bool, 1), (float, True), (bytes, "a"), (Decimal, 1.5)),
         *((datetime, datetime(2026, 1, 1)), (date, datetime(2026, 1, 1, tzinfo=UTC)), (Place, (1.0, 2.0))),
         *((Any, (1, 2)), (Any, {1: 2}), (Any, Decimal(1)), (dict, {"a": {1}})),
+        *((uuid.UUID, "1"), (Colour, "red"), (Literal["s", "m"], "l"), (timedelta, 5), (list[str], "abc")),
+        *((dict[str, int], [("a", 1)]), (tuple[int, ...], iter([1]))),
+        (datetime, datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))),
     ],
 )
 def test_a_value_of_another_type_is_refused(hint: Any, value: Any) -> None:
     with pytest.raises(TypeError):
         column_of(hint, "event").store(value)
+
+
+class Flag(NamedTuple):
+    pass
+
+
+@dataclass
+class Flagged:
+    by: str
+    flag: Flag | None = None
+
+
+def test_a_field_of_a_class_without_fields_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="has no fields") as caught:
+        column_of(Flagged, "event")
+    assert caught.value.argument == "Flagged.flag"
+
+
+@dataclass
+class Changing:
+    items: tuple[str, ...]
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Holding:
+    held: Changing | None = None
+
+
+@dataclass(frozen=True)
+class Nested:
+    inner: Nested | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "fixed"),
+    [
+        *((1, True), ("a", True), ((1, ("a", None)), True), (frozenset("ab"), True), (Colour.RED, True)),
+        *(((1, [2]), False), ([1], False), (Holding(), False), (Nested(), False), (Changing((), []), False)),
+        *((Place(1, 2), True), (Address(zip="1"), False), (datetime(2026, 1, 1, tzinfo=UTC), True)),
+    ],
+)
+def test_what_nobody_can_change(value: Any, fixed: bool) -> None:
+    assert is_fixed(value) is fixed

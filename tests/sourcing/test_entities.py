@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -164,6 +165,50 @@ def test_a_rejected_command_may_be_tried_again_with_its_id(log: Any) -> None:
     assert accounts.handle("ann", Withdraw(5), id="w1").duplicate is False
 
 
+def test_a_command_that_another_thread_handles_meanwhile_is_not_rejected(log: Any) -> None:
+    """It has the same id, and is decided on a state that has its events."""
+    accounts = accounts_in(log)
+    accounts.handle("ann", Deposit(100))
+    late = accounts_in(log)
+
+    def decide_later(account: Account, command: Any, key: str) -> list[Any]:
+        late.decide = decide
+        accounts.handle("ann", Withdraw(100), id="w1")
+        return decide(account, command, key)
+
+    late.decide = decide_later
+    assert late.handle("ann", Withdraw(100), id="w1").duplicate
+    late.decide = decide_later
+    with pytest.raises(es.Rejected):
+        late.handle("ann", Withdraw(100), id="w2")
+
+
+def test_a_time_that_the_topic_would_quarantine_is_refused(log: Any) -> None:
+    accounts = accounts_in(log)
+    with pytest.raises(hr.InvalidArgument, match="max_ahead"):
+        accounts.handle("ann", Deposit(1), id="d1", at=datetime(3026, 1, 1, tzinfo=UTC))
+    assert not accounts.handle("ann", Deposit(1), id="d1").duplicate
+
+
+@pytest.mark.parametrize("given", [None, Deposited(1)])
+def test_decide_gives_a_list(log: Any, given: Any) -> None:
+    with pytest.raises(hr.InvalidArgument, match="must be a list of events"):
+        accounts_in(log, decide=lambda *_: given).handle("ann", Deposit(1))
+
+
+def test_decide_may_be_a_generator(log: Any) -> None:
+    def each(account: Account, command: Deposit, _key: str) -> Iterator[Any]:
+        yield Deposited(command.cents)
+        if account.cents:
+            raise es.Rejected("once")
+
+    accounts = accounts_in(log, decide=each)
+    assert accounts.handle("ann", Deposit(1)).version == 1
+    with pytest.raises(es.Rejected):
+        accounts.handle("ann", Deposit(1))
+    assert accounts.load("ann").version == 1
+
+
 def test_threads_lose_nothing(log: Any) -> None:
     accounts, results = accounts_in(log), Counter[str]()
 
@@ -245,6 +290,33 @@ def test_a_damaged_or_removed_snapshot_counts_as_none(log: Any, tmp_path: Path) 
         assert accounts_in(log).load("ann") == es.Loaded("ann", Account(78), 12)
 
 
+@pytest.mark.parametrize("more", [1, 12])
+def test_snapshots_of_another_time_line_count_as_none(tmp_path: Path, more: int) -> None:
+    """The log is a copy from before, the snapshots are not: the log ends before them, or went another way."""
+    with hr.open_log(tmp_path / "home") as log:
+        for _ in range(7):
+            accounts_in(log).handle("ann", Deposit(1))
+    shutil.copytree(tmp_path / "home", tmp_path / "older")
+    with hr.open_log(tmp_path / "home") as log:
+        for _ in range(8):
+            accounts_in(log).handle("ann", Deposit(1))
+    shutil.copy(tmp_path / "home" / FILE, tmp_path / "older" / FILE)
+    with hr.open_log(tmp_path / "older") as log:
+        for _ in range(more):
+            accounts_in(log, snapshot_every=None).handle("ann", Deposit(100))
+        assert accounts_in(log).load("ann") == es.Loaded("ann", Account(7 + 100 * more), 7 + more)
+        assert accounts_in(log).load("ann", at=7).state == Account(7)
+        assert accounts_in(log).handle("ann", Withdraw(1)).state == Account(6 + 100 * more)
+
+
+def test_a_snapshot_that_the_states_class_refuses_counts_as_none(log: Any) -> None:
+    for _ in range(5):
+        accounts_in(log).handle("ann", Deposit(1))
+    again = accounts_in(log)
+    again._column = replace(again._column, load=lambda _: 1 / 0)
+    assert again.load("ann").state == Account(5)
+
+
 def test_the_audit_finds_a_fold_that_is_not_the_same(log: Any) -> None:
     """`evolve` depends on something that neither its fingerprint nor the version names."""
     accounts = accounts_in(log)
@@ -266,6 +338,10 @@ def put(basket: Basket, event: Deposited) -> Basket:
     return basket
 
 
+def keep(_basket: Basket, command: Deposit, _key: str) -> list[Any]:
+    return [Deposited(command.cents)]
+
+
 def grab(basket: Basket, command: Deposit, _key: str) -> list[Any]:
     basket.items.clear()
     return [Deposited(command.cents)]
@@ -280,6 +356,22 @@ def test_a_state_that_is_changed_in_place_is_nobody_elses(log: Any) -> None:
     baskets.load("ann").state.items.clear()
     assert baskets.load("ann").state.items == ["1", "2", "3"]
     assert baskets.load("bob").state.items == []
+
+
+@dataclass(frozen=True)
+class Bag:
+    items: list[str] = field(default_factory=list)
+
+
+def test_a_frozen_state_that_holds_a_list_is_nobody_elses(log: Any) -> None:
+    def put_in(bag: Bag, event: Deposited) -> Bag:
+        bag.items.append(str(event.cents))
+        return bag
+
+    bags = es.Entities(log, "bags", events=[Deposited], evolve=put_in, decide=grab, initial=Bag())  # type: ignore[arg-type]
+    assert bags.handle("ann", Deposit(1)).state == Bag(["1"])
+    assert bags.handle("bob", Deposit(2)).state == Bag(["2"])
+    assert bags.load("ann").state == Bag(["1"]) and bags.initial == Bag()
 
 
 def test_a_state_without_a_column_needs_no_snapshots(log: Any) -> None:
@@ -315,6 +407,28 @@ def test_older_events_are_read_as_the_newer_ones(log: Any) -> None:
     assert [event.event for event in newer.events("ann")] == [Deposited(1.5, "EUR"), Deposited(2.0, "USD")]
     with pytest.raises(hr.UnknownEvent, match="this program knows versions up to 1"):
         list(accounts_in(log).events("ann"))
+
+
+@pytest.mark.parametrize(
+    ("upcast", "why"),
+    [
+        (lambda fields: {"cents": fields["gone"], "by": ""}, "KeyError"),
+        (lambda fields: fields, "Deposited.by is missing"),
+        (lambda _: None, "AttributeError"),
+    ],
+)
+def test_an_upcast_that_fails_is_named(log: Any, upcast: Any, why: str) -> None:
+    accounts_in(log).handle("ann", Deposit(150))
+
+    @dataclass(frozen=True)
+    class Deposited:
+        cents: int
+        by: str
+
+    Deposited.__annotations__ = {"cents": int, "by": str}
+    newer = accounts_in(log, events=[Deposited, Withdrawn, Closed], upcasts={Deposited: {1: upcast}})
+    with pytest.raises(hr.UnknownEvent, match=f"its upcasts to version 2 fail: .*{why}"):
+        newer.load("ann")
 
 
 def test_an_event_without_its_class_is_named(log: Any) -> None:
@@ -398,6 +512,30 @@ def test_what_is_erased_is_in_no_file(log: Any, tmp_path: Path) -> None:
     assert people.load("subject-17").state == "new" and people.load("other").state == "kept"
     with pytest.raises(hr.InvalidArgument, match="erased"):
         people.handle("subject-17", "again", id="id-0-subject-17")
+
+
+def test_a_command_without_events_is_erased_too(log: Any, tmp_path: Path) -> None:
+    accounts = accounts_in(log)
+    accounts.handle("canary-ann", Deposit(0), id="d1")
+    assert accounts.erase("canary-ann") == 1
+    log.maintain()
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()] == []
+
+
+def test_another_program_does_not_bring_back_what_is_erased(log: Any, tmp_path: Path) -> None:
+    """It has the state in memory, and does not know: neither what it says later nor its snapshots have it."""
+    baskets = [es.Entities(log, "baskets", events=[Deposited], evolve=put, decide=keep, initial=Basket(),
+                           snapshot_every=2) for _ in range(2)]  # fmt: skip
+    baskets[0].handle("ann", Deposit(71717171))
+    assert baskets[1].load("ann").version == 1
+    baskets[0].erase("ann")
+    baskets[1].handle("ann", Deposit(2))
+    assert not (tmp_path / FILE).exists() or b"71717171" not in (tmp_path / FILE).read_bytes()
+    assert baskets[1].load("ann") == es.Loaded("ann", Basket(["2"]), 2)
+    baskets[0].handle("ann", Deposit(3))
+    assert baskets[1].load("ann").state == baskets[0].load("ann").state == Basket(["2", "3"])
+    with pytest.raises(hr.InvalidArgument, match="erased"):
+        baskets[0].load("ann", at=1)
 
 
 # -- against a model -----------------------------------------------------------------------------------

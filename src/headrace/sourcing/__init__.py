@@ -15,9 +15,9 @@ from headrace.sourcing.boundary import boundary as boundary
 from headrace.sourcing.boundary import query as query
 from headrace.sourcing.boundary import read as read
 from headrace.sourcing.boundary import tagged as tagged
-from headrace.sourcing.entities import Difference as Difference
 from headrace.sourcing.entities import Entities as Entities
-from headrace.sourcing.entities import EntityAudit as EntityAudit
-from headrace.sourcing.entities import Event as Event
-from headrace.sourcing.entities import Handled as Handled
-from headrace.sourcing.entities import Loaded as Loaded
+from headrace.sourcing.results import Difference as Difference
+from headrace.sourcing.results import EntityAudit as EntityAudit
+from headrace.sourcing.results import Event as Event
+from headrace.sourcing.results import Handled as Handled
+from headrace.sourcing.results import Loaded as Loaded

@@ -13,6 +13,7 @@ conflict. Both topics and the condition are one transaction of the log."""
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from headrace.position import Position
 from headrace.schema import TIMESTAMP
 from headrace.sourcing.entities import RETRIES
 from headrace.sourcing.events import EventTypes
-from headrace.sourcing.topics import Transaction, topic_of
+from headrace.sourcing.topics import Transaction, check_ahead, topic_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Appended", "Boundary", "Happened", "Query", "Tagged", "append", "boundary", "query", "read", "tagged"]
 
 EVENTS = "events"
+NUMBERED = re.compile(r"/[0-9]+\Z")
 HEADER = pa.schema(
     {
         "id": pa.string(),
@@ -182,6 +184,7 @@ def append(
     types = EventTypes(list(dict.fromkeys(type(each.event) for each in given)), header=HEADER)
     store = _Store(log, topic, types)
     when, name = datetime.now(UTC) if at is None else at, id or uuid.uuid4().hex
+    store.check_ahead(when)
     rows = [
         types.row(each.event) | {"id": _event_id(name, number), "tags": list(each.tags.items()), "at": when}
         for number, each in enumerate(given)
@@ -197,6 +200,9 @@ class _Store:
         by_tag = pa.schema([pa.field("entry", pa.string()), *types.schema])
         self._events = topic_of(log, topic, types.schema, key="id")
         self._by_tag = topic_of(log, f"{topic}.tags", by_tag, key="entry")
+
+    def check_ahead(self, at: datetime) -> None:
+        check_ahead(self._events, at)
 
     def position(self) -> Position:
         """The end of the topic of tags, which is written with the other."""
@@ -221,7 +227,7 @@ class _Store:
             self._check(unless)
             try:
                 with cast("AbstractContextManager[Transaction]", self._log.transaction()) as tx:
-                    tx.append(self._events.name, rows, expect=None if id is None else {id: 0})
+                    tx.append(self._events.name, rows, expect=None if id is None else {_event_id(id, 0): 0})
                     tx.append(self._by_tag.name, entries, expect=versions)
             except VersionConflict as conflict:
                 last = conflict
@@ -252,7 +258,7 @@ class _Store:
     def _before(self, id: str) -> Appended | None:
         """Where an append of this id is, if there was one: behind its last event."""
         topic = capability(self._events, Versions)
-        if not topic.version(id):
+        if not topic.version(_event_id(id, 0)):
             return None
         last = next(number for number in itertools.count() if not topic.version(_event_id(id, number + 1)))
         record = next(iter(self._events.records(key=_event_id(id, last))), None)
@@ -271,8 +277,8 @@ def _entries_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def _event_id(append: str, number: int) -> str:
-    """Of the event of this number in an append."""
-    return f"{append}/{number}" if number else append
+    """Of the event of this number in an append: no other append has one that is the same, whatever its own id is."""
+    return f"{append}/{number}" if number or NUMBERED.search(append) else append
 
 
 def _tag_entry(name: str, value: str) -> str:

@@ -12,10 +12,10 @@ import functools
 import types
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, NoReturn, Union
+from typing import Any, Literal, NoReturn, Union, cast
 
 import orjson
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.errors import InvalidArgument
 from headrace.schema import TIMESTAMP
 
-__all__ = ["Column", "column_of", "fields_of"]
+__all__ = ["Column", "column_of", "fields_of", "is_fixed"]
 
 DECIMAL = pa.decimal128(38, 18)
 
@@ -60,17 +60,58 @@ def column_of(hint: Any, where: str) -> Column:
     if origin in (Union, types.UnionType):
         return _optional(arguments, hint, where)
     if origin is Literal:
-        return _of_one_type({type(value) for value in arguments}, hint, where)
+        return _literal(arguments, hint, where)
     if origin is dict:
         return _mapping(arguments, hint, where)
     if origin in _SEQUENCES and arguments:
         return _sequence(origin, arguments, hint, where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         inner = _of_one_type({type(member.value) for member in hint}, hint, where)
-        return Column(inner.type, lambda member: inner.store(member.value), lambda value: hint(inner.load(value)))
+        return Column(
+            inner.type, lambda each: inner.store(_checked(hint, each).value), lambda value: hint(inner.load(value))
+        )
     if isinstance(hint, type) and (names := fields_of(hint)) is not None:
         return _struct(hint, names, where)
     _refuse(hint, where, f"has no column. Use {_KNOWN}, or a class with such fields")
+
+
+_FIXED = (str, bytes, int, float, complex, type(None), decimal.Decimal, date, timedelta, uuid.UUID, enum.Enum)
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether nobody can change it. Of a class whose annotations say so they are believed: states are large."""
+    if isinstance(value, _FIXED):
+        return True
+    if isinstance(value, tuple | frozenset):
+        return all(map(is_fixed, value))
+    try:
+        return _is_fixed_hint(cast(Hashable, type(value)))
+    except RecursionError:  # a class that has itself in it
+        return False
+
+
+@functools.cache
+def _is_fixed_hint(hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, typing.NewType):
+        return _is_fixed_hint(hint.__supertype__)
+    if origin is Literal:
+        return True
+    if origin in (tuple, frozenset, Union, types.UnionType, typing.Annotated):
+        used = arguments[:1] if origin is typing.Annotated else [each for each in arguments if each is not ...]
+        return all(map(_is_fixed_hint, used))
+    if not isinstance(hint, type):
+        return False
+    if issubclass(hint, _FIXED):
+        return True
+    params = getattr(hint, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        return False
+    try:
+        hints = typing.get_type_hints(hint)
+    except (NameError, TypeError):
+        return False
+    return all(_is_fixed_hint(hints.get(field.name, Any)) for field in dataclasses.fields(cast(Any, hint)))
 
 
 def _struct(cls: type, names: list[str], where: str) -> Column:
@@ -79,6 +120,9 @@ def _struct(cls: type, names: list[str], where: str) -> Column:
     except NameError as error:
         _refuse(cls, where, f"has an annotation that cannot be resolved: {error}. Define its types in the module")
     columns = {name: column_of(hints.get(name, Any), f"{cls.__name__}.{name}") for name in names}
+    for name, column in columns.items():
+        if column.type is None:
+            _refuse(hints[name], f"{cls.__name__}.{name}", "has no fields, so there is nothing to store: use bool")
     kept = [pa.field(name, column.type) for name, column in columns.items() if column.type is not None]
     required = {name for name in names if not _may_be_none(hints.get(name, Any))}
 
@@ -99,6 +143,9 @@ def _struct(cls: type, names: list[str], where: str) -> Column:
         given = {
             name: None if (found := value.get(name)) is None else column.load(found) for name, column in columns.items()
         }
+        for name in required:
+            if given[name] is None:
+                raise TypeError(f"{cls.__name__}.{name} is missing, and its annotation has no None")
         return cls(**given)
 
     return Column(pa.struct(kept) if kept else None, store, load)
@@ -126,7 +173,7 @@ def _sequence(origin: Any, arguments: tuple[Any, ...], hint: Any, where: str) ->
     inner, make = _inside(arguments[0], where), _SEQUENCES[origin]
 
     def store(values: Any) -> list[Any]:
-        stored = [inner.store(value) for value in values]
+        stored = [inner.store(value) for value in _checked((list, tuple, set, frozenset), values)]
         return sorted(stored, key=repr) if make in (set, frozenset) else stored
 
     return Column(pa.list_(inner.type), store, lambda values: make(inner.load(value) for value in values))
@@ -138,7 +185,7 @@ def _mapping(arguments: tuple[Any, ...], hint: Any, where: str) -> Column:
     inner = _inside(arguments[1], where)
     return Column(
         pa.map_(pa.string(), inner.type),
-        lambda values: [(name, inner.store(value)) for name, value in values.items()],
+        lambda values: [(name, inner.store(value)) for name, value in _checked(dict, values).items()],
         lambda values: {name: inner.load(value) for name, value in values},
     )
 
@@ -148,6 +195,17 @@ def _inside(hint: Any, where: str) -> Column:
     if column.type is None:
         _refuse(hint, where, "has no fields, so a list or dict of it has no column")
     return column
+
+
+def _literal(arguments: tuple[Any, ...], hint: Any, where: str) -> Column:
+    inner = _of_one_type({type(value) for value in arguments}, hint, where)
+
+    def store(value: Any) -> Any:
+        if (stored := inner.store(value)) not in arguments:
+            raise TypeError(f"{value!r} is none of {', '.join(map(repr, arguments))}")
+        return stored
+
+    return Column(inner.type, store, inner.load)
 
 
 def _of_one_type(found: set[type], hint: Any, where: str) -> Column:
@@ -176,7 +234,10 @@ def _day(value: Any) -> date:
 def _instant(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise TypeError(f"{value!r} is no time with a zone")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise TypeError(f"{value!r} is before the year 1 or after 9999 in UTC") from None
 
 
 def _json(value: Any) -> str:
@@ -205,8 +266,10 @@ _PLAIN: dict[Any, Column] = {
     decimal.Decimal: _plain(DECIMAL, decimal.Decimal),
     datetime: Column(TIMESTAMP, _instant, lambda value: value),
     date: Column(pa.date32(), _day, lambda value: value),
-    timedelta: Column(pa.int64(), lambda value: value // _MICROSECOND, lambda value: value * _MICROSECOND),
-    uuid.UUID: Column(pa.string(), str, uuid.UUID),
+    timedelta: Column(
+        pa.int64(), lambda value: _checked(timedelta, value) // _MICROSECOND, lambda value: value * _MICROSECOND
+    ),
+    uuid.UUID: Column(pa.string(), lambda value: str(_checked(uuid.UUID, value)), uuid.UUID),
     **dict.fromkeys((Any, object, dict, list), _JSON),
 }
 _SEQUENCES: dict[Any, Any] = {list: list, tuple: tuple, set: set, frozenset: frozenset}

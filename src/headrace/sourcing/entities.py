@@ -14,7 +14,7 @@ import copy
 import threading
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,26 +23,20 @@ from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 
-from headrace.errors import (
-    InvalidArgument,
-    OffsetOutOfRange,
-    Rejected,
-    VersionConflict,
-)
+from headrace.errors import InvalidArgument, OffsetOutOfRange, Rejected, UnknownTopic, VersionConflict
 from headrace.fingerprint import fingerprint
 from headrace.log.capabilities import Erasure, Versions, capability
 from headrace.log.contract import Appended, Log, Record, Start, Topic
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.schema import TIMESTAMP
-from headrace.sourcing.columns import Column, column_of
+from headrace.sourcing.columns import Column, column_of, is_fixed
 from headrace.sourcing.events import EventTypes, Upcast
+from headrace.sourcing.results import Difference, EntityAudit, Event, Handled, Loaded, State
 from headrace.sourcing.snapshots import Snapshot, Snapshots
-from headrace.sourcing.topics import Transaction, topic_of
+from headrace.sourcing.topics import Transaction, check_ahead, topic_of
 
-__all__ = ["Difference", "Entities", "EntityAudit", "Event", "Handled", "Loaded"]
-
-State = TypeVar("State")
+__all__ = ["Entities", "events_of"]
 
 HEADER = pa.schema(
     {
@@ -63,63 +57,6 @@ COMMANDS = "id string, entity string, first bigint, events int"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event that happened to an entity. `version`: the entity's version that it made, from 1 on."""
-
-    event: Any
-    version: int
-    at: datetime
-    command: str | None
-    """The id of the command that it came from, if that had one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded(Generic[State]):
-    """An entity's state, and its version: how many events made it."""
-
-    key: str
-    state: State
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handled(Generic[State]):
-    """A command's result: its events, and the entity's version and state behind them. `position`: where the log has
-    them, for `wait_for=`. `duplicate`: a command of this id was handled before, and this is its result; `state` is the
-    one of that time."""
-
-    key: str
-    events: tuple[Any, ...]
-    version: int
-    state: State
-    position: Position
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A snapshot that is not what its entity's events come to."""
-
-    key: str
-    version: int
-    snapshot: Any
-    folded: Any
-
-
-@dataclass(frozen=True, slots=True)
-class EntityAudit:
-    """How many snapshots were compared with the fold of their events, and those that are not the same."""
-
-    checked: int
-    differences: list[Difference]
-
-    @property
-    def ok(self) -> bool:
-        """True if no snapshot differs."""
-        return not self.differences
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """A state, and where in the topic the events behind it begin; nowhere yet without a partition."""
 
@@ -127,6 +64,10 @@ class _Known:
     version: int = 0
     partition: int = -1
     next: int = 0
+    at: datetime | None = None
+    """Of its last event."""
+    anchor: int = -1
+    """The offset of one of its first events, seen in the log: if that is gone, the state is of erased events."""
 
 
 class Entities(Generic[State]):
@@ -198,9 +139,11 @@ class Entities(Generic[State]):
             try:
                 if expected is not None and known.version != expected:
                     raise VersionConflict(topic=self.name, key=key, expected=expected, actual=known.version)
-                events = tuple(self.decide(_own(known.state), command, key))
+                events = events_of(self.decide(_own(known.state), command, key))
             except (Rejected, VersionConflict):
                 if (latest := self._load(key)).version == known.version:
+                    if id is not None and (before := self._handled(id, key)) is not None:
+                        return before  # meanwhile, by somebody else with this id: that is why it is refused
                     raise
                 known = latest
                 continue
@@ -228,13 +171,14 @@ class Entities(Generic[State]):
     def _append(
         self, key: str, known: _Known, events: tuple[Any, ...], id: str | None, at: datetime | None
     ) -> Handled[State]:
-        topic, snapshots = self._open()
+        topic, _ = self._open()
         when = self._clock() if at is None else at
-        state, rows = known.state, []
+        check_ahead(topic, when)
+        state, rows = _own(known.state), []
         for number, event in enumerate(events, known.version + 1):
             header = {"entity": key, "version": number, "command": id, "at": when}
             rows.append(self._types.row(event) | header)
-            state = self.evolve(_own(state), event)
+            state = self.evolve(state, event)
         done = self._write(topic, key, known.version, rows, id)
         position = Position()
         for each in done:
@@ -242,10 +186,11 @@ class Entities(Generic[State]):
         after = known
         if rows:
             ((partition, offsets),) = done[0].ranges.items()
-            after = _Known(state, known.version + len(rows), partition, offsets.stop)
+            anchor = offsets.start if known.anchor < 0 else known.anchor
+            after = _Known(state, known.version + len(rows), partition, offsets.stop, when, anchor)
             self._keep(key, after)
             if self._column is not None and self._every and after.version // self._every > known.version // self._every:
-                snapshots.put(self._snapshot(key, after))
+                self._put_snapshot(key, after)
         return Handled(key, events, after.version, _own(after.state), position)
 
     def _write(
@@ -275,7 +220,7 @@ class Entities(Generic[State]):
             raise InvalidArgument("id", id, f"is that of a command to {record.value['entity']!r}: use another")
         first, count = record.value["first"], record.value["events"]
         position = Position.of(commands.name, commands.topic_id, {record.partition: record.offset + 1})
-        events, known = [], _Known(self.initial)
+        events, known = [], _Known(_own(self.initial))
         for stored, event in self._stored(key, known) if first + count else ():
             known = self._evolved(known, stored, event)
             if known.version > first:
@@ -300,10 +245,12 @@ class Entities(Generic[State]):
             raise InvalidArgument("at", at, "must be a version (0, 1, …) or a time with zone")
         else:
             base = self._base(key)
-            base = base if base.version <= at else _Known(self.initial)
-            known = self._fold(key, base, at)
+            near = self._fold_on(key, base, at) if base and base.version <= at else None
+            known = near or self._fold(key, _Known(self.initial), at)
             if known.version < at:
-                raise InvalidArgument("at", at, f"is not there yet: {key!r} is at version {known.version}")
+                now = capability(self.topic, Versions).version(key)
+                why = f"is {'erased' if at <= now else 'not there yet'}: {key!r} is at version {now}"
+                raise InvalidArgument("at", at, why)
         return Loaded(key, _own(known.state), known.version)
 
     def events(self, key: str) -> Iterator[Event]:
@@ -328,67 +275,90 @@ class Entities(Generic[State]):
         """Removes the entity's events, its commands' ids and its snapshot, bytes and all; returns how many records
         went. The entity's version stays: what comes next counts on."""
         _check_key(key)
-        topic, snapshots = self._open()
-        ids = {record.value["command"] for record in topic.records(key=key)} - {None}
+        topic, _ = self._open()
         gone = capability(topic, Erasure).erase(key).records
-        if ids:
-            commands = capability(self._commands(), Erasure)
-            gone += sum(commands.erase(each).records for each in ids)
-        snapshots.forget(key)
-        with self._lock:
-            self._known.pop(key, None)
+        for commands in self._known_commands():
+            of = (batch.to_pydict() for batch in commands.batches(columns=["id", "entity"]))
+            ids = {id for each in of for id, entity in zip(each["id"], each["entity"], strict=True) if entity == key}
+            for each in ids:
+                gone += capability(commands, Erasure).erase(each).records
+        self._forget(key)
         return gone
 
     # -- states ------------------------------------------------------------------------------------
 
     def _load(self, key: str) -> _Known:
         """The state at the version that the log has now."""
-        topic, snapshots = self._open()
-        base, version = self._base(key), capability(topic, Versions).version(key)
-        if version == base.version:
-            return base
-        known = self._fold(key, base)
+        cached = self._cached(key)
+        base = cached or self._base(key)
+        version = capability(self.topic, Versions).version(key)
+        if cached is not None and version == cached.version:
+            return cached
+        known = None if base is None else self._fold_on(key, base)
+        if known is None:  # nothing is kept, or what is kept is not of this log
+            if base is not None:
+                self._forget(key)
+            base, known = None, self._fold(key, _Known(self.initial))
         if known.version < version:  # its events are erased: what comes next counts on
             known = _Known(self.initial, version)
         self._keep(key, known)
-        if self._column is not None and self._every and known.version - base.version >= self._every:
-            snapshots.put(self._snapshot(key, known))
+        since = known.version - (base.version if base else 0)
+        if self._column is not None and self._every and known.partition >= 0 and since >= self._every:
+            self._put_snapshot(key, known)
         return known
 
-    def _base(self, key: str) -> _Known:
-        """Where folding begins: the state in memory, or the snapshot, or nothing yet."""
+    def _base(self, key: str) -> _Known | None:
+        """Where folding may begin: the state in memory, or the snapshot."""
         if (cached := self._cached(key)) is not None:
             return cached
         if self._column is None or (found := self._open()[1].get(key)) is None:
-            return _Known(self.initial)
-        return _Known(self._state_of(found), found.version, found.partition, found.next)
+            return None
+        try:
+            state, at = self._state_of(found), datetime.fromisoformat(found.at)
+        except Exception:  # its class takes no such value any more
+            return None
+        return _Known(state, found.version, found.partition, found.next, at, found.next - 1)
 
     def _fold(self, key: str, known: _Known, upto: int | datetime | None = None) -> _Known:
         """With all events behind the state; or up to a version, or of those that had arrived by a time."""
-        for record, event in self._stored(key, known):
+        return self._folded(replace(known, state=_own(known.state)), self._stored(key, known), upto)
+
+    def _fold_on(self, key: str, base: _Known, upto: int | None = None) -> _Known | None:
+        """The same; None if the log does not have the state's last event: it is erased, or the log an older copy."""
+        if base.partition < 0:
+            return self._fold(key, base, upto)
+        stored = self._stored(key, replace(base, next=base.next - 1))
+        try:
+            last = next(stored, None)
+        except OffsetOutOfRange:
+            return None
+        found = None if last is None else (last[0].offset, last[0].value["version"], last[0].value["at"])
+        if found != (base.next - 1, base.version, base.at):
+            return None
+        return self._folded(replace(base, state=_own(base.state)), stored, upto)
+
+    def _folded(
+        self, known: _Known, stored: Iterator[tuple[Record, Any]], upto: int | datetime | None = None
+    ) -> _Known:
+        """`known` is nobody else's: `evolve` may change its state."""
+        for record, event in stored:
             if isinstance(upto, datetime) and record.arrived_at > upto:
                 break
-            if isinstance(upto, int) and known.version >= upto:
+            if isinstance(upto, int) and record.value["version"] > upto:
                 break
             known = self._evolved(known, record, event)
         return known
 
     def _evolved(self, known: _Known, record: Record, event: Any) -> _Known:
-        state = self.evolve(_own(known.state), event)
-        return _Known(state, record.value["version"], record.partition, record.offset + 1)
+        anchor = record.offset if known.anchor < 0 else known.anchor
+        state = self.evolve(known.state, event)
+        return _Known(state, record.value["version"], record.partition, record.offset + 1, record.value["at"], anchor)
 
     def _stored(self, key: str, known: _Known) -> Iterator[tuple[Record, Any]]:
         """The events behind a state."""
-        topic = self.topic
         start: Start = "earliest" if known.partition < 0 else {known.partition: known.next}
-        try:
-            for record in topic.records(start, key=key):
-                yield record, self._types.event(record.value, self.name)
-        except OffsetOutOfRange:  # a snapshot of a log that was restored since
-            if known.partition < 0:
-                raise
-            why = f"topic {self.name!r} ends before the state that is kept of it: make the Entities again"
-            raise InvalidArgument("key", key, why) from None
+        for record in self.topic.records(start, key=key):
+            yield record, self._types.event(record.value, self.name)
 
     def _cached(self, key: str) -> _Known | None:
         with self._lock:
@@ -404,8 +374,25 @@ class Entities(Generic[State]):
             if len(self._known) > CACHED:
                 self._known.popitem(last=False)
 
+    def _put_snapshot(self, key: str, known: _Known) -> None:
+        """Unless the state is of events that were erased, while it was in memory here. Looks once more behind it: who
+        erases meanwhile may not have seen the snapshot."""
+        if self._has_first(key, known):
+            self._open()[1].put(self._snapshot(key, known))
+        if not self._has_first(key, known):
+            self._forget(key)
+
+    def _has_first(self, key: str, known: _Known) -> bool:
+        first = next(iter(self.topic.records({known.partition: known.anchor}, key=key)), None)
+        return first is not None and first.offset == known.anchor
+
+    def _forget(self, key: str) -> None:
+        self._open()[1].forget(key)
+        with self._lock:
+            self._known.pop(key, None)
+
     def _snapshot(self, key: str, known: _Known) -> Snapshot:
-        assert self._column is not None and self._column.type is not None
+        assert self._column is not None and self._column.type is not None and known.at is not None
         try:
             array = pa.array([self._column.store(known.state)], self._column.type)
         except (TypeError, pa.ArrowInvalid) as error:
@@ -414,7 +401,9 @@ class Entities(Generic[State]):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.record_batch([array], schema=schema))
-        return Snapshot(key, known.version, known.partition, known.next, sink.getvalue().to_pybytes())
+        return Snapshot(
+            key, known.version, known.partition, known.next, known.at.isoformat(), sink.getvalue().to_pybytes()
+        )
 
     def _state_of(self, snapshot: Snapshot) -> Any:
         assert self._column is not None
@@ -429,6 +418,13 @@ class Entities(Generic[State]):
             self._opened = topic, Snapshots(Path(self._log.address), topic.topic_id, self._fingerprint)
         return self._opened
 
+    def _known_commands(self) -> list[Topic]:
+        """The topic of commands' ids, if there is one."""
+        try:
+            return [self._log.topic(f"{self.name}.commands")]
+        except UnknownTopic:
+            return []
+
     def _commands(self) -> Topic:
         return self._log.create_topic(f"{self.name}.commands", COMMANDS, key="id", versioned=True, exist_ok=True)
 
@@ -438,12 +434,17 @@ def _check_key(key: object) -> None:
         raise InvalidArgument("key", key, "an entity's key is a text that is not empty")
 
 
+def events_of(decided: Any) -> tuple[Any, ...]:
+    """What `decide` gave."""
+    if not isinstance(decided, Iterable):
+        why = "must be a list of events: an empty one if nothing comes of the command"
+        raise InvalidArgument("decide", decided, why)
+    return tuple(decided)
+
+
 def _own(state: Any) -> Any:
     """A state for somebody's function, which may change it."""
-    frozen = getattr(type(state), "__dataclass_params__", None)
-    if state is None or isinstance(state, str | int | float | frozenset | tuple) or (frozen and frozen.frozen):
-        return state
-    return copy.deepcopy(state)
+    return state if is_fixed(state) else copy.deepcopy(state)
 
 
 def _state_column(evolve: Callable[..., Any], initial: Any) -> Column:

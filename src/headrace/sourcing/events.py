@@ -86,9 +86,15 @@ class EventTypes:
         if version > kind.version:
             raise UnknownEvent(topic, name, version, f"this program knows versions up to {kind.version}: update it")
         fields = row.get(kind.field(version)) or {}
-        for before in range(version, kind.version):
-            fields = kind.upcasts[before](fields)
-        return kind.column.load(fields)
+        if version == kind.version:
+            return kind.column.load(fields)
+        try:
+            for before in range(version, kind.version):
+                fields = kind.upcasts[before](fields)
+            return kind.column.load(fields)
+        except Exception as error:
+            why = f"its upcasts to version {kind.version} fail: {type(error).__name__}: {error}"
+            raise UnknownEvent(topic, name, version, why) from error
 
 
 def _kind(cls: type, upcasts: Mapping[int, Upcast]) -> _Kind:

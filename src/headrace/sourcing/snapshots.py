@@ -19,20 +19,22 @@ __all__ = ["FILE", "Snapshot", "Snapshots"]
 
 FILE = "snapshots.db"
 _CREATE = (
-    "CREATE TABLE IF NOT EXISTS snapshots (topic TEXT, entity TEXT, fingerprint TEXT, version INTEGER, "
-    "partition INTEGER, next INTEGER, state BLOB, crc INTEGER, PRIMARY KEY (topic, entity)) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS states (topic TEXT, entity TEXT, fingerprint TEXT, version INTEGER, partition INTEGER, "
+    "next INTEGER, at TEXT, state BLOB, crc INTEGER, PRIMARY KEY (topic, entity)) WITHOUT ROWID"
 )
-_COLUMNS = "entity, fingerprint, version, partition, next, state, crc"
+_COLUMNS = "entity, fingerprint, version, partition, next, at, state, crc"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state, the entity's version that it is of, and where in the topic the events behind it begin."""
+    """A state, the entity's version that it is of, where in the topic the events behind it begin, and the time of the
+    last one before: a log that was restored may have another one there."""
 
     entity: str
     version: int
     partition: int
     next: int
+    at: str
     state: bytes
 
 
@@ -47,21 +49,22 @@ class Snapshots:
             return None
 
         def look(db: sqlite3.Connection) -> Snapshot | None:
-            asked = f"SELECT {_COLUMNS} FROM snapshots WHERE topic = ? AND entity = ?"
+            asked = f"SELECT {_COLUMNS} FROM states WHERE topic = ? AND entity = ?"
             return next(self._whole(db.execute(asked, (self._topic, entity))), None)
 
         return self._file.use(look)
 
     def put(self, snapshot: Snapshot) -> None:
         """In place of an older one."""
-        row = (self._topic, snapshot.entity, self._fingerprint, snapshot.version, snapshot.partition, snapshot.next)
+        place = (snapshot.version, snapshot.partition, snapshot.next, snapshot.at)
+        row = (self._topic, snapshot.entity, self._fingerprint, *place)
 
         def write(db: sqlite3.Connection) -> None:
             db.execute(_CREATE)
             db.execute(
-                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "fingerprint = excluded.fingerprint, version = excluded.version, partition = excluded.partition, "
-                "next = excluded.next, state = excluded.state, crc = excluded.crc "
+                "next = excluded.next, at = excluded.at, state = excluded.state, crc = excluded.crc "
                 "WHERE excluded.version > version OR excluded.fingerprint <> fingerprint",
                 (*row, snapshot.state, self._crc(snapshot)),
             )
@@ -72,23 +75,23 @@ class Snapshots:
         """All that count."""
 
         def look(db: sqlite3.Connection) -> list[Snapshot]:
-            asked = f"SELECT {_COLUMNS} FROM snapshots WHERE topic = ? ORDER BY entity"
+            asked = f"SELECT {_COLUMNS} FROM states WHERE topic = ? ORDER BY entity"
             return list(self._whole(db.execute(asked, (self._topic,))))
 
         return (self._file.use(look) if self._file.exists() else None) or []
 
     def forget(self, entity: str) -> None:
         """The bytes of the state are overwritten. If that cannot be done now, the file goes: it is a cache."""
-        forgotten = "DELETE FROM snapshots WHERE topic = ? AND entity = ?"
+        forgotten = "DELETE FROM states WHERE topic = ? AND entity = ?"
         if self._file.exists() and not self._file.use(lambda db: [db.execute(forgotten, (self._topic, entity))]):
             self._file.remove()
 
     def _whole(self, rows: sqlite3.Cursor) -> Iterator[Snapshot]:
-        for entity, fingerprint, version, partition, next_, state, crc in rows:
-            found = Snapshot(entity, version, partition, next_, state)
+        for entity, fingerprint, version, partition, next_, at, state, crc in rows:
+            found = Snapshot(entity, version, partition, next_, at, state)
             if fingerprint == self._fingerprint and crc == self._crc(found):
                 yield found
 
     def _crc(self, snapshot: Snapshot) -> int:
-        where = f"{self._topic}/{snapshot.entity}/{snapshot.version}/{snapshot.partition}/{snapshot.next}"
+        where = f"{self._topic}/{snapshot.entity}/{snapshot.version}/{snapshot.partition}/{snapshot.next}/{snapshot.at}"
         return zlib.crc32(snapshot.state, zlib.crc32(where.encode()))

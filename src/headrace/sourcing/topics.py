@@ -4,6 +4,7 @@ what such a topic must be like. Knows no entities."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from headrace.log.contract import Appended, Log, Topic
 from headrace.places import ADDRESS
 from headrace.schema import to_ddl
 
-__all__ = ["Transaction", "topic_of"]
+__all__ = ["Transaction", "check_ahead", "topic_of"]
 
 
 class Transaction(Protocol):
@@ -23,6 +24,13 @@ class Transaction(Protocol):
 
     @property
     def results(self) -> list[Appended]: ...
+
+
+def check_ahead(topic: Topic, at: datetime) -> None:
+    """Refuses a time that the topic would quarantine: events are there, or they are refused."""
+    if at.tzinfo is not None and at - datetime.now(UTC) > timedelta(microseconds=topic.settings.max_ahead_us):
+        why = f"is further ahead of now than topic {topic.name!r} takes (max_ahead): keep a future time in a field"
+        raise InvalidArgument("at", at, why)
 
 
 def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: int = 1) -> Topic:

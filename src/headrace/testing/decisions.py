@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import Rejected
-from headrace.sourcing.entities import Entities
+from headrace.sourcing.entities import Entities, events_of
 
 __all__ = ["Given", "When", "given"]
 
@@ -34,7 +34,7 @@ class Given:
         state = self.folded(self.events)
         assert self.entities.decide is not None, "these entities have no decide="
         try:
-            decided = tuple(self.entities.decide(state, command, self.key))
+            decided = events_of(self.entities.decide(state, command, self.key))
         except Rejected as error:
             return When(self, command, (), error)
         return When(self, command, decided, None)
