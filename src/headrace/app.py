@@ -229,6 +229,8 @@ class App:
             until.callback(setattr, self, "_log", before)
             disk.make_directory(self.home)  # Spark writes there
             self.running.check()
+            for sink in self._sinks.values():
+                sink.check()
 
     def _check_open(self) -> None:
         if self._closed:

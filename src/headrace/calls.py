@@ -60,7 +60,9 @@ def call(
     if id is not None and (not isinstance(id, str) or not id):
         raise InvalidArgument("id", id, "must be a text that names the request, such as a UUID")
     if ID in request:
-        raise InvalidArgument("request", ID, "is the column of the request's id: give it as id=")
+        raise InvalidArgument(
+            "request", ID, "is the column of the request's id: leave it out, or give it as id= (--id)"
+        )
     named = uuid.uuid4().hex if id is None else id
     with _log_of(where) as log:
         topic = log.topic(name)

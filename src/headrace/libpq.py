@@ -83,7 +83,7 @@ def resolved(password: str, argument: str) -> str:
     kind, _, name = password.partition(":")
     if kind == "env" and name:
         if name not in os.environ:
-            why = "the environment has no such variable: it holds the password"
+            why = "the environment has no such variable: set it to the password, or name a file, file:PATH"
             raise InvalidArgument(argument, f"env:{name}", why)
         return os.environ[name]
     if kind == "file" and name:

@@ -104,11 +104,19 @@ class Sink:
 
     def _index_file(self) -> Path:
         if not isinstance(self._kind, SearchIndex):
-            why = "is a function, and what it has written is not known here. Only an index can be asked"
+            why = f"is a {self._kind.kind}, and what it has delivered is not known here. Only an index can be asked"
             raise InvalidArgument("sink", self.name, why)
         return self._kind.file(self.app.home)
 
     # -- for the app -------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """InvalidArgument if its topic has not what an index needs. A topic may come later."""
+        if isinstance(self._kind, SearchIndex):
+            from headrace.connect.index.writing import check_fits
+
+            with contextlib.suppress(UnknownTopic):
+                check_fits(self.topic.opened(), self._kind, self._key)
 
     def _open(self) -> Delivery:
         return open_sink(self._kind, self.name, self.app._open_log(), self.topic.opened(), self.app.home, self._key)

@@ -17,7 +17,7 @@ from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
 from headrace.cli.options import confirm, format_option, home, home_option, opened, yes_option
 from headrace.cli.output import FOUND, counted, note, print_rows
 from headrace.cli.stopping import stoppable
-from headrace.errors import AlreadyRunning, InvalidArgument, UnknownCapture
+from headrace.errors import AlreadyRunning, InvalidArgument, LogMissing, UnknownCapture
 from headrace.names import check_name
 from headrace.places import without_secrets
 from headrace.views.owner import FlowLock
@@ -77,9 +77,24 @@ def add(
     given = dict(_pair(each) for each in masks)
     choice = choice_for(url, tables or None, given, debezium=debezium, schemas=debezium_schemas)
     with contextlib.closing(opened(create=True)) as log, _locked(name):
-        spec = {"url": url, "tables": choice.tables, "mask": given, "debezium": debezium, "schemas": debezium_schemas}
+        spec = {
+            "url": url,
+            "tables": [*choice.tables],
+            "mask": given,
+            "debezium": debezium,
+            "schemas": debezium_schemas,
+        }
+        before = _known(log, name).get(("spec", ""))
         Journal(log, name).write([], {("spec", ""): spec})
-    note(f"capture {name} is added; headrace capture run {name}")
+    done = "added" if before is None else "changed" if before != spec else "as it was"
+    note(f"capture {name} is {done}; headrace capture run {name}")
+
+
+def _known(log: Log, name: str) -> dict[tuple[str, str], Any]:
+    try:
+        return recorded(log, name)
+    except UnknownCapture:
+        return {}
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -137,7 +152,11 @@ def run(name: str, drain: bool, url: str | None) -> None:
     with contextlib.closing(opened()) as log, _locked(name), stoppable() as stopping:
         source = _source(log, name, url)
         if drain:
-            note(f"{counted(source.drain(), 'change')} captured")
+            before = _copied(log, name)
+            changes = counted(source.drain(), "change")
+            rows = _copied(log, name) - before
+            note(f"{counted(rows, 'row')} copied, {changes} captured" if rows > 0 else f"{changes} captured")
+            _say_what_is_not(log, name)
             return
         thread = CaptureThread(source)
         thread.start()
@@ -151,15 +170,32 @@ def run(name: str, drain: bool, url: str | None) -> None:
     stopping.tell()
 
 
+def _copied(log: Log, name: str) -> int:
+    """Rows that its tables had when they were first read. An outbox's are changes."""
+    found = status_of(log, name)
+    return 0 if found.facts.get("source") == "outbox" else sum(table.copied for table in found.tables)
+
+
+def _say_what_is_not(log: Log, name: str) -> None:
+    """Whoever expects a table should not have to ask why it is not there."""
+    tables = status_of(log, name).tables
+    for table in tables:
+        if table.state == "stopped":
+            note(f"{table.table} is not captured: {table.why}")
+    if not tables:
+        note(f"no table is captured: the database has none that --table chooses (headrace capture doctor {name})")
+
+
 @capture.command()
 @click.argument("name", required=False)
 @format_option
 @home_option
 def status(name: str | None, format_: str | None) -> None:
-    """Print how far captures are, their tables, and what the database keeps for them.
+    """Print how far captures are, and their tables.
 
-    One line for each table. `slot_bytes`: the log that the database keeps; `safe_wal_size`: so many bytes more may be
-    written before it is lost, in `seconds_to_loss` at the pace of the last measurements.
+    Also what the database keeps for them. One line for each table. `slot_bytes`: the log that the database keeps;
+    `safe_wal_size`: so many bytes more may be written before it is lost, in `seconds_to_loss` at the pace of the last
+    measurements.
 
     \b
     Example:
@@ -197,9 +233,10 @@ def _line(found: CaptureStatus) -> str:
 @url_option
 @home_option
 def snapshot(name: str, tables: tuple[str, ...], url: str | None) -> None:
-    """Read tables again and write what differs: the way on after a gap, or after a table was stopped.
+    """Read tables again, and write what differs.
 
-    Without TABLES all are read again, from a new slot. A capture that runs elsewhere is asked to read TABLES again.
+    The way on after a gap, or after a table was stopped. Without TABLES all are read again, from a new slot. A capture
+    that runs elsewhere is asked to read TABLES again.
 
     \b
     Example:
@@ -225,10 +262,11 @@ def snapshot(name: str, tables: tuple[str, ...], url: str | None) -> None:
 @yes_option
 @home_option
 def uninstall(name: str, url: str | None, yes: bool) -> None:
-    """Remove what a capture has made in the database: outbox and triggers, or slot and publication.
+    """Remove what a capture has made in the database.
 
-    The topics stay. If the capture is run again, it makes what it needs, and reads all tables again. Before a migration
-    that the capture's triggers stand in the way of, and for a capture that is not wanted any more.
+    That is outbox and triggers, or slot and publication. The topics stay. If the capture is run again, it makes what it
+    needs, and reads all tables again. Before a migration that the capture's triggers stand in the way of, and for a
+    capture that is not wanted any more.
 
     \b
     Example:
@@ -247,7 +285,9 @@ def uninstall(name: str, url: str | None, yes: bool) -> None:
 @format_option
 @home_option
 def doctor(name: str, url: str | None, format_: str | None) -> None:
-    """Look whether a database can be captured: settings, rights, slots, tables. Changes nothing; exit code 3 if not.
+    """Look whether a database can be captured.
+
+    Settings, rights, slots, tables. Changes nothing; the exit code is 3 if something is missing.
 
     \b
     Example:
@@ -257,7 +297,9 @@ def doctor(name: str, url: str | None, format_: str | None) -> None:
     try:
         with contextlib.closing(opened()) as log:
             address, choice = _spec(log, name, url)
-    except (UnknownCapture, InvalidArgument):
+    except (LogMissing, UnknownCapture):
+        if url is None:
+            raise
         address = check_address(url)
         choice = choice_for(address, None, None)
     found = source_findings(name, address, choice)

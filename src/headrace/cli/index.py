@@ -15,9 +15,11 @@ from headrace.cli.output import FOUND, chosen, counted, note, on_terminal, print
 from headrace.cli.stopping import stoppable
 from headrace.connect.index.spec import SearchIndex, search_index
 from headrace.connect.index.standing import index_facts, index_file, index_names
-from headrace.connect.journal import Journal, recorded
+from headrace.connect.index.writing import check_fits
+from headrace.connect.journal import Journal, recorded, sinks
 from headrace.connect.open import open_sink
 from headrace.connect.running import SinkThread, drained
+from headrace.errors import InvalidArgument
 from headrace.names import check_name
 from headrace.sink import sink_lock
 
@@ -58,7 +60,7 @@ def index() -> None:
 @click.option("--path", metavar="FILE", help="Its file; NAME.db in the home's folder indexes without it.")
 @home_option
 def add(name: str, topic: str, texts: tuple[str, ...], keys: tuple[str, ...], tokenizer: Any, path: str | None) -> None:
-    """Store what an index is. Nothing is read before `index run`.
+    """Store what an index is. No record is read before `index run`.
 
     \b
     Example:
@@ -68,9 +70,15 @@ def add(name: str, topic: str, texts: tuple[str, ...], keys: tuple[str, ...], to
     check_name(name, argument="name")
     made = search_index(path or f"{name}.db", text=texts, key=keys or None, tokenizer=tokenizer)
     with contextlib.closing(opened()) as log, sink_lock(home(), name):
-        log.topic(topic)
-        Journal(log, name).describe({"kind": made.kind, "topic": topic, **made.facts()})
-    note(f"index {name} is added; headrace index run {name}")
+        check_fits(log.topic(topic), made)
+        known = sinks(log).get(name)
+        if known is not None and known.get("kind") != made.kind:
+            why = f"is a sink that is a {known.get('kind')}: choose another name"
+            raise InvalidArgument("name", name, why)
+        facts = {"kind": made.kind, "topic": topic, **made.facts()}
+        Journal(log, name).describe(facts)
+    done = "added" if known is None else "changed, and built again" if known != facts else "as it was"
+    note(f"index {name} is {done}; headrace index run {name}")
 
 
 @contextlib.contextmanager
@@ -115,7 +123,7 @@ def run(name: str, drain: bool) -> None:
 @format_option
 @home_option
 def list_(format_: str | None) -> None:
-    """List the indexes: what they are over, how many rows they have, and what they have not read yet.
+    """List the indexes: topic, rows, and what they have not read.
 
     \b
     Example:
@@ -126,11 +134,11 @@ def list_(format_: str | None) -> None:
     if not found:
         note(EMPTY)
         return
-    rows = [{**each, "index": each["name"], "text": ", ".join(each["text"])} for each in found]
+    rows = [{"index": each.pop("name"), **each, "text": ", ".join(each["text"])} for each in found]
     print_rows(rows, LISTED, format_)
-    for each in found:
+    for each in rows:
         if each["problem"]:
-            note(f"{each['name']}: {each['problem']}")
+            note(f"{each['index']}: {each['problem']}")
 
 
 @index.command()
@@ -140,7 +148,9 @@ def list_(format_: str | None) -> None:
 @format_option
 @home_option
 def search(name: str, words: tuple[str, ...], limit: int, format_: str | None) -> None:
-    """Find rows with WORDS, the best first: all of them; "one phrase"; begin*; -without; this OR that; column:word.
+    """Find rows with WORDS, the best first.
+
+    All of the words; "one phrase"; begin*; -without; this OR that; column:word.
 
     \b
     Example:
@@ -183,7 +193,9 @@ def _shown(hit: Hit, text: tuple[str, ...]) -> str:
 @format_option
 @home_option
 def audit(name: str, format_: str | None) -> None:
-    """Compare an index with its log, key by key: prints what differs; exit code 3 if anything does.
+    """Compare an index with its log, key by key.
+
+    Prints what differs; the exit code is 3 if anything does.
 
     \b
     Example:
@@ -211,7 +223,9 @@ def audit(name: str, format_: str | None) -> None:
 @name_argument
 @home_option
 def rebuild(name: str) -> None:
-    """Build an index again from the log, beside the one that is served, then serve it. Its runner may go on.
+    """Build an index again from the log, then serve it.
+
+    It is built beside the one that is served, whose runner may go on.
 
     \b
     Example:

@@ -10,6 +10,7 @@ import click
 from headrace.cli.options import format_option, home, home_option, opened
 from headrace.cli.output import note, print_rows
 from headrace.connect.calling import rewind as begin_anew
+from headrace.connect.index.spec import KIND
 from headrace.connect.journal import recorded
 from headrace.connect.journal import sinks as known
 from headrace.connect.open import forget
@@ -22,7 +23,7 @@ from headrace.sink import sink_lock
 if TYPE_CHECKING:
     from headrace.log.contract import Log
 
-EMPTY = "No sinks yet. A program makes them: app.stream(topic).to_sink('mails', function)"
+EMPTY = "No sinks yet. A program makes them: app.stream(topic).to_sink('mails', function); an index: headrace index add"
 LISTED = ("sink", "kind", "topic", "lag_records", "lag_seconds")
 
 
@@ -41,7 +42,7 @@ def sinks() -> None:
 @format_option
 @home_option
 def list_(format_: str | None) -> None:
-    """List the sinks: what they are, what they read, and how far behind they are.
+    """List the sinks, what they read, and how far behind they are.
 
     \b
     Example:
@@ -70,7 +71,9 @@ def _listed(log: Log, name: str, facts: dict[str, Any]) -> dict[str, Any]:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_option
 def rewind(name: str, yes: bool) -> None:
-    """Let a function get all records of its topic again, from the first. An index: headrace index rebuild.
+    """Let a sink get all records of its topic again.
+
+    A function, webhook or program gets them from the first on, with new keys. An index: headrace index rebuild.
 
     \b
     Example:
@@ -78,8 +81,8 @@ def rewind(name: str, yes: bool) -> None:
     """
     with contextlib.closing(opened()) as log:
         facts = recorded(log, name)["spec"]
-        if facts["kind"] != "function":
-            why = f"is an {facts['kind']}, which is built again with: headrace index rebuild {name}"
+        if facts["kind"] == KIND:
+            why = f"is an {KIND}, which is built again with: headrace index rebuild {name}"
             raise InvalidArgument("name", name, why)
         topic = log.topic(facts["topic"])
         if not yes:
@@ -94,7 +97,9 @@ def rewind(name: str, yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_option
 def drop(name: str, yes: bool) -> None:
-    """Forget a sink: how far it was, its lag, and the file of an index. What a function has delivered stays.
+    """Forget a sink.
+
+    How far it was, its lag, and the file of an index go. What was delivered stays.
 
     \b
     Example:

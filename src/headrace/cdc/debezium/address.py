@@ -51,12 +51,19 @@ def address_of(where: str, name: str, columns: Mapping[str, str], **settings: st
     if where == "log":
         made = f"{OWN}:///{quote(name)}"
     else:
-        parts = urlsplit(log_address(where).address)
+        parts = urlsplit(_cluster(where).address)
         made = f"{ON_KAFKA}://{parts.netloc}/{quote(name)}"
         said = [*parse_qsl(parts.query), *said]
     address = f"{made}?{urlencode(said)}" if said else made
     events_at(address)
     return address
+
+
+def _cluster(where: str) -> Kafka:
+    if not isinstance(where, Kafka | str) or (isinstance(where, str) and "://" not in where):
+        why = "must be a Kafka cluster, 'kafka://host:9092', or 'log': the events are in a topic of the app's own log"
+        raise InvalidArgument("where", without_secrets(where), why)
+    return log_address(where)
 
 
 def events_at(url: str) -> Events:

@@ -28,9 +28,11 @@ HEARTBEAT_SECONDS: Final = 10
 """So often the server says that it is there, when it has nothing to send."""
 _PASSING: Final = {
     *(0, 1040, 1053, 1077, 1079, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1412, 1927),
-    *(2003, 2006, 2013, 2014, 4031),
+    *(2006, 2013, 2014, 4031),
 }
 """Codes after which the same may succeed: the connection, resources, a shutdown, a table that changed meanwhile."""
+_UNREACHED: Final = {2002, 2003, 2005}
+"""Codes of the client: nobody answers there."""
 _GONE: Final = {1236, 1220}
 """The server does not have the binlog that we ask for, or not that place of it."""
 _SETTINGS: Final = (
@@ -84,6 +86,8 @@ class Server:
             return self.failed(f"another reader took our place in the server: {said}", passing=True)
         if code in _GONE:
             return self.gap(f"the server does not have the log that comes next: {said}")
+        if code in _UNREACHED:
+            return self.failed(f"cannot be reached: {said} ({code})", passing=True)
         told = f"the server says: {said} ({code})" if code else f"the connection was lost: {said or 'closed'}"
         return self.failed(told, passing=code in _PASSING)
 

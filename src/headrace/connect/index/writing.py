@@ -20,7 +20,7 @@ from headrace.connect.contract import Place
 from headrace.connect.index import file
 from headrace.connect.index.file import Generation
 from headrace.connect.reading import Change, Rows, beginning, ends_of, read
-from headrace.errors import InvalidArgument, LogDiverged, TopicReplaced
+from headrace.errors import InvalidArgument, LogDiverged, TopicReplaced, nearest
 from headrace.failpoints import reach
 from headrace.jsonrows import encode_row
 
@@ -257,11 +257,18 @@ def apply(db: sqlite3.Connection, to: Generation, changes: Iterable[Change]) -> 
     db.execute("UPDATE generations SET rows = rows + ? WHERE number = ?", (len(rows) - len(ids), to.number))
 
 
+def check_fits(topic: Topic, index: SearchIndex, key: tuple[str, ...] | None = None) -> None:
+    """InvalidArgument if there can be no such index over the topic."""
+    Rows(topic, index.key or key)
+    _check_text(topic, index.text)
+
+
 def _check_text(topic: Topic, text: Iterable[str]) -> None:
     columns = {field.name: field.type for field in topic.schema}
     for name in text:
         if name not in columns:
-            why = f"topic {topic.name!r} has no such column. It has: {', '.join([*columns][:20])}"
+            known = [*columns]
+            why = f"topic {topic.name!r} has no such column.{nearest(name, known)} It has: {', '.join(known[:20])}"
             raise InvalidArgument("text", name, why)
         if not (types.is_string(columns[name]) or types.is_large_string(columns[name])):
             raise InvalidArgument("text", name, f"is {_kind(columns[name])} in topic {topic.name!r}, not string")
