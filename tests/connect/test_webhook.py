@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +21,7 @@ import headrace as hr
 from headrace.connect.open import as_sink, open_sink
 from headrace.connect.webhook import signature
 from headrace.failpoints import arm
+from tests.connect.test_program import until
 from tests.faults.children import Children, ack
 from tests.faults.conftest import children
 
@@ -163,7 +168,87 @@ def test_addresses_of_this_machine_and_of_the_cloud_are_not_asked(log: Any, rece
     for host in ("169.254.169.254", "[fe80::1]", "0.0.0.0", "[::ffff:a9fe:a9fe]"):
         with pytest.raises(hr.SinkFailed, match="no such service is"):
             deliver(log, hr.webhook(f"http://{host}/", private=True))
+    for host in ("100.100.100.200", "168.63.129.16", "[fd00:ec2::254]", "[64:ff9b::a9fe:a9fe]", "[::a9fe:a9fe]"):
+        with pytest.raises(hr.SinkFailed, match="no such service is"):
+            deliver(log, hr.webhook(f"http://{host}/", private=True))
+    with pytest.raises(hr.SinkFailed, match="is not allowed"):
+        deliver(log, hr.webhook("http://[64:ff9b::a00:1]/"))
     assert receiver.got == []
+
+
+def served(answer: Any) -> Iterator[str]:
+    """A receiver that takes a request and answers by hand."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with server.accept()[0] as taken, contextlib.suppress(OSError):
+                    taken.recv(1 << 16)
+                    answer(taken)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+def test_of_an_answer_only_the_status_counts(log: Any) -> None:
+    """A receiver that took the row and says a lot about it has taken it."""
+    log.topic("alerts").append({"n": 1, "said": "x"})
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 1_000_000
+    with contextlib.contextmanager(served)(lambda taken: taken.sendall(said)) as url:
+        assert deliver(log, hr.webhook(url, private=True)) == 1
+
+
+def test_an_answer_that_comes_byte_by_byte_ends(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.outbound.ANSWER_SECONDS", 0.3)
+    log.topic("alerts").append({"n": 1, "said": "x"})
+
+    def drip(taken: socket.socket) -> None:
+        taken.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        taken.settimeout(0.02)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                if not taken.recv(1):
+                    return
+            taken.sendall(b"x")
+
+    with (
+        contextlib.contextmanager(served)(drip) as url,
+        pytest.raises(hr.SinkFailed, match=r"longer than 0\.3 s|timed out"),
+    ):
+        deliver(log, hr.webhook(url, private=True))
+
+
+def test_two_sinks_of_one_webhook_count_their_own_attempts(log: Any, receiver: Receiver) -> None:
+    log.topic("alerts").append({"n": 1, "said": "x"})
+    hook = hr.webhook(receiver.url, attempts=3, private=True)
+    hook.tries["other-0000000000000001"] = 2
+    assert deliver(log, hook) == 1
+    assert hook.tries == {"other-0000000000000001": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({"headers": {"Authorization": "env:BAD"}, "url": "https://a/"}, "headers"),
+        ({"url": "env:BAD_URL"}, "url"),
+        ({"url": "env:BAD_PORT"}, "url"),
+    ],
+)
+def test_a_secret_that_cannot_be_sent_is_not_quoted(
+    log: Any, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], argument: str
+) -> None:
+    monkeypatch.setenv("BAD", "Bearer canary\r\nX-Other: 1")
+    monkeypatch.setenv("BAD_URL", "https://a/canary 17")
+    monkeypatch.setenv("BAD_PORT", "https://a:99999/canary")
+    log.topic("alerts").append({"n": 1, "said": "x"})
+    with pytest.raises(hr.InvalidArgument) as caught:
+        deliver(log, hr.webhook(**given))
+    assert caught.value.argument == argument and "canary" not in f"{caught.value} {caught.value!r}"
 
 
 def test_secrets_are_in_nothing_that_is_said_or_kept(
@@ -188,6 +273,12 @@ def test_secrets_are_in_nothing_that_is_said_or_kept(
         ({"url": "https://ann:canary@a/"}, "url"),
         ({"url": "https:///canary"}, "url"),
         ({"url": "https://a/", "secret": "canary"}, "secret"),
+        ({"url": "https://a:99999/canary"}, "url"),
+        ({"url": "https://a/canary x"}, "url"),
+        ({"url": "https://a/", "headers": {"a b": "canary"}}, "headers"),
+        ({"url": "https://a/", "headers": {"A": "canary\nB: 1"}}, "headers"),
+        ({"url": "https://a/", "headers": {"Webhook-Id": "canary"}}, "headers"),
+        ({"url": "https://a/", "headers": {"A": 1}}, "headers"),
         ({"url": "https://a/", "attempts": 0}, "attempts"),
         ({"url": "https://a/", "per_minute": True}, "per_minute"),
     ],
@@ -240,6 +331,27 @@ def test_a_program_that_fails_gets_the_row_again(log: Any, arguments: list[str],
     log.topic("alerts").append({"n": 1, "said": "x"})
     with pytest.raises(hr.SinkFailed, match=why):
         deliver(log, hr.command(arguments, timeout=timeout))
+
+
+def test_a_program_may_leave_another_one_behind(log: Any, tmp_path: Path) -> None:
+    """Which keeps its standard error open. One that takes too long goes with what it has started."""
+    log.topic("alerts").append([{"n": 1, "said": "x"}, {"n": 2, "said": "y"}])
+    hung = f"import subprocess, sys; c = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(60)'])\n"
+    hung += f"open({str(tmp_path / 'pid')!r}, 'w').write(str(c.pid))\n"
+    assert deliver(log, hr.command([sys.executable, "-c", hung], timeout="20 seconds"), steps=1) == 1
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with pytest.raises(hr.SinkFailed, match="took longer"):
+        deliver(log, hr.command([sys.executable, "-c", f"{hung}c.wait()"], timeout="1 second"))
+    until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie has ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_shells_line_is_no_program() -> None:

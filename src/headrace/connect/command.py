@@ -3,7 +3,11 @@ started and what its exit code means. No shell reads anything of a row."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +33,11 @@ def command(arguments: Sequence[str], *, timeout: Duration = "30 seconds") -> Co
     """A sink that starts a program for each row, one after the other: `hr.command(["notify", "--json"])`. It gets the
     row as JSON on its standard input, with an `id` that is the same when the row comes again. A row is delivered when
     the program ends with 0; a program that takes longer than `timeout` is killed."""
-    if isinstance(arguments, str) or not arguments or not all(isinstance(each, str) for each in arguments):
+    if (
+        isinstance(arguments, str)
+        or not arguments
+        or not all(isinstance(each, str) and "\0" not in each for each in arguments)
+    ):
         raise InvalidArgument("arguments", arguments, "must be a list of texts, the program first: no shell reads them")
     return Command(tuple(arguments), duration_us(timeout, argument="timeout") / 1e6)
 
@@ -61,11 +69,28 @@ class Command:
     def _run(self, name: str, key: str, row: dict[str, Any]) -> None:
         body = body_of(name, key, row)
         try:
-            done = subprocess.run(self.arguments, input=body, capture_output=True, timeout=self.seconds, check=False)
+            code, said = _run(self.arguments, body, self.seconds)
         except subprocess.TimeoutExpired:
             raise SinkFailed(name, key, f"{self.arguments[0]} took longer than {self.seconds:g} s") from None
         except OSError as error:
             raise SinkFailed(name, key, f"{self.arguments[0]} cannot be started: {error.strerror}") from None
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip()[-SAID_MAX:]
-            raise SinkFailed(name, key, f"{self.arguments[0]} ended with {done.returncode}{said and f': {said}'}")
+        if code:
+            raise SinkFailed(name, key, f"{self.arguments[0]} ended with {code}{said and f': {said}'}")
+
+
+def _run(arguments: Sequence[str], body: bytes, seconds: float) -> tuple[int, str]:
+    """Its exit code, and the end of what it said. In a file, not a pipe: what it has started may still write there. It
+    is killed with all that it has started."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+        try:
+            process.communicate(body, timeout=seconds)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4 * SAID_MAX))
+        return process.returncode, errors.read(4 * SAID_MAX).decode("utf-8", "replace").strip()[-SAID_MAX:]

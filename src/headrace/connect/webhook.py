@@ -37,6 +37,10 @@ GONE = 410
 ROWS_MAX = 1
 """Each row has a key of its own: of several, those before the one that failed would be posted again."""
 PLACE = ("_partition", "_offset")
+OWN_HEADERS = {
+    *("webhook-id", "webhook-timestamp", "webhook-signature"),
+    *("content-type", "content-length", "transfer-encoding", "host", "user-agent"),
+}
 _REFERENCE = ("env:", "file:")
 
 
@@ -63,7 +67,14 @@ def webhook(
     for name, value in (("attempts", attempts), ("per_minute", per_minute)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InvalidArgument(name, value, "must be a whole number above zero, or None")
-    return Webhook(url, secret, tuple((headers or {}).items()), attempts, per_minute, private, ca)
+    given = tuple((headers or {}).items())
+    for name, text in given:
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InvalidArgument("headers", name, "must be texts: {'Authorization': 'env:NAME'}")
+        if name.lower() in OWN_HEADERS:
+            raise InvalidArgument("headers", name, "is a header that every request has: leave it out")
+    _check_headers({name: "" if text.startswith(_REFERENCE) else text for name, text in given})
+    return Webhook(url, secret, given, attempts, per_minute, private, ca)
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,7 @@ class Posting:
         _check_url(self._url)
         self._key = None if hook.secret is None else _key_of(_resolved(hook.secret, "secret"))
         self._headers = {header: _resolved(value, "headers") for header, value in hook.headers}
+        _check_headers(self._headers)
         self._next = 0.0
 
     def __call__(self, rows: pa.Table, key: str) -> None:
@@ -121,7 +133,7 @@ class Posting:
         else:
             said = f"it answered with status {status}"
         if status is not None and 200 <= status < 300:
-            tries.clear()
+            tries.pop(key, None)
             return
         if status == GONE:
             raise WebhookGone(self._name, self._where())
@@ -132,7 +144,7 @@ class Posting:
         times = "" if tries[key] == 1 else f", {tries[key]} times"
         letter = {"reason": "webhook", "error": f"{self._where()} refused the row: {said}{times}", "raw": body}
         self._topic.bury([{**letter, "source": f"sink {self._name}"}])
-        tries.clear()
+        tries.pop(key, None)
 
     def _status(self, key: str, body: bytes) -> int:
         at = int(time.time())
@@ -141,7 +153,7 @@ class Posting:
             headers["webhook-signature"] = signature(self._key, key, at, body)
         hook = self._hook
         return outbound.request(
-            "POST", self._url, headers=headers, body=body, ca=hook.ca, private=hook.private, bytes_max=1 << 16
+            "POST", self._url, headers=headers, body=body, ca=hook.ca, private=hook.private, bytes_max=None
         ).status
 
     def _pace(self) -> None:
@@ -184,7 +196,18 @@ def _resolved(value: str, argument: str) -> str:
     return secret_of(value, argument=argument) if value.startswith(_REFERENCE) else value
 
 
+def _check_headers(headers: dict[str, str]) -> None:
+    try:
+        outbound.check_headers(headers)
+    except outbound.Refused as error:
+        raise InvalidArgument("headers", "…", str(error)) from None
+
+
 def _check_url(url: str) -> None:
+    try:
+        outbound.check_url(url)
+    except outbound.Refused as error:
+        raise InvalidArgument("url", "…", str(error)) from None
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.fragment:
         raise InvalidArgument("url", "…", "must be https://HOST/PATH or http://HOST/PATH")
