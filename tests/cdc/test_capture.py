@@ -13,6 +13,7 @@ import pytest
 from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, recorded
 from headrace.cdc.postgres.applying import Spool
+from headrace.cdc.postgres.doctor import findings
 from headrace.cdc.postgres.server import lsn_of, lsn_text
 from headrace.cdc.running import CaptureThread, status_of
 from headrace.errors import CaptureFailed, CaptureFenced, CaptureGap
@@ -190,6 +191,32 @@ def test_a_value_that_no_topic_holds_stops_its_table(source: Source) -> None:
     source.drain(again=["users"])
     assert source.state().state == "live"
     source.same()
+
+
+def test_tables_of_others_are_left_alone(source: Source) -> None:
+    """Another role's table was made beside those that are captured: the others go on, and the doctor says why."""
+    role = f"{source.name}_cap"
+    source.sql(f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT CREATE ON DATABASE {source.name} TO {role}")
+    source.sql("CREATE TABLE users (id int PRIMARY KEY)", f"ALTER TABLE users OWNER TO {role}")
+    source.sql("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE audit (id int PRIMARY KEY)")
+    source.sql(f"ALTER TABLE orders OWNER TO {role}", f"REVOKE SELECT ON orders FROM {role}")
+    try:
+        source.url, own = source.url.replace("//headrace@", f"//{role}@"), source.url
+        said = {each.check: each for each in findings("shop", source.url, source.choice)}
+        assert [said[f"table public.{name}"].ok for name in ("users", "orders", "audit")] == [True, False, False]
+        source.drain()
+        source.sql("INSERT INTO users VALUES (1)")
+        source.drain()
+        assert source.rows() == {(1,): {"id": 1}}
+        assert "another role owns it" in source.state("audit").why
+        assert "GRANT SELECT" in source.state("orders").why
+        source.sql(f"ALTER TABLE audit OWNER TO {role}", "INSERT INTO audit VALUES (5)")
+        source.drain(again=["audit"])
+        assert source.rows("audit") == {(5,): {"id": 5}}
+        source.capture().uninstall()
+    finally:
+        source.url = own
+        source.sql(f"REASSIGN OWNED BY {role} TO headrace", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("copied", [True, False])

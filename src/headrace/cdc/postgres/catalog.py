@@ -21,7 +21,9 @@ _TABLES: Final = """
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number
                  WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indisvalid AND i.indimmediate
                    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
-                 ORDER BY k.place)
+                 ORDER BY k.place),
+           pg_has_role(c.relowner, 'USAGE'),
+           has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
       AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%'
@@ -54,9 +56,13 @@ class PostgresTable(SourceTable):
         return replace(self, columns=tuple(each for each, _ in kept), casts=tuple(each for _, each in kept))
 
 
-def _refused(identity: str, key: Sequence[str]) -> str | None:
-    """Why a table cannot be captured. With such a table in a publication, Postgres would refuse its users' updates.
-    `identity`: d, i, f or n, as in REPLICA IDENTITY."""
+def _refused(identity: str, key: Sequence[str], owned: bool, readable: bool) -> str | None:
+    """Why a table cannot be captured. With one that nothing identifies in a publication, Postgres would refuse its
+    users' updates. `identity`: d, i, f or n, as in REPLICA IDENTITY."""
+    if not owned:
+        return "another role owns it, and only its owner can publish it: GRANT that role to the capture's"
+    if not readable:
+        return "the capture's role may not read it: GRANT SELECT on it, and USAGE on its schema"
     if identity == "n":
         return "it has REPLICA IDENTITY NOTHING: ALTER TABLE … REPLICA IDENTITY DEFAULT"
     if not key:
@@ -87,9 +93,9 @@ def tables_of(
 ) -> list[PostgresTable]:
     """The tables that are chosen, or the one of that number."""
     found = {}
-    for number, schema, name, sort, identity, key in db.execute(_TABLES):
+    for number, schema, name, sort, identity, key, owned, readable in db.execute(_TABLES):
         if number == oid if choice is None else choice.takes(schema, name):
-            found[number] = (schema, name, sort == "p", identity, tuple(key))
+            found[number] = (schema, name, sort == "p", tuple(key), _refused(identity, key, owned, readable))
     columns: dict[int, list[tuple[Any, ...]]] = {number: [] for number in found}
     for number, *column in db.execute(_COLUMNS, (list(found),)):
         columns[number].append(tuple(column))
@@ -101,9 +107,9 @@ def tables_of(
             key,
             tuple(Column(each, type_, modifier, each in key) for each, type_, modifier, *_ in columns[number]),
             frozenset(each[0] for each in columns[number] if each[4]),
-            _refused(identity, key),
+            refused,
             partitioned,
             tuple(each[5] for each in columns[number]),
         )
-        for number, (schema, name, partitioned, identity, key) in found.items()
+        for number, (schema, name, partitioned, key, refused) in found.items()
     ]
