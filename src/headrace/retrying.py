@@ -9,13 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from headrace.errors import HeadraceError
+from headrace.errors import DiskFull, HeadraceError, KafkaFailed, TopicFull
 
-__all__ = ["RetryingThread"]
+__all__ = ["RetryingThread", "log_may_recover"]
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 30.0
 STEADY_SECONDS = 60.0
 """An attempt that lasted so long was no failed one: the pauses begin anew."""
+
+
+def log_may_recover(error: HeadraceError) -> bool:
+    """Whether it is the log's, and may be gone later: a broker is away, there is no room."""
+    return isinstance(error, DiskFull | TopicFull) or (isinstance(error, KafkaFailed) and error.retriable)
 
 
 class RetryingThread:

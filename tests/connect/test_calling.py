@@ -16,6 +16,7 @@ import headrace as hr
 from headrace import failpoints
 from headrace.connect import calling, reading
 from headrace.connect.calling import Calling, Function, key_of, rewind
+from headrace.connect.journal import Journal
 from headrace.connect.open import as_sink, open_sink
 from headrace.connect.reading import ends_of
 from headrace.errors import InvalidArgument, OffsetOutOfRange, SinkFailed, SinkFenced, TopicReplaced
@@ -178,6 +179,15 @@ def test_it_is_recorded_what_a_sink_is(log: Log) -> None:
         open_sink(Function(Ledger()), "out", log, topic, Path()).close()
     (record,) = [record.value for record in log.topic("out.sink").records() if record.value["kind"] == "spec"]
     assert json.loads(record["value"]) == {"kind": "function", "topic": "numbers"}
+
+
+def test_two_that_say_the_same_of_a_sink_do_not_fence_each_other(log: Log) -> None:
+    """A program asks for the lag of a sink while its thread opens it for the first time."""
+    first, second = Journal(log, "out"), Journal(log, "out")
+    first.describe({"kind": "function"})
+    second.describe({"kind": "function"})
+    with pytest.raises(SinkFenced):
+        second.describe({"kind": "webhook"})
 
 
 def test_large_records_make_small_batches(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

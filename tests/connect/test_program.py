@@ -13,7 +13,15 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import AlreadyRunning, InvalidArgument, SinkFailed
+from headrace.errors import (
+    AlreadyRunning,
+    DiskFull,
+    HeadraceError,
+    InvalidArgument,
+    KafkaFailed,
+    SinkFailed,
+    TopicFull,
+)
 from tests.cli.conftest import Shell
 
 USERS = "_op string, id int, name string"
@@ -105,6 +113,32 @@ def test_a_function_that_fails_is_called_again(log: Any) -> None:
         with pytest.raises(InvalidArgument, match="Only an index can be asked"):
             out.search("ann")
     assert batches == [("out-0000000000000001", 1)] * 3
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        KafkaFailed("b:9092", "a read", "_TRANSPORT", "down", True),
+        TopicFull("users.dead", 2, 1),
+        DiskFull(Path("x"), "no space"),
+    ],
+)
+def test_what_is_wrong_with_the_log_for_a_while_ends_no_sink(log: Any, passing: HeadraceError) -> None:
+    failed: list[HeadraceError] = []
+
+    def deliver(rows: pa.Table, key: str) -> None:  # noqa: ARG001
+        if not failed:
+            failed.append(passing)
+            raise passing
+
+    put(log, (1, "Ann"))
+    with hr.App("site") as app:
+        out = app.stream("users").to_sink("out", deliver)
+        app.start()
+        until(lambda: out.lag == 0)
+        assert out.state == "running"
+        app.stop()
+    assert failed
 
 
 @pytest.mark.usefixtures("log")

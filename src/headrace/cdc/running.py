@@ -12,9 +12,9 @@ from typing import Any
 from headrace.cdc.journal import Value, recorded
 from headrace.cdc.source import Source
 from headrace.durations import from_us
-from headrace.errors import CaptureFailed, DiskFull, HeadraceError, KafkaFailed, TopicFull
+from headrace.errors import CaptureFailed, HeadraceError
 from headrace.log.contract import Log
-from headrace.retrying import RetryingThread
+from headrace.retrying import RetryingThread, log_may_recover
 
 __all__ = ["CaptureStatus", "CaptureThread", "TableStatus", "status_of"]
 
@@ -99,9 +99,7 @@ def _instant(value: Value, name: str) -> datetime | None:
 
 def _passes(error: HeadraceError) -> bool:
     """Whether the same may succeed later."""
-    if isinstance(error, KafkaFailed):
-        return error.retriable
-    return error.passing if isinstance(error, CaptureFailed) else isinstance(error, DiskFull | TopicFull)
+    return error.passing if isinstance(error, CaptureFailed) else log_may_recover(error)
 
 
 class CaptureThread(RetryingThread):

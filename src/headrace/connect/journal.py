@@ -81,6 +81,11 @@ class Journal:
         self.states[kind] = dict(value)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Records what the sink is, if that is not recorded yet."""
-        if self.states.get(SPEC) != facts:
+        """Records what the sink is, if that is not recorded yet: also by another that does it now."""
+        if self.states.get(SPEC) == facts:
+            return
+        try:
             self.write(SPEC, facts)
+        except SinkFenced:
+            if _read(self._topic).get(SPEC) != facts:
+                raise

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.connect.contract import Delivery
-from headrace.errors import DiskFull, HeadraceError, SinkFailed, UnknownTopic
-from headrace.retrying import RetryingThread
+from headrace.errors import HeadraceError, SinkFailed, UnknownTopic
+from headrace.retrying import RetryingThread, log_may_recover
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -39,7 +39,7 @@ def drained(log: Log, sink: str, opened: Delivery) -> int:
 
 def _passes(error: HeadraceError) -> bool:
     """Whether the same may succeed later."""
-    return isinstance(error, SinkFailed | DiskFull)
+    return isinstance(error, SinkFailed) or log_may_recover(error)
 
 
 class SinkThread(RetryingThread):
