@@ -6,8 +6,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 import headrace as hr
+from headrace.cli.root import cli
 from tests.cli.conftest import Shell
 
 USERS = "_op string, id int, name string"
@@ -88,3 +90,24 @@ def test_a_request_names_its_id_by_the_option(shell: Shell) -> None:
 def test_debezium_without_a_scheme() -> None:
     with pytest.raises(hr.InvalidArgument, match="must be a Kafka cluster, 'kafka://host:9092', or 'log'"):
         hr.debezium("broker:9092", "srv1")
+
+
+def offered(*words: str) -> list[str]:
+    found = ShellComplete(cli, {}, "headrace", "_HEADRACE_COMPLETE").get_completions([*words[:-1]], words[-1])
+    return [each.value for each in found]
+
+
+def test_names_of_captures_indexes_and_sinks_are_completed(shell: Shell, url: str) -> None:
+    shell.ok("capture", "add", "shop", url)
+    shell.ok("capture", "run", "shop", "--drain")
+    shell.ok("index", "add", "people", "shop_users", "--text", "name")
+    for command in ("run", "status", "snapshot", "uninstall", "doctor"):
+        assert offered("capture", command, "sh") == ["shop"]
+    assert offered("capture", "snapshot", "shop", "main.u") == ["main.users"]
+    assert offered("capture", "snapshot", "shpo", "") == []
+    assert offered("index", "add", "more", "shop_u") == ["shop_users"]
+    for command in ("run", "search", "audit", "rebuild"):
+        assert offered("index", command, "") == ["people"]
+    for command in ("rewind", "drop"):
+        assert offered("sinks", command, "") == ["people"]
+    assert offered("capture", "add", "sh") == offered("index", "add", "pe") == []  # a new name

@@ -14,7 +14,16 @@ from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, captures, recorded
 from headrace.cdc.open import check_address, choice_for, may_be_stored, open_source, source_findings
 from headrace.cdc.running import CaptureStatus, CaptureThread, status_of
-from headrace.cli.options import confirm, format_option, home, home_option, opened, yes_option
+from headrace.cli.options import (
+    complete_capture,
+    complete_captured,
+    confirm,
+    format_option,
+    home,
+    home_option,
+    opened,
+    yes_option,
+)
 from headrace.cli.output import FOUND, counted, note, print_rows
 from headrace.cli.stopping import stoppable
 from headrace.errors import AlreadyRunning, InvalidArgument, LogMissing, UnknownCapture
@@ -28,7 +37,8 @@ if TYPE_CHECKING:
 
 EMPTY = "No captures yet: headrace capture add shop 'postgresql://user@host/db?password=env:SHOP_PASSWORD'"
 TABLE_COLUMNS = ("capture", "table", "state", "topic", "copied", "epoch", "why")
-name_argument = click.argument("name")
+new_argument = click.argument("name")
+name_argument = click.argument("name", shell_complete=complete_capture)
 url_option = click.option("--url", metavar="URL", help="The database, if the capture was added without one.")
 
 
@@ -45,7 +55,7 @@ def capture() -> None:
 
 
 @capture.command()
-@name_argument
+@new_argument
 @click.argument("url")
 @click.option("--table", "tables", metavar="PATTERN", multiple=True, help="Tables: 'public.*', '!public.audit' not.")
 @click.option("--mask", "masks", metavar="COLUMN=HOW", multiple=True, help="users.email=hash, or =null.")
@@ -187,7 +197,7 @@ def _say_what_is_not(log: Log, name: str) -> None:
 
 
 @capture.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_capture)
 @format_option
 @home_option
 def status(name: str | None, format_: str | None) -> None:
@@ -229,7 +239,7 @@ def _line(found: CaptureStatus) -> str:
 
 @capture.command()
 @name_argument
-@click.argument("tables", nargs=-1)
+@click.argument("tables", nargs=-1, shell_complete=complete_captured)
 @url_option
 @home_option
 def snapshot(name: str, tables: tuple[str, ...], url: str | None) -> None:
@@ -280,7 +290,7 @@ def uninstall(name: str, url: str | None, yes: bool) -> None:
 
 
 @capture.command()
-@click.argument("name")
+@name_argument
 @url_option
 @format_option
 @home_option

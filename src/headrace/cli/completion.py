@@ -11,7 +11,9 @@ from headrace.cli.options import home_option
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @home_option
 def completion(shell: str) -> None:
-    """Print the completion script of a shell: commands, options, and the names of topics, groups, queues and views.
+    """Print the completion script of a shell: commands, options, and the names of what there is.
+
+    Names are those of topics, groups, queues, views, captures and their tables, indexes and sinks.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.options import complete_index, format_option, home, home_option, opened, topic_argument
 from headrace.cli.output import FOUND, chosen, counted, note, on_terminal, print_rows, say
 from headrace.cli.stopping import stoppable
 from headrace.connect.index.spec import SearchIndex, search_index
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 EMPTY = "No indexes yet: headrace index add users shop_users --text name"
 LISTED = ("index", "topic", "text", "state", "rows", "rebuilding", "lag_records", "bytes", "tokenizer")
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-name_argument = click.argument("name")
+new_argument = click.argument("name")
+name_argument = click.argument("name", shell_complete=complete_index)
 
 
 @click.group()
@@ -47,8 +48,8 @@ def index() -> None:
 
 
 @index.command()
-@name_argument
-@click.argument("topic")
+@new_argument
+@topic_argument
 @click.option("--text", "texts", metavar="COLUMN", multiple=True, required=True, help="A column that is searched.")
 @click.option("--key", "keys", metavar="COLUMN", multiple=True, help="Tells rows apart, if the topic does not say so.")
 @click.option(

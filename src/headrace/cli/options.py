@@ -274,6 +274,31 @@ def complete_view(ctx: click.Context, _parameter: click.Parameter, incomplete: s
         return []
 
 
+def complete_capture(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from headrace.cdc.journal import captures
+
+    return _names(ctx, captures, incomplete)
+
+
+def complete_captured(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The tables of the capture that was typed already, as `capture snapshot` takes them."""
+    from headrace.cdc.running import status_of
+
+    return _names(ctx, lambda log: [each.table for each in status_of(log, ctx.params["name"]).tables], incomplete)
+
+
+def complete_index(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from headrace.connect.index.standing import index_names
+
+    return _names(ctx, index_names, incomplete)
+
+
+def complete_sink(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from headrace.connect.journal import sinks
+
+    return _names(ctx, lambda log: [*sinks(log)], incomplete)
+
+
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 group_argument = click.argument("group", shell_complete=complete_group)
 queue_argument = click.argument("queue", shell_complete=complete_queue)

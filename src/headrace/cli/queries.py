@@ -123,8 +123,10 @@ def list_(topic: str, format_: str | None) -> None:
 @format_option
 @home_option
 def explain(topic: str, query: str, tenant: str | None, format_: str | None) -> None:
-    """Show how a stored query is understood, the terms that it is found by, and what it would find in the newest
-    thousand records of the stream that it is asked of.
+    """Show how a stored query is understood.
+
+    Also the terms that it is found by, and what it would find in the newest thousand records of the stream that it is
+    asked of.
 
     \b
     Example:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import format_option, home, home_option, opened
+from headrace.cli.options import complete_sink, format_option, home, home_option, opened
 from headrace.cli.output import note, print_rows
 from headrace.connect.calling import rewind as begin_anew
 from headrace.connect.index.spec import KIND
@@ -67,7 +67,7 @@ def _listed(log: Log, name: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @sinks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_option
 def rewind(name: str, yes: bool) -> None:
@@ -93,7 +93,7 @@ def rewind(name: str, yes: bool) -> None:
 
 
 @sinks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_option
 def drop(name: str, yes: bool) -> None:

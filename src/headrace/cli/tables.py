@@ -34,7 +34,9 @@ def tables() -> None:
 @format_option
 @home_option
 def list_(format_: str | None) -> None:
-    """List the tables: key, history, rows, kept versions, and changes that are not read yet.
+    """List the tables: key, history, rows, versions, lag.
+
+    The lag are changes that are not read yet.
 
     \b
     Example:
@@ -83,7 +85,9 @@ def show(view: str, format_: str | None) -> None:
 @format_option
 @home_option
 def as_of(view: str, time: str, known: str | None, format_: str | None) -> None:
-    """Print the rows of a table that were valid at TIME: ISO with a zone, 2026-01-01T00:00:00Z.
+    """Print the rows of a table that were valid at TIME.
+
+    TIME is ISO, with a zone: 2026-01-01T00:00:00Z.
 
     \b
     Example:
