@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
 from headrace.cep.definition import Pattern, parts_of, pattern
+from headrace.cep.evaluate import Compiler
 from headrace.cep.recognize import match_recognize
 from headrace.errors import InvalidArgument
 
@@ -70,6 +73,9 @@ def test_patterns_that_say_nothing_or_have_no_bound_are_refused(text: str, said:
         ({"define": {"big": "x > sum(sum(x))"}}, "both look at several rows"),
         ({"define": {"big": "x > first(x, 5000)"}}, "at most 1,000"),
         ({"define": {"big": "(" * 99 + "x > 1" + ")" * 99}}, "more than 50 parts one in the other"),
+        ({"define": {"big": f"1 < {'x + ' * 1000}x"}}, "more than 250 operators, one over the other"),
+        ({"define": {"big": f"x < {'9' * 5000}"}}, "a number of more than 50 characters"),
+        ({"define": {"big": f"x < first(x, {'9' * 5000})"}}, "at most 1,000"),
         ({"within": "0 minutes"}, "within='0 minutes'"),
         ({"measures": {"match_start": "first(x)"}}, "is a column of every match"),
         ({"measures": {"_n": "count(*)"}}, "not begin with '_'"),
@@ -102,6 +108,40 @@ def test_what_compares_columns_needs_no_spark() -> None:
     assert parts_of(pattern("small+ big", define=conditions, within="1 minute")).computed == {}
     made = pattern("small+ big", define={"small": "amount * 2 < 10 AND kind = 'a'"}, within="1 minute")
     assert list(parts_of(made).computed.values()) == ["((`amount` * 2) < 10)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'note = "salt and pepper"',
+        'note = "small.amount"',
+        "note RLIKE '\\\\d+ and \\\\w' OR note = 'it\\'s small.amount'",
+        "note RLIKE r'a\\' OR note RLIKE R\"small.x or y\"",
+    ],
+)
+def test_what_is_quoted_is_left_to_spark_as_it_is(text: str) -> None:
+    """Words and symbols in it are none."""
+    made = parts_of(pattern("small+ big", define={"small": text}, within="1 minute"))
+    (told,) = made.computed.values()
+    quoted = re.findall(r"""r'[^']*'|R"[^"]*"|'(?:[^'\\]|\\.)*'|"[^"]*\"""", text)
+    assert quoted and all(each in told for each in quoted)
+
+
+def test_a_long_list_is_no_deep_tree() -> None:
+    listed = ", ".join(map(str, range(1500)))
+    (made,) = parts_of(pattern("a b", define={"b": f"prev(x) in ({listed})"}, within="1 minute")).conditions
+    assert made.history is not None
+    cells = {"x": [7, 1499, 1500, None]}
+    value = Compiler(("a", "b"), {"x": pa.int64()}).value(made.history, cells)
+    assert [value(row, ((row, row),)) for row in range(4)] == [True, True, False, None]
+
+
+def test_blanks_are_not_tried_one_by_one() -> None:
+    """Some forms of a text would be tried again from each of them: half a minute for the longest text."""
+    pattern("a b" + " " * 9_900, define={"b": "x = 1" + " " * 9_900}, within="1 minute")
+    for text in ("MEASURES a{}b PATTERN (a b) WITHIN '1 minute'", "PATTERN (a b) WITHIN '1'{}1", "ORDER BY at{}x"):
+        with pytest.raises(InvalidArgument, match="1,000 blanks"):
+            match_recognize(text.format(" " * 40_000))
 
 
 def test_sql_and_python_make_the_same() -> None:

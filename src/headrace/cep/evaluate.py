@@ -281,10 +281,7 @@ class Compiler:
                 both = Logic("and", Comparison(">=", of, low), Comparison("<=", of, high))
                 return self.value(both, cells)
             case In(of, among):
-                same: Expression = Comparison("=", of, among[0])
-                for each in among[1:]:
-                    same = Logic("or", same, Comparison("=", of, each))
-                return self.value(same, cells)
+                return _any([self._compared("=", of, each, cells) for each in among])
             case Logic(sign, left, right):
                 return _logic(sign, self.value(left, cells), self.value(right, cells))
             case Not(of):
@@ -343,6 +340,21 @@ class Compiler:
             return compute(float(a), float(b)) if floats else _fits(compute(a, b))
 
         return computed
+
+
+def _any(values: Sequence[Value]) -> Value:
+    """Of three values, like OR of all."""
+
+    def either(row: int, summed: Summed) -> Any:
+        unknown = False
+        for value in values:
+            found = value(row, summed)
+            if found:
+                return True
+            unknown |= found is None
+        return None if unknown else False
+
+    return either
 
 
 def _logic(sign: str, one: Value, other: Value) -> Value:

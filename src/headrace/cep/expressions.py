@@ -38,8 +38,12 @@ __all__ = [
 ]
 
 CHARACTERS_MAX, DEPTH_MAX, OFFSET_MAX = 10_000, 50, 1_000
+DIGITS_MAX = 50
+LEVELS_MAX = 250
+"""Of a tree: a + b + c has two."""
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>`(?:[^`]|``)+`)"""
+    r"""|(?P<spark>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|''|\\[\s\S])*'|"(?:[^"\\]|""|\\[\s\S])*")"""
     r"""|(?P<name>[A-Za-z_]\w*)|(?P<sign><=>|<=|>=|<>|!=|==|[-+*/%=<>(),.])|(?P<wrong>\S))"""
 )
 NAVIGATION, AGGREGATES = ("first", "last", "prev"), ("count", "sum", "avg", "min", "max")
@@ -250,13 +254,20 @@ class _Parser:
         self._of = of
         self._tokens = [
             _Token(found.lastgroup or "", found[found.lastgroup or 0], *found.span(found.lastgroup or 0))
-            for found in TOKEN.finditer(text)
+            for found in TOKEN.finditer(text.rstrip())
         ]
 
     def whole(self) -> Expression:
         found = self._or()
         if self._at < len(self._tokens):
             self._refuse(f"{self._peek().text!r} at character {self._peek().begin} is not expected")
+        level = [found]
+        for _ in range(LEVELS_MAX):
+            level = [inner for each in level for inner in children(each)]
+        if level:
+            raise InvalidArgument(
+                self._argument, f"{self._text[:40]}…", f"has more than {LEVELS_MAX} operators, one over the other"
+            )
         return found
 
     def _refuse(self, why: str) -> NoReturn:
@@ -430,6 +441,8 @@ class _Parser:
             return found
         if token.kind == "number":
             self._at += 1
+            if len(token.text) > DIGITS_MAX:
+                self._refuse(f"has a number of more than {DIGITS_MAX} characters")
             if "e" in token.text.lower():
                 return Literal(float(token.text))
             return Literal(Decimal(token.text) if "." in token.text else int(token.text))
@@ -495,7 +508,7 @@ class _Parser:
         offset = {"prev": 1}.get(function, 0)
         if function in NAVIGATION and comma is not None and comma == end - 2:
             number = self._tokens[comma + 1]
-            if number.kind != "number" or not number.text.isdigit() or int(number.text) > OFFSET_MAX:
+            if number.kind != "number" or not number.text.isdigit() or int(number.text[:DIGITS_MAX]) > OFFSET_MAX:
                 self._refuse(f"{function}(c, n): n is a whole number, at most {OFFSET_MAX:,}")
             offset, end = int(number.text), comma
         if begin == end:

@@ -34,7 +34,8 @@ SKIPS = (
     (re.compile(rf"TO\s+FIRST\s+({NAME})", re.IGNORECASE), "to_first"),
     (re.compile(rf"TO\s+(?:LAST\s+)?({NAME})", re.IGNORECASE), "to_last"),
 )
-CHARACTERS_MAX = 50_000
+CHARACTERS_MAX, BLANKS_MAX = 50_000, 1_000
+BLANKS = re.compile(rf"\s{{{BLANKS_MAX + 1}}}")
 
 
 def match_recognize(text: str) -> Pattern:
@@ -44,6 +45,8 @@ def match_recognize(text: str) -> Pattern:
         raise InvalidArgument("text", text, "must be a text: PARTITION BY … PATTERN (…) WITHIN '10 minutes' DEFINE …")
     if len(text) > CHARACTERS_MAX:
         raise InvalidArgument("text", f"{text[:40]}…", f"is longer than {CHARACTERS_MAX:,} characters")
+    if BLANKS.search(text):
+        raise InvalidArgument("text", f"{text[:40]}…", f"has more than {BLANKS_MAX:,} blanks behind each other")
     whole = WHOLE.fullmatch(text)
     found = _clauses(whole[1] if whole else text)
     if "pattern" not in found:

@@ -176,7 +176,7 @@ class _Parser:
     def __init__(self, text: str, argument: str) -> None:
         self._text, self._argument, self._at = text, argument, 0
         self._tokens: list[tuple[str, str, int]] = []
-        for found in TOKEN.finditer(text):
+        for found in TOKEN.finditer(text.rstrip()):
             assert found.lastgroup is not None
             if found.lastgroup == "wrong":
                 self._refuse(f"{found['wrong']!r} is no part of a pattern: names, ( ) | ! + * ? and {{n,m}} are")
