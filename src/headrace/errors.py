@@ -955,6 +955,12 @@ class AlreadyRunning(HeadraceError):
     host: str
 
     def __str__(self) -> str:
+        kind, _, name = self.flow.rpartition("/")
+        if kind in ("capture", "sink"):  # which have commands of their own, without these options
+            return (
+                f"{kind} {name!r} is run by process {self.pid} on {self.host}. Stop that one, or let a program wait "
+                f"for its end: headrace run APP.py --standby."
+            )
         return (
             f"flow {self.flow!r} is run by process {self.pid} on {self.host}. Stop that one, wait for its end with "
             f"--standby, or take over with --take-over."

@@ -10,6 +10,7 @@ from click.shell_completion import ShellComplete
 
 import headrace as hr
 from headrace.cli.root import cli
+from headrace.views.owner import FlowLock
 from tests.cli.conftest import Shell
 
 USERS = "_op string, id int, name string"
@@ -90,6 +91,18 @@ def test_a_request_names_its_id_by_the_option(shell: Shell) -> None:
 def test_debezium_without_a_scheme() -> None:
     with pytest.raises(hr.InvalidArgument, match="must be a Kafka cluster, 'kafka://host:9092', or 'log'"):
         hr.debezium("broker:9092", "srv1")
+
+
+def test_two_of_the_same(shell: Shell, url: str) -> None:
+    shell.ok("capture", "add", "shop", url)
+    shell.ok("capture", "run", "shop", "--drain")
+    shell.ok("index", "add", "people", "shop_users", "--text", "name")
+    for command, kind, name in (("capture", "capture", "shop"), ("index", "sink", "people")):
+        lock = FlowLock(shell.home, f"{kind}/{name}")
+        lock.take()
+        told = shell.refused(command, "run", name, "--drain")
+        lock.release()
+        assert f"{kind} '{name}' is run by process" in told and "--take-over" not in told  # an option of others
 
 
 def offered(*words: str) -> list[str]:

@@ -20,6 +20,7 @@ from headrace.cep.definition import Pattern
 from headrace.cep.shape import parse
 from headrace.testing import CRASH_POINTS
 from tests.cep.brute_force import Taken, matches
+from tests.cli.conftest import Shell
 from tests.databases import PostgresServer
 from tests.operators.sparkless_joins import without_spark
 from tests.operators.test_join_programs import Clock, at, records
@@ -193,6 +194,18 @@ def test_killed_at_any_point_an_alarm_goes_out_once(
         app.drain()
         sent = [(each.value["op"], each.value["k"]) for each in app.log.topic("calls").records()]
     assert sent == [("+", "y"), ("-", "y")]
+
+
+def test_what_keys_wait_for_is_printed_by_its_name(tmp_path: Path) -> None:
+    with hr.App("named", home=tmp_path) as app:
+        topic = app.topic("events", "k string, v int, at timestamp", key="k", event_time="at")
+        app.stream(topic).match(of("run"), by="k", grace="0 seconds").to_view("runs")
+        topic.append([{"k": "x", "v": 1, "at": at(0)}])
+        app.drain()
+    shell = Shell(tmp_path)
+    (row,) = shell.ok("query", "runs_partials", "--home", str(tmp_path)).rows
+    assert (row["k"], row["rows"], row["waits_for"]) == ("x", 1, "mid")
+    assert "no view 'run_partials'" in shell.refused("query", "run_partials", "--home", str(tmp_path))
 
 
 # -- in Postgres -------------------------------------------------------------------------------------------

@@ -12,10 +12,13 @@ from headrace.cli.options import complete_view, format_option, home_option, open
 from headrace.cli.output import chosen, print_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.position import Position
     from headrace.views.reading import SqlViews
 
 LATEST = "latest"
+PARTIALS = "_partials"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 # As SQLite writes them, so that a text column equals them too: 007 and 1e3 stay text.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -57,6 +60,8 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
         limit, position = timeout or "5 seconds", None if wait_for == LATEST else Position.parse(wait_for)
         views.wait_for_any(timeout=limit)  # the app may be starting
         views.wait_for(position or _latest(views), timeout=limit)
+    if name and _is_of_a_pattern(sql, views.names()):
+        name, sql = False, f'SELECT * FROM "{sql}"'
     if name:
         _whole(views, sql, kind)
     elif kind == "arrow":
@@ -67,6 +72,11 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
     else:
         names, chunks = views.rows(sql, _values(params))
         print_rows((dict(zip(names, row, strict=True)) for chunk in chunks for row in chunk), names, kind)
+
+
+def _is_of_a_pattern(name: str, views: Collection[str]) -> bool:
+    """Whether a name may be that of what keys wait for, which a pattern's view has beside it."""
+    return name not in views and name.endswith(PARTIALS) and name.removesuffix(PARTIALS) in views
 
 
 def _whole(views: SqlViews, view: str, kind: str) -> None:
