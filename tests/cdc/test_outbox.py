@@ -179,6 +179,19 @@ def test_columns_of_other_names(shop: Application) -> None:
     ]
 
 
+@pytest.mark.parametrize("shop", ["sqlite", "postgres"], indirect=True)
+def test_an_event_that_is_too_large_is_named(shop: Application) -> None:
+    for said in ("before", "x" * (17 << 20), "behind"):
+        shop.event("order", "k", said)
+    for _ in range(2):
+        with pytest.raises(CaptureFailed, match=r"id = 2 in .* cannot be routed: it has more than 16,777,216 bytes"):
+            shop.drain()
+        assert shop.payloads("order") == ["before"]
+    shop.sql("DELETE FROM outbox WHERE id = 2")
+    assert shop.drain() == 1
+    assert shop.payloads("order") == ["before", "behind"]
+
+
 @pytest.mark.parametrize(
     ("event", "why"),
     [

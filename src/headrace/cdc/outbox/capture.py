@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.cdc.journal import Journal, Value
 from headrace.cdc.outbox.table import Connected, Event, Events
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import HeadraceError, InvalidArgument, RecordTooLarge
 from headrace.names import check_name
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class Life:
     def _name(self) -> str:
         return f"{self._table['schema']}.{self._table['name']}"
 
-    def _recorded(self) -> dict[tuple[str, str], Value]:
-        return {("table", self._name): {**self._table, "copied": self._copied, "epoch": 0, "why": ""}}
+    def _recorded(self, more: int = 0) -> dict[tuple[str, str], Value]:
+        return {("table", self._name): {**self._table, "copied": self._copied + more, "epoch": 0, "why": ""}}
 
     def step(self) -> bool:
         """Routes what waits, at most a batch. False if nothing waits."""
@@ -125,19 +125,27 @@ class Life:
             return False
         digests = [_digest(row) for row in rows]
         known = [self._pending.get(str(row.id)) == digest for row, digest in zip(rows, digests, strict=True)]
-        fresh, whole = list[Routed](), len(rows)
+        fresh, whole = dict[int, Routed](), len(rows)
         for at, row in enumerate(rows):
             if known[at]:
                 continue
             try:
-                fresh.append(self._routed(row))
+                fresh[at] = self._routed(row)
             except Poison as poison:
                 whole = at
                 if not fresh and not any(known[:at]):
                     raise self._refused(row, poison) from None
                 break
-        if fresh:
-            self._append(fresh, {str(row.id): digests[at] for at, row in enumerate(rows[:whole])})
+        while fresh:
+            try:
+                self._append([*fresh.values()], {str(row.id): digests[at] for at, row in enumerate(rows[:whole])})
+                break
+            except RecordTooLarge as error:
+                whole = max(fresh, key=lambda at: _size(fresh[at]))
+                fresh = {at: each for at, each in fresh.items() if at < whole}
+                if not fresh and not any(known[:whole]):
+                    why = Poison(f"it has more than {error.limit_bytes:,} bytes")
+                    raise self._refused(rows[whole], why) from None
         self.events.take([row.id for row in rows[:whole]])
         self._pending = {}
         self.done, self.appended = self.done + whole, self.appended + len(fresh)
@@ -147,12 +155,13 @@ class Life:
         by_topic: dict[str, list[Routed]] = {}
         for each in fresh:
             by_topic.setdefault(each.topic, []).append(each)
-        self._copied += len(fresh)
         now_us = time.time_ns() // 1000
         count = int(self.journal.states.get(("place", ""), {}).get("end", 0)) + len(fresh)
         place = {"end": count, "at_us": now_us}
         parts = [(topic, _table(rows, self._schema)) for topic, rows in by_topic.items()]
-        self.journal.write(parts, {("place", ""): place, ("taken", ""): taken, **self._recorded()})
+        recorded = self._recorded(len(fresh))
+        self.journal.write(parts, {("place", ""): place, ("taken", ""): taken, **recorded})
+        self._copied += len(fresh)
 
     def _refused(self, row: Event, why: Poison) -> HeadraceError:
         return self._db.failed(
@@ -192,6 +201,10 @@ def _schema(payload: pa.DataType) -> pa.Schema:
 def _table(rows: Sequence[Routed], schema: pa.Schema) -> pa.Table:
     columns = dict(zip(Routed._fields, zip(*rows, strict=True), strict=True))
     return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
+
+
+def _size(event: Routed) -> int:
+    return sum(len(each) for each in event if isinstance(each, str | bytes)) + len(str(event.headers))
 
 
 def _digest(row: Event) -> str:
