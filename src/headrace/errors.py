@@ -919,7 +919,7 @@ class SinkFailed(HeadraceError):
 
     def __str__(self) -> str:
         return (
-            f"sink {self.sink!r}: its function failed on batch {self.key}: {self.why}. The batch comes again with the "
+            f"sink {self.sink!r}: delivery failed on batch {self.key}: {self.why}. The batch comes again with the "
             f"same rows and key, and nothing behind it is delivered before it"
         )
 

@@ -70,6 +70,15 @@ class Sink:
             return ""
         return str(self._thread.error) if self._thread.error is not None else self._thread.trouble
 
+    @property
+    def waits(self) -> str:
+        """That its topic is not there, as long as that is so."""
+        try:
+            self.topic.opened()
+        except UnknownTopic as error:
+            return f"sink {self.name!r} waits: {error}"
+        return ""
+
     # -- of an index -------------------------------------------------------------------------------
 
     def search(self, query: str, *, limit: int = 20, skip: int = 0) -> Found:

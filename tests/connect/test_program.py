@@ -260,5 +260,9 @@ def test_a_program_without_flows_runs_without_spark(shell: Shell, tmp_path: Path
     done = shell.ok("run", str(program), "--drain")
     assert "Spark" not in done.err and "2 records processed" in done.err
     assert [row["id"] for row in shell.ok("index", "search", "people", "ann").rows] == [1]
+    misspelt = "import headrace as hr\napp = hr.App('site')\napp.stream('shop_usrs').to_sink('out', lambda *_: None)\n"
+    program.write_text(misspelt)
+    said = shell.ok("run", str(program), "--drain").err
+    assert "sink 'out' waits: there is no topic 'shop_usrs'. Did you mean 'shop_users'?" in said
     program.write_text("import headrace as hr\napp = hr.App('site')\n")
     assert "has no flows" in shell("run", str(program), "--drain").err

@@ -103,6 +103,7 @@ def run(
         if drain:
             records = run_in_thread(app.drain, stopping, catching_up(app.status))
             note(f"{counted(records, 'record')} processed{in_spark(app.status())}")
+            _say_who_waits(app)
             return
         waiting = (lambda: not stopping.is_set()) if standby else None
         began = time.monotonic()
@@ -112,6 +113,8 @@ def run(
         ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
         run_in_thread(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
         note(f"running {_parts(app)} of {app.name} in {app.home}; Ctrl-C stops")
+        if not app._captures:  # which make topics
+            _say_who_waits(app)
         if metrics is not None:
             from headrace.flows import metrics as numbers
 
@@ -218,6 +221,13 @@ def _parts(app: App) -> str:
     locks = [lock.partition("/")[0] for lock in states_beside(app)]
     numbers = {"flow": len(app.flows), "capture": locks.count("capture"), "sink": locks.count("sink")}
     return ", ".join(counted(number, what) for what, number in numbers.items() if number)
+
+
+def _say_who_waits(app: App) -> None:
+    """A topic that is misspelt never comes."""
+    for sink in app._sinks.values():
+        if said := sink.waits:
+            note(said)
 
 
 def _together(statuses: list[FlowStatus]) -> str:
