@@ -583,6 +583,8 @@ def test_another_process_asks_to_read_again(shop: SqliteSource) -> None:
     shop.drain()
     shop.capture().ask_again(["users"])
     shop.capture().ask_again(["nothing"])
+    (outbox,) = (name for name in shop.own() if name.count("_") == 2)
+    shop.sql(*(f"INSERT INTO {outbox} (op, at_ms, v0) VALUES ('a', 1, {said})" for said in ("NULL", "5", "'['")))
     shop.drain()
     assert shop.state().epoch == 1
     shop.same()

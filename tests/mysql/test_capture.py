@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.cdc.journal import Journal, recorded
+from headrace.cdc.mysql import copying
 from headrace.cdc.mysql.applying import place_of
 from headrace.cdc.running import CaptureThread, status_of
 from headrace.errors import CaptureFailed, CaptureFenced, CaptureGap
@@ -547,3 +548,51 @@ def test_a_server_that_restarts_is_waited_for(source: Source) -> None:
     assert thread.restarts
     source.same()
     assert status_of(source.log, "shop").committed_at is not None
+
+
+def test_names_that_mean_something_in_sql(source: Source) -> None:
+    source.sql("CREATE TABLE `se``lect%` (id int PRIMARY KEY)")  # a topic cannot be called so
+    source.sql(
+        "CREATE TABLE users (`100%` int PRIMARY KEY, `%s` text, `a``b` text)", "INSERT INTO users VALUES (1, 'x', 'y')"
+    )
+    source.drain()
+    source.sql("INSERT INTO users VALUES (2, '%d', '`')", "UPDATE users SET `%s` = NULL WHERE `100%` = 1")
+    source.drain()
+    source.same()
+    source.drain(again=["users"])
+    assert source.state().state == "live"
+    source.same()
+
+
+@pytest.mark.parametrize("again", [None, ()])
+def test_a_table_that_is_stopped_in_its_copy_stops_alone(
+    source: Source, again: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cut off in the middle of a table costs the connection: those behind it are copied over the next."""
+    monkeypatch.setattr(copying, "PIECE_ROWS", 1)
+    monkeypatch.setattr(copying.chunks, "__defaults__", (1,))
+    source.sql("CREATE TABLE orders (id int PRIMARY KEY, s longtext, t longtext)")
+    source.sql("CREATE TABLE users (id int PRIMARY KEY)", "INSERT INTO users VALUES (1)")
+    source.sql("INSERT INTO orders VALUES (1, repeat('x', 9000000), repeat('y', 9000000)), (2, '', ''), (3, '', '')")
+    source.drain(again=again)
+    assert (source.state().state, source.state("orders").state) == ("live", "stopped")
+    assert "a row has more than 16,777,216 bytes" in source.state("orders").why
+    source.same()
+
+
+def test_a_table_that_may_not_be_read_stops_alone(source: Source) -> None:
+    source.sql("CREATE TABLE users (id int PRIMARY KEY)", "CREATE TABLE orders (id int PRIMARY KEY)")
+    source.sql("INSERT INTO orders VALUES (1)")
+    user = f"'{source.name[:20]}'@'127.0.0.1'"
+    source.sql(f"CREATE USER {user}", f"GRANT REPLICATION SLAVE, BINLOG MONITOR, RELOAD ON *.* TO {user}")
+    source.sql(
+        f"GRANT SELECT, INSERT ON {source.name}.users TO {user}", f"GRANT SELECT ON {source.name}.orders TO {user}"
+    )
+    source.url = source.url.replace("//headrace@", f"//{source.name[:20]}@")
+    source.drain()
+    source.sql(f"REVOKE SELECT ON {source.name}.users FROM {user}", "INSERT INTO orders VALUES (2)")
+    source.drain(again=["users"])
+    assert (source.state().state, source.state("orders").state) == ("stopped", "live")
+    assert "SELECT command denied" in source.state().why
+    source.same("orders")
+    source.sql(f"DROP USER {user}")

@@ -132,6 +132,10 @@ class Life(ABC, Generic[A, T]):
     def attempt(self) -> AbstractContextManager[None]:
         """In a snapshot: an error in it does not end the snapshot."""
 
+    def is_connected(self) -> bool:
+        """Whether the next table can be copied in this snapshot, after one that could not."""
+        return True
+
     @abstractmethod
     def chunks(self, table: T, after: Sequence[str] | None) -> Iterator[pa.Table]:
         """The rows behind the key, in its order: values as `Shape.readers` read them."""
@@ -341,6 +345,8 @@ class Life(ABC, Generic[A, T]):
                     why = error.why if isinstance(error, CaptureFailed) else str(error)
                 logger.warning("capture %s: table %s is stopped: %s", self.capture.name, known.full_name, why)
                 self.journal.write([], {("table", known.full_name): replace(known, state="stopped", why=why).value()})
+                if not self.is_connected():
+                    raise Again from None
 
     def _read(self, known: Known, source: T, seen: Seen | None) -> None:
         shape = self._shape(known, source.columns)
@@ -490,4 +496,5 @@ class Capturing(ABC):
                     life.finish()
                     return done + int(life.applying.changes)
             except Again:
+                again = None  # what is to be read again is recorded
                 done += 0 if self.life is None else self.life.applying.changes

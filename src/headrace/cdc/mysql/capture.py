@@ -169,7 +169,7 @@ class Life(life.Life[Applying, MySqlTable]):
         it begins."""
         if self._db.is_mariadb:
             self._db.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            said = dict(self._db.rows("SHOW STATUS LIKE 'Binlog_snapshot_%%'".replace("%%", "%")))
+            said = dict(self._db.rows("SHOW STATUS LIKE 'Binlog_snapshot_%'"))
             file, position = said["Binlog_snapshot_file"], int(said["Binlog_snapshot_position"])
             if not file:
                 raise self._mysql.failed("there is no binlog: start the server with log_bin")
@@ -191,6 +191,9 @@ class Life(life.Life[Applying, MySqlTable]):
 
     def attempt(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def is_connected(self) -> bool:
+        return bool(self._db.connection.open)
 
     def chunks(self, table: MySqlTable, after: Sequence[str] | None) -> Iterator[pa.Table]:
         return chunks(self._db, table, after)

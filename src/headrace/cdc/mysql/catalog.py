@@ -13,7 +13,7 @@ from headrace.cdc.mysql.server import Session
 from headrace.cdc.mysql.types import arrow_type, key_type, kind_of
 from headrace.cdc.tables import Column, SourceTable
 
-__all__ = ["Cascade", "MySqlTable", "cascades_of", "quoted", "tables_of"]
+__all__ = ["Cascade", "MySqlTable", "cascades_of", "quoted", "quoted_beside_marks", "tables_of"]
 
 SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
 _TABLES: Final = """
@@ -45,6 +45,11 @@ _WIDTH: Final = re.compile(r"^((?:small|medium|big)?int|integer|year)\(\d+\)|^(t
 
 def quoted(*names: str) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def quoted_beside_marks(*names: str) -> str:
+    """For a statement that is given values, and in which '%' therefore marks one."""
+    return quoted(*names).replace("%", "%%")
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def _refused(engine: str, sort: str, key: list[str], columns: Mapping[str, str])
 def cascades_of(db: Session) -> dict[str, list[Cascade]]:
     """By parent: its children, and what these take with them."""
     direct: dict[str, list[Cascade]] = {}
-    for schema, child, parent_schema, parent, on_delete, on_update, columns in db.rows(_CASCADES.replace("%%", "%")):
+    for schema, child, parent_schema, parent, on_delete, on_update, columns in db.rows(_CASCADES):
         found = Cascade(
             f"{parent_schema}.{parent}",
             f"{schema}.{child}",

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pymysql.cursors import SSCursor
 
-from headrace.cdc.mysql.catalog import MySqlTable, quoted
+from headrace.cdc.mysql.catalog import MySqlTable, quoted, quoted_beside_marks
 from headrace.cdc.mysql.server import Session
 from headrace.cdc.mysql.types import kind_of, text_of
 
@@ -67,7 +67,7 @@ def _behind(table: MySqlTable, sides: Sequence[tuple[str, list[str]]], bound: Se
 def _read(table: MySqlTable, name: str) -> str:
     """A float is told as a double, exactly, and bits as a number."""
     plus = {"float": " + 0e0", "bit": " + 0"}.get(_kind(table, name).name, "")
-    return quoted(name) + plus
+    return quoted_beside_marks(name) + plus
 
 
 def chunks(
@@ -77,15 +77,16 @@ def chunks(
     names = [column.name for column in table.columns]
     where, values = ("", list[str]())
     if after is not None:
-        said, values = _behind(table, [(quoted(name), []) for name in table.key], after)
+        said, values = _behind(table, [(quoted_beside_marks(name), []) for name in table.key], after)
         where = f" WHERE {said}"
     text = (
-        f"SELECT {', '.join(_read(table, name) for name in names)} FROM {quoted(table.schema, table.name)} "
-        f"FORCE INDEX (PRIMARY){where} ORDER BY {', '.join(map(quoted, table.key))}"
+        f"SELECT {', '.join(_read(table, name) for name in names)} "
+        f"FROM {quoted_beside_marks(table.schema, table.name)} FORCE INDEX (PRIMARY){where} "
+        f"ORDER BY {', '.join(map(quoted_beside_marks, table.key))}"
     )
     cursor, ended = SSCursor(db.connection), False
     try:
-        cursor.execute(text.replace("%", "%%") if not values else text, tuple(values) or None)
+        cursor.execute(text, tuple(values))
         parts: list[pa.Table] = []
         while rows := cursor.fetchmany(PIECE_ROWS):
             parts.append(_table(names, rows))
@@ -101,7 +102,10 @@ def chunks(
 
 
 def _cut(cursor: SSCursor, db: Session) -> None:
-    """Ends a result that is not read to its end, which may take hours: with its connection."""
+    """Ends a result that is not read to its end, which may take hours: with its connection. There is none if the
+    statement itself was refused."""
+    if cursor._result is None:
+        return
     db.connection._force_close()
     cursor._result.unbuffered_active = False
     cursor.connection = None
@@ -123,7 +127,7 @@ def _joined(parts: list[pa.Table]) -> pa.Table:
 
 def count_rows(db: Session, table: MySqlTable) -> int:
     """In the same snapshot, so that what was copied can be counted against it."""
-    return int(db.rows(f"SELECT count(*) FROM {quoted(table.schema, table.name)}".replace("%", "%%"))[0][0])
+    return int(db.rows(f"SELECT count(*) FROM {quoted(table.schema, table.name)}")[0][0])
 
 
 def is_behind(db: Session, table: MySqlTable, key: Sequence[Any], bound: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.cdc.mysql.address import Address
+from headrace.cdc.mysql.catalog import quoted_beside_marks
 from headrace.cdc.mysql.server import Server
 from headrace.cdc.outbox.table import Connected
 
@@ -21,11 +22,6 @@ _COLUMNS: Final = (
 
 def shown(url: str) -> str:
     return Address.of(url).shown
-
-
-def _quoted(name: str) -> str:
-    """For statements that have parameters, in which '%' is one."""
-    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def connect(capture: str, url: str) -> Connected:
@@ -46,7 +42,7 @@ def connect(capture: str, url: str) -> Connected:
     return Connected(
         connection=db,
         mark=lambda at: "%s",  # noqa: ARG005
-        quoted=_quoted,
+        quoted=quoted_beside_marks,
         failed=server.failed,
         translated=server.translated,
         writing=writing,

@@ -248,7 +248,7 @@ class Life:
         for text in asked:
             try:
                 self._mark_again([str(name) for name in json.loads(text)])
-            except (ValueError, CaptureFailed) as error:
+            except (ValueError, TypeError, CaptureFailed) as error:
                 if isinstance(error, CaptureFailed) and error.passing:
                     raise
                 logger.warning("asked to read tables again: %s", error)
