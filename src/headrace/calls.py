@@ -59,6 +59,8 @@ def call(
     seconds = duration_us(timeout, argument="timeout") / 1e6
     if id is not None and (not isinstance(id, str) or not id):
         raise InvalidArgument("id", id, "must be a text that names the request, such as a UUID")
+    if not isinstance(request, Mapping):
+        raise InvalidArgument("request", request, "must be a mapping: {'sku': 'k1'}")
     if ID in request:
         raise InvalidArgument(
             "request", ID, "is the column of the request's id: leave it out, or give it as id= (--id)"
@@ -73,7 +75,8 @@ def call(
             answers = _answers(log, name)
             seen = {} if answers is None else log.news([answers])
             if answers is not None and (found := _found(answers, named)) is not None:
-                value = {column: held for column, held in found.value.items() if column != OP}
+                own = OP if answers.settings.changes else None  # else it is a column like any other
+                value = {column: held for column, held in found.value.items() if column != own}
                 return Reply(
                     named, value, Position.of(answers.name, answers.topic_id, {found.partition: found.offset + 1})
                 )
@@ -102,7 +105,7 @@ def _found(answers: Topic, id: str) -> Record | None:
     """The newest answer that was not taken back."""
     last = None
     for record in answers.records(key=id):
-        last = None if record.value.get(OP) == "-" else record
+        last = None if answers.settings.changes and record.value[OP] == "-" else record
     return last
 
 

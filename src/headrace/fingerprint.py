@@ -29,13 +29,13 @@ def _said(value: Any, known: set[int]) -> Iterator[str]:
         yield repr(value)
     elif id(value) in known:
         yield "again"
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, tuple | list | dict):
+        known.add(id(value))  # while it is looked into: it may have itself in it
         for each in value:
-            yield from _said(each, known)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield repr(name)
-            yield from _said(each, known)
+            if isinstance(value, dict):
+                yield repr(each)
+            yield from _said(value[each] if isinstance(value, dict) else each, known)
+        known.discard(id(value))
     elif isinstance(value, set | frozenset):
         yield repr(sorted(map(repr, value)))
     elif isinstance(value, functools.partial):

@@ -56,6 +56,16 @@ def test_a_flow_answers(made: tuple[hr.App, hr.Table], shell: Shell, tmp_path: P
     app.stop()
 
 
+def test_a_column_op_of_a_reply_is_one_like_any_other(tmp_path: Path) -> None:
+    """Only in a topic of changes it says what is taken back. No Spark."""
+    with hr.open_log(tmp_path) as log:
+        log.create_topic("sums", "id string, op string", key="id", versioned=True)
+        log.create_topic("sums.answers", "id string, op string, x int", key="id").append({"id": "a", "op": "-", "x": 5})
+        assert hr.call(log, "sums", {"op": "-"}, id="a").value == {"id": "a", "op": "-", "x": 5}
+        with pytest.raises(hr.InvalidArgument, match="must be a mapping"):
+            hr.call(log, "sums", ["-"])  # type: ignore[arg-type]
+
+
 def test_a_request_stands(made: tuple[hr.App, hr.Table]) -> None:
     """Nobody answers; later somebody does."""
     app, _ = made

@@ -64,3 +64,12 @@ def test_what_it_closes_over_and_is_given_is_part_of_it() -> None:
 def test_functions_that_call_each_other_end() -> None:
     source = "def f(x): return g(x)\ndef g(x): return f(x)"
     assert fingerprint(made(source)) == fingerprint(made(source))
+
+
+def test_what_has_itself_in_it_has_one() -> None:
+    endless: dict[str, Any] = {"limit": 5}
+    endless["all"] = [endless]
+    source = "f = lambda df: df.limit(known['limit'])"
+    assert fingerprint(made(source, known=endless)) == fingerprint(made(source, known=endless))
+    other = {"limit": 6, "all": endless["all"]}
+    assert fingerprint(made(source, known=endless)) != fingerprint(made(source, known=other))

@@ -137,6 +137,11 @@ def test_a_value_of_another_type_is_refused(hint: Any, value: Any) -> None:
         column_of(hint, "event").store(value)
 
 
+def test_a_class_that_has_itself_in_it_has_no_column() -> None:
+    with pytest.raises(InvalidArgument, match="has itself in it"):
+        column_of(Nested, "event")
+
+
 class Flag(NamedTuple):
     pass
 

@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -429,6 +429,25 @@ def test_an_upcast_that_fails_is_named(log: Any, upcast: Any, why: str) -> None:
     newer = accounts_in(log, events=[Deposited, Withdrawn, Closed], upcasts={Deposited: {1: upcast}})
     with pytest.raises(hr.UnknownEvent, match=f"its upcasts to version 2 fail: .*{why}"):
         newer.load("ann")
+
+
+def test_programs_with_other_events_may_begin_at_once(log: Any) -> None:
+    """Each gives the topic a column of its own."""
+    together, said = threading.Barrier(6), list[Any]()
+
+    def begin(number: int) -> None:
+        happened = make_dataclass(f"Happened{number}", [("x", int)], frozen=True)
+        mine = es.Entities(log, "mixed", events=[happened], evolve=lambda state, _: state + 1, initial=0)
+        together.wait()
+        said.append(mine.append(f"k{number}", happened(1), expected=0).version)
+        es.append(log, [es.tagged(happened(1), number=str(number))])
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == [1] * 6 and len(list(log.topic("events").records())) == 6
 
 
 def test_an_event_without_its_class_is_named(log: Any) -> None:

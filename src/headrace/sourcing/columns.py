@@ -71,7 +71,10 @@ def column_of(hint: Any, where: str) -> Column:
             inner.type, lambda each: inner.store(_checked(hint, each).value), lambda value: hint(inner.load(value))
         )
     if isinstance(hint, type) and (names := fields_of(hint)) is not None:
-        return _struct(hint, names, where)
+        try:
+            return _struct(hint, names, where)
+        except RecursionError:
+            _refuse(hint, where, "has itself in it, and a column has an end: annotate that field with Any")
     _refuse(hint, where, f"has no column. Use {_KNOWN}, or a class with such fields")
 
 

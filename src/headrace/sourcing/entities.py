@@ -66,8 +66,8 @@ class _Known:
     next: int = 0
     at: datetime | None = None
     """Of its last event."""
-    anchor: int = -1
-    """The offset of one of its first events, seen in the log: if that is gone, the state is of erased events."""
+    first: int = -1
+    """The offset of its first event: if the log has that no more, the state is of erased events."""
 
 
 class Entities(Generic[State]):
@@ -186,8 +186,8 @@ class Entities(Generic[State]):
         after = known
         if rows:
             ((partition, offsets),) = done[0].ranges.items()
-            anchor = offsets.start if known.anchor < 0 else known.anchor
-            after = _Known(state, known.version + len(rows), partition, offsets.stop, when, anchor)
+            first = offsets.start if known.first < 0 else known.first
+            after = _Known(state, known.version + len(rows), partition, offsets.stop, when, first)
             self._keep(key, after)
             if self._column is not None and self._every and after.version // self._every > known.version // self._every:
                 self._put_snapshot(key, after)
@@ -299,6 +299,8 @@ class Entities(Generic[State]):
             if base is not None:
                 self._forget(key)
             base, known = None, self._fold(key, _Known(self.initial))
+            while not self._has_first(key, known):  # erased while it was read
+                known = self._fold(key, _Known(self.initial))
         if known.version < version:  # its events are erased: what comes next counts on
             known = _Known(self.initial, version)
         self._keep(key, known)
@@ -317,7 +319,7 @@ class Entities(Generic[State]):
             state, at = self._state_of(found), datetime.fromisoformat(found.at)
         except Exception:  # its class takes no such value any more
             return None
-        return _Known(state, found.version, found.partition, found.next, at, found.next - 1)
+        return _Known(state, found.version, found.partition, found.next, at, found.first)
 
     def _fold(self, key: str, known: _Known, upto: int | datetime | None = None) -> _Known:
         """With all events behind the state; or up to a version, or of those that had arrived by a time."""
@@ -335,7 +337,8 @@ class Entities(Generic[State]):
         found = None if last is None else (last[0].offset, last[0].value["version"], last[0].value["at"])
         if found != (base.next - 1, base.version, base.at):
             return None
-        return self._folded(replace(base, state=_own(base.state)), stored, upto)
+        known = self._folded(replace(base, state=_own(base.state)), stored, upto)
+        return known if self._has_first(key, known) else None
 
     def _folded(
         self, known: _Known, stored: Iterator[tuple[Record, Any]], upto: int | datetime | None = None
@@ -350,9 +353,9 @@ class Entities(Generic[State]):
         return known
 
     def _evolved(self, known: _Known, record: Record, event: Any) -> _Known:
-        anchor = record.offset if known.anchor < 0 else known.anchor
+        first = record.offset if known.first < 0 else known.first
         state = self.evolve(known.state, event)
-        return _Known(state, record.value["version"], record.partition, record.offset + 1, record.value["at"], anchor)
+        return _Known(state, record.value["version"], record.partition, record.offset + 1, record.value["at"], first)
 
     def _stored(self, key: str, known: _Known) -> Iterator[tuple[Record, Any]]:
         """The events behind a state."""
@@ -383,8 +386,11 @@ class Entities(Generic[State]):
             self._forget(key)
 
     def _has_first(self, key: str, known: _Known) -> bool:
-        first = next(iter(self.topic.records({known.partition: known.anchor}, key=key)), None)
-        return first is not None and first.offset == known.anchor
+        """Whether the log has the state's first event: erasure takes all that there are."""
+        if known.partition < 0:
+            return True
+        first = next(iter(self.topic.records({known.partition: known.first}, key=key)), None)
+        return first is not None and first.offset == known.first
 
     def _forget(self, key: str) -> None:
         self._open()[1].forget(key)
@@ -402,7 +408,13 @@ class Entities(Generic[State]):
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.record_batch([array], schema=schema))
         return Snapshot(
-            key, known.version, known.partition, known.next, known.at.isoformat(), sink.getvalue().to_pybytes()
+            key,
+            known.version,
+            known.partition,
+            known.next,
+            known.at.isoformat(),
+            known.first,
+            sink.getvalue().to_pybytes(),
         )
 
     def _state_of(self, snapshot: Snapshot) -> Any:

@@ -19,10 +19,10 @@ __all__ = ["FILE", "Snapshot", "Snapshots"]
 
 FILE = "snapshots.db"
 _CREATE = (
-    "CREATE TABLE IF NOT EXISTS states (topic TEXT, entity TEXT, fingerprint TEXT, version INTEGER, partition INTEGER, "
-    "next INTEGER, at TEXT, state BLOB, crc INTEGER, PRIMARY KEY (topic, entity)) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS folded (topic TEXT, entity TEXT, fingerprint TEXT, version INTEGER, partition INTEGER, "
+    "next INTEGER, at TEXT, first INTEGER, state BLOB, crc INTEGER, PRIMARY KEY (topic, entity)) WITHOUT ROWID"
 )
-_COLUMNS = "entity, fingerprint, version, partition, next, at, state, crc"
+_COLUMNS = "entity, fingerprint, version, partition, next, at, first, state, crc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Snapshot:
     partition: int
     next: int
     at: str
+    first: int
+    """The offset of its first event: a state of events that are erased is known by it."""
     state: bytes
 
 
@@ -49,22 +51,23 @@ class Snapshots:
             return None
 
         def look(db: sqlite3.Connection) -> Snapshot | None:
-            asked = f"SELECT {_COLUMNS} FROM states WHERE topic = ? AND entity = ?"
+            asked = f"SELECT {_COLUMNS} FROM folded WHERE topic = ? AND entity = ?"
             return next(self._whole(db.execute(asked, (self._topic, entity))), None)
 
         return self._file.use(look)
 
     def put(self, snapshot: Snapshot) -> None:
         """In place of an older one."""
-        place = (snapshot.version, snapshot.partition, snapshot.next, snapshot.at)
+        place = (snapshot.version, snapshot.partition, snapshot.next, snapshot.at, snapshot.first)
         row = (self._topic, snapshot.entity, self._fingerprint, *place)
 
         def write(db: sqlite3.Connection) -> None:
             db.execute(_CREATE)
             db.execute(
-                "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO folded VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "fingerprint = excluded.fingerprint, version = excluded.version, partition = excluded.partition, "
-                "next = excluded.next, at = excluded.at, state = excluded.state, crc = excluded.crc "
+                "next = excluded.next, at = excluded.at, first = excluded.first, state = excluded.state, "
+                "crc = excluded.crc "
                 "WHERE excluded.version > version OR excluded.fingerprint <> fingerprint",
                 (*row, snapshot.state, self._crc(snapshot)),
             )
@@ -75,23 +78,24 @@ class Snapshots:
         """All that count."""
 
         def look(db: sqlite3.Connection) -> list[Snapshot]:
-            asked = f"SELECT {_COLUMNS} FROM states WHERE topic = ? ORDER BY entity"
+            asked = f"SELECT {_COLUMNS} FROM folded WHERE topic = ? ORDER BY entity"
             return list(self._whole(db.execute(asked, (self._topic,))))
 
         return (self._file.use(look) if self._file.exists() else None) or []
 
     def forget(self, entity: str) -> None:
         """The bytes of the state are overwritten. If that cannot be done now, the file goes: it is a cache."""
-        forgotten = "DELETE FROM states WHERE topic = ? AND entity = ?"
+        forgotten = "DELETE FROM folded WHERE topic = ? AND entity = ?"
         if self._file.exists() and not self._file.use(lambda db: [db.execute(forgotten, (self._topic, entity))]):
             self._file.remove()
 
     def _whole(self, rows: sqlite3.Cursor) -> Iterator[Snapshot]:
-        for entity, fingerprint, version, partition, next_, at, state, crc in rows:
-            found = Snapshot(entity, version, partition, next_, at, state)
+        for entity, fingerprint, version, partition, next_, at, first, state, crc in rows:
+            found = Snapshot(entity, version, partition, next_, at, first, state)
             if fingerprint == self._fingerprint and crc == self._crc(found):
                 yield found
 
     def _crc(self, snapshot: Snapshot) -> int:
-        where = f"{self._topic}/{snapshot.entity}/{snapshot.version}/{snapshot.partition}/{snapshot.next}/{snapshot.at}"
+        place = (snapshot.version, snapshot.partition, snapshot.next, snapshot.at, snapshot.first)
+        where = "/".join(map(str, (self._topic, snapshot.entity, *place)))
         return zlib.crc32(snapshot.state, zlib.crc32(where.encode()))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.errors import InvalidArgument, TopicExists, UnknownTopic, Unsupported
+from headrace.errors import IncompatibleSchema, InvalidArgument, TopicExists, UnknownTopic, Unsupported
 from headrace.log.contract import Appended, Log, Topic
 from headrace.places import ADDRESS
 from headrace.schema import to_ddl
@@ -28,7 +28,8 @@ class Transaction(Protocol):
 
 def check_ahead(topic: Topic, at: datetime) -> None:
     """Refuses a time that the topic would quarantine: events are there, or they are refused."""
-    if at.tzinfo is not None and at - datetime.now(UTC) > timedelta(microseconds=topic.settings.max_ahead_us):
+    ahead = timedelta(0) if at.tzinfo is None else at - datetime.now(UTC)  # without a zone it is refused anyway
+    if ahead > timedelta(0) and ahead > timedelta(microseconds=topic.settings.max_ahead_us):
         why = f"is further ahead of now than topic {topic.name!r} takes (max_ahead): keep a future time in a field"
         raise InvalidArgument("at", at, why)
 
@@ -37,6 +38,21 @@ def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: in
     """The topic of that name, with these columns at least."""
     if ADDRESS.match(log.address):
         raise Unsupported(repr(log), "versions")
+    while True:
+        topic = _opened(log, name, schema, key, partitions)
+        missing = _missing(topic, schema)
+        if not missing:
+            return topic
+        known = topic.schema
+        try:
+            topic.alter(schema=to_ddl(pa.schema([*known, *missing])))
+            return topic
+        except IncompatibleSchema:  # another program was first, with columns of its own
+            if log.topic(name).schema == known:
+                raise
+
+
+def _opened(log: Log, name: str, schema: pa.Schema, key: str, partitions: int) -> Topic:
     try:
         topic = log.topic(name)
     except UnknownTopic:
@@ -49,14 +65,16 @@ def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: in
     if has.key != (key,) or not has.versioned or not whole:
         why = "is a topic of something else, or its records go: events need one of their own, which keeps all of it"
         raise InvalidArgument("name", name, why)
+    return topic
+
+
+def _missing(topic: Topic, schema: pa.Schema) -> list[pa.Field]:
     there = {field.name: field.type for field in topic.schema}
     for field in schema:
         if field.name in there and there[field.name] != field.type:
             why = (
-                f"has other fields than in topic {name!r}: {field.type}, stored {there[field.name]}. Give it a "
+                f"has other fields than in topic {topic.name!r}: {field.type}, stored {there[field.name]}. Give it a "
                 f"version, and say how the stored fields become the new ones: upcasts={{{field.name}: {{1: …}}}}"
             )
             raise InvalidArgument("events", field.name, why)
-    if missing := [field for field in schema if field.name not in there]:
-        topic.alter(schema=to_ddl(pa.schema([*topic.schema, *missing])))
-    return topic
+    return [field for field in schema if field.name not in there]
