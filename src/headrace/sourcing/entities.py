@@ -106,6 +106,7 @@ class Entities(Generic[State]):
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._opened: tuple[Topic, Snapshots] | None = None
+        self._ids: Topic | None = None
 
     def __repr__(self) -> str:
         return f"Entities({self.name!r})"
@@ -438,7 +439,11 @@ class Entities(Generic[State]):
             return []
 
     def _commands(self) -> Topic:
-        return self._log.create_topic(f"{self.name}.commands", COMMANDS, key="id", versioned=True, exist_ok=True)
+        if self._ids is None:  # making sure of a topic is a transaction of its own
+            self._ids = self._log.create_topic(
+                f"{self.name}.commands", COMMANDS, key="id", versioned=True, exist_ok=True
+            )
+        return self._ids
 
 
 def _check_key(key: object) -> None:
