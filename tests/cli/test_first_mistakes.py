@@ -83,6 +83,16 @@ def test_a_sink_of_any_kind_begins_anew_and_keeps_its_name(shell: Shell, sink: h
     assert "choose another name" in shell.refused("index", "add", "out", "users", "--text", "name")
 
 
+def test_a_sink_that_has_delivered_nothing_has_all_of_it_to_do(shell: Shell) -> None:
+    shell.ok("topics", "create", "users", USERS, "--key", "id")
+    shell.ok("produce", "users", stdin=b'{"_op": "upsert", "id": 1, "name": "Ann"}')
+    with hr.App("site") as app:
+        app.stream("users").to_sink("out", lambda *_: 1 // 0)
+        with pytest.raises(hr.SinkFailed):
+            app.drain()
+    assert [row["lag_records"] for row in shell.ok("sinks", "list").rows] == [1]
+
+
 def test_a_request_names_its_id_by_the_option(shell: Shell) -> None:
     shell.ok("topics", "create", "quotes", "id string, sku string", "--key", "id")
     assert "(--id)" in shell.refused("call", "quotes", '{"id": "1", "sku": "k1"}')

@@ -14,6 +14,7 @@ from headrace.connect.index.spec import KIND
 from headrace.connect.journal import recorded
 from headrace.connect.journal import sinks as known
 from headrace.connect.open import forget
+from headrace.connect.reading import beginning, ends_of
 from headrace.connect.running import reader_of
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.log.contract import FLOW_GROUP
@@ -60,6 +61,8 @@ def _listed(log: Log, name: str, facts: dict[str, Any]) -> dict[str, Any]:
     out = {"sink": name, "kind": facts["kind"], "topic": facts["topic"], "lag_records": None, "lag_seconds": None}
     with contextlib.suppress(UnknownTopic):
         topic = log.topic(facts["topic"])
+        begin = beginning(topic)  # of one that has delivered nothing yet
+        out["lag_records"] = sum(end - begin.get(partition, 0) for partition, end in ends_of(topic).items())
         for group in topic.groups():
             if group.name == f"{FLOW_GROUP}{reader_of(name)}":
                 out |= {of: value for of, value in group_facts(topic, group).items() if of in out and of != "topic"}
