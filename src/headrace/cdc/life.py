@@ -398,21 +398,19 @@ class Life(ABC, Generic[A, T]):
         """Takes what has come, at most a batch, or waits for so long, and writes what is whole."""
         self.take(seconds)
         said, self.applying.signals = self.applying.signals, []
+        asked = [name for content in said for name in self._asked(content)]
         passed = self.applying.end > self._written and time.monotonic() - self._written_at > EMPTY_SECONDS
-        if self.applying.rows or passed:
+        if self.applying.rows or passed or asked:  # what was asked is behind us then, and not heard twice
             self._write()
         self.told()
         if time.monotonic() - self._beaten_at >= self.capture.heartbeat_seconds:
             self._beaten_at = time.monotonic()
             self.look_after()
-        if self._marked_again(said) or self._is_to_read_again():
+        if (asked and self._marked_again(asked)) or self._is_to_read_again():
             raise Again
 
-    def _marked_again(self, said: Sequence[bytes]) -> bool:
-        """Whether others have asked for tables, which are to be read again then."""
-        asked = [name for content in said for name in self._asked(content)]
-        if not asked:
-            return False
+    def _marked_again(self, asked: Sequence[str]) -> bool:
+        """Whether these tables, for which others have asked, are to be read again now."""
         try:
             self.mark_again(asked)
         except CaptureFailed as error:
