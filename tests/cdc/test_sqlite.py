@@ -54,6 +54,17 @@ def test_what_is_there_and_what_is_done_to_it(shop: SqliteSource) -> None:
     assert shop.log.topic("shop_users").settings.key == ("id",)
 
 
+def test_an_update_is_one_row_of_the_outbox(shop: SqliteSource) -> None:
+    shop.sql(USERS, "INSERT INTO users VALUES (1, 'ann', NULL), (2, 'bob', '')")
+    shop.drain()
+    shop.sql("UPDATE users SET name = 'x'")
+    assert len(shop.outbox()) == 1 + 2
+    shop.sql("UPDATE users SET id = 3 WHERE id = 1")
+    assert len(shop.outbox()) == 1 + 2 + 2, "a key that is gone, and one that is new"
+    shop.drain()
+    shop.same()
+
+
 def test_a_transaction_is_whole_and_a_rollback_leaves_nothing(shop: SqliteSource) -> None:
     shop.sql(USERS, "CREATE TABLE orders (id INTEGER PRIMARY KEY, by INTEGER)")
     shop.drain()

@@ -74,19 +74,27 @@ class TableRows:
     def add(self, change: Change) -> None:
         if change.op == "delete":
             assert change.before is not None
-            self._ops.append(DELETE)
-            keep = self._keep
-            self._rows.append(tuple([value if at in keep else None for at, value in enumerate(change.before)]))
+            self.delete(change.before)
         else:
             assert change.after is not None
             if change.op == "insert" and change.before is not None:
                 self._moved[len(self._ops)] = change.before
-            self._ops.append(UPSERT)
-            self._rows.append(change.after)
+            self.upsert(change.after)
+
+    def upsert(self, row: Row) -> None:
+        self._ops.append(UPSERT)
+        self._rows.append(row)
+
+    def delete(self, row: Row) -> None:
+        """Of the row as it was, only the key is told."""
+        self._ops.append(DELETE)
+        keep = self._keep
+        self._rows.append(tuple([value if at in keep else None for at, value in enumerate(row)]))
 
     def take(self) -> pa.Table:
         """The rows so far, which it forgets."""
-        columns: list[Sequence[Any]] = list(zip(*self._rows, strict=True)) or [[] for _ in self.shape.names]
+        rows = self._rows
+        columns = [[row[at] for row in rows] for at in range(len(self.shape.names))]  # quicker than to zip them
         gaps = {at: column for at, column in enumerate(columns) if UNCHANGED in column}
         arrays = []
         for at, (column, read) in enumerate(zip(columns, self.shape.readers, strict=True)):

@@ -7,10 +7,9 @@ row meanwhile, before or after. So the last that is told of a key is always true
 A REPLACE removes rows that are in the way of what is unique, and tells no trigger. Rows that may go so are told before
 ("s"); whether they went is looked at when the outbox is read.
 
-    i  a row was inserted             u  a row was updated; before it is one of
-    d  a row was deleted              b  the row as it was            s  a row may have been replaced
-    x  the beginning                  m  the row as it was, under a key that is gone
-    a  tables are to be read again"""
+    i  a row was inserted             u  a row was updated
+    d  a row was deleted, or its key  s  a row may have been replaced
+    x  the beginning                  a  tables are to be read again"""
 
 from __future__ import annotations
 
@@ -62,13 +61,11 @@ def triggers_of(table: SqliteTable, number: int, outbox: str) -> dict[str, str]:
     def told(op: str, values: str) -> str:
         return f"{into} SELECT {number}, {op}, {NOW_MS}, {values}"
 
+    gone = told("'d'", f"{before} WHERE NOT EXISTS (SELECT 1 {there} {old})")
     bodies = {
         ("insert", "AFTER INSERT"): [told("'i'", f"{now} {there} {new}")],
-        ("update", "AFTER UPDATE"): [
-            told(f"CASE WHEN EXISTS (SELECT 1 {there} {old}) THEN 'b' ELSE 'm' END", before),
-            told("'u'", f"{now} {there} {new}"),
-        ],
-        ("delete", "AFTER DELETE"): [told("'d'", f"{before} WHERE NOT EXISTS (SELECT 1 {there} {old})")],
+        ("update", "AFTER UPDATE"): [gone, told("'u'", f"{now} {there} {new}")],
+        ("delete", "AFTER DELETE"): [gone],
     }
     in_the_way = [_equal(each) for each in table.uniques]
     if at_insert := [*in_the_way, *([f"{ROW}.{table.rowid} = NEW.{table.rowid}"] if table.rowid else [])]:
