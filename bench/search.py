@@ -3,13 +3,20 @@ found, looked up, checked and marked, and rows are made of what is found. No JVM
 
 Articles have a title of 8 and a body of 32 words, of 50,000 words that are as frequent as words are (Zipf). Queries are
 of words from the 200th on, of ten kinds: words, phrases, columns, ranges, alternatives, prefixes and exclusions. Those
-that do not match are of words that no article has."""
+that do not match are of words that no article has.
+
+A restart is a step of an operator that knows nothing, over the versions that the step before wrote: every query is read
+and indexed again. The memory of a query is what the process has grown by while it was stored, with what the step wrote.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +25,10 @@ from bench.settings import Run
 from bench.table import Measured, Row, of_rates
 from headrace.operators.contract import InputTimes
 from headrace.operators.joins.rows import ID
-from headrace.operators.stored.search import FACTS, QUERIES, Search
+from headrace.operators.stored.search import FACTS, QUERIES, VERSIONS, Search
 from headrace.schema import parse_ddl
 from headrace.testing import MemoryTables
+from headrace.views.keyed import State
 
 ARTICLES = parse_ddl("title string, body string, sku string, price double")
 STORED = parse_ddl("query string, text string")
@@ -30,25 +38,38 @@ TIMES = {FACTS: InputTimes(None, None), QUERIES: InputTimes(None, None)}
 
 
 def search(run: Run) -> Iterator[Row]:
-    rows = run.size(80_000, BATCH)
-    most, few = run.size(100_000, 1_000), run.size(10_000, 100)
-    articles = _articles(rows)
+    articles = _articles(run.size(80_000, BATCH))
+    many, most, few = run.size(1_000_000, 2_000), run.size(100_000, 1_000), run.size(10_000, 100)
+    found = _measured(_queries(many), articles.slice(0, BATCH), 3)  # first: memory that others left would hide its own
+    yield from _rows(found, None)
+    yield Row("search", f"memory of a query, {many:,} stored", "bytes", found.bytes, smaller_is_better=True)
     for count in (few, most):
-        rates, hits, load = _measured(_queries(count), articles, run.repeat)
-        target = 10_000.0 if count == 100_000 else None
-        what = f"{count:,} stored queries, {hits:.2g} hits an article"
-        yield Row("search", what, "articles/s", rates, target)
-        yield Row("search", f"{count:,} queries are stored", "queries/s", load)
-    base = _measured(_strange(few), articles, run.repeat)[0]
-    more = _measured(_strange(most), articles, run.repeat)[0]
+        yield from _rows(_measured(_queries(count), articles, run.repeat), 10_000.0 if count == 100_000 else None)
+    base = _measured(_strange(few), articles, run.repeat).rates
+    more = _measured(_strange(most), articles, run.repeat).rates
     assert base.median is not None and more.median is not None
     ratio = Measured(base.median / more.median)
     what = f"time for an article, {most:,} queries that do not match : {few:,}"
     yield Row("search", what, "ratio", ratio, 1.5, smaller_is_better=True)
-    many = run.size(1_000_000, 2_000)
-    rates, hits, load = _measured(_queries(many), articles, 1)
-    yield Row("search", f"{many:,} stored queries, {hits:.2g} hits an article", "articles/s", rates)
-    yield Row("search", f"{many:,} queries are stored", "queries/s", load)
+
+
+@dataclass(frozen=True)
+class Found:
+    """`rates`: articles a second; `hits` of an article; `stored` and `again`, after a restart: queries a second."""
+
+    queries: int
+    rates: Measured
+    hits: float
+    stored: Measured
+    again: Measured
+    bytes: Measured
+
+
+def _rows(found: Found, target: float | None) -> Iterator[Row]:
+    what = f"{found.queries:,} stored queries, {found.hits:.2g} hits an article"
+    yield Row("search", what, "articles/s", found.rates, target)
+    yield Row("search", f"{found.queries:,} queries are stored", "queries/s", found.stored)
+    yield Row("search", f"{found.queries:,} queries are there again after a restart", "queries/s", found.again)
 
 
 @cache
@@ -108,25 +129,40 @@ def _strange(count: int) -> list[str]:
     return [_query(number, f"x{number}x", f"y{number % 5_000}y", f"z{number % 500}z") for number in range(count)]
 
 
-def _measured(queries: list[str], articles: pa.Table, repeat: int) -> tuple[Measured, float, Measured]:
-    """Articles a second, hits an article, and queries stored a second."""
-    operator = Search(ARTICLES, STORED, ("title", "body"), None)
-    tables = MemoryTables(*operator.tables)
-    began = time.process_time()
-    step = operator.step({QUERIES: _stored(queries)}, tables.state(), TIMES, changes=True)
-    tables.apply(step.writes)
+def _measured(queries: list[str], articles: pa.Table, repeat: int) -> Found:
+    operator, stored = Search(ARTICLES, STORED, ("title", "body"), None), _stored(queries)
+    nothing = MemoryTables(*operator.tables).state()
+    before, began = _bytes(), time.process_time()
+    kept = Kept(operator.step({QUERIES: stored}, nothing, TIMES, changes=True).writes.puts[VERSIONS])
+    rates = [len(queries) / (time.process_time() - began)]
+    size = (_bytes() - before) / len(queries)
     operator.reset()
-    operator.step({}, tables.state(), TIMES, changes=True)  # as after a restart
-    loads = 2 * len(queries) / (time.process_time() - began)
-    state, rates, hits = tables.state(), [], 0
+    began = time.process_time()
+    operator.step({}, kept, TIMES, changes=True)
+    rates.append(len(queries) / (time.process_time() - began))
+    found, hits = [], 0
     for _ in range(repeat + 1):
         began, hits = time.process_time(), 0
         for first in range(0, articles.num_rows, BATCH):
-            some = articles.slice(first, BATCH)
-            made = operator.step({FACTS: some}, state, TIMES, changes=True).changes
+            made = operator.step({FACTS: articles.slice(first, BATCH)}, kept, TIMES, changes=True).changes
             hits += 0 if made is None else made.num_rows
-        rates.append(articles.num_rows / (time.process_time() - began))
-    return of_rates(rates[1:]), hits / articles.num_rows, Measured(loads)
+        found.append(articles.num_rows / (time.process_time() - began))
+    per_article = hits / articles.num_rows
+    return Found(len(queries), of_rates(found[1:]), per_article, *map(Measured, rates), Measured(size))
+
+
+class Kept(State):
+    """The versions of queries, of which nobody asks for some."""
+
+    def __init__(self, versions: pa.Table) -> None:
+        self._versions = versions
+
+    def scan(self, *_: object, **__: object) -> pa.Table:
+        return self._versions
+
+
+def _bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _stored(queries: list[str]) -> pa.Table:

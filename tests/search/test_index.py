@@ -77,6 +77,22 @@ def test_it_finds_what_brute_force_finds(seed: int) -> None:
     assert sum(agrees(dice, 60, 25) for _ in range(12)) > 100
 
 
+def test_words_that_were_forgotten_are_looked_up_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.search.batch.WORDS_MAX", 3)
+    dice = random.Random(seed)
+    assert sum(agrees(dice, 30, 25) for _ in range(4)) > 20
+
+
+def test_a_word_is_known_by_queries_that_come_later() -> None:
+    index = QueryIndex(FIELDS)
+    index.add("pump", 0)
+    batch = Batch(table([{"title": "heat pump heater", "sku": "A12"}]), FIELDS)
+    assert len(index.hits(batch, np.ones(1, np.int64)).rows) == 1
+    for text in ("heat", "title:heater", "heat*", "sku:A1*", 'sku:"A12"'):
+        index.add(text, 0)
+    assert len(index.hits(batch, np.ones(1, np.int64)).rows) == 6
+
+
 @pytest.mark.soak
 def test_it_finds_what_brute_force_finds_for_long(seed: int, soak_seconds: float) -> None:
     dice, until = random.Random(seed), time.monotonic() + soak_seconds

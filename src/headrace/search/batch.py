@@ -1,9 +1,10 @@
 """Records as an index of queries reads them: the terms of each, and its document. Owns the way from columns to terms:
-all of a batch at once, and each different word once."""
+all of a batch at once, and each different word once, as long as queries ask for the same terms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ I64 = npt.NDArray[np.int64]
 NONE = -1
 BETWEEN = " \x00 "
 """Between the words of two texts: no phrase has it."""
+WORDS_MAX = 1 << 17
+"""So many words of a column are remembered with their terms."""
 
 
 class Vocabulary:
@@ -30,6 +33,7 @@ class Vocabulary:
         self.scopes: dict[Scope, dict[Any, int]] = {}
         self.count = 0
         self._cells: dict[Scope, tuple[int, npt.NDArray[np.uint64], I64]] = {}
+        self._words: dict[tuple[str, tuple[str | None, ...]], _Words] = {}
 
     def number(self, term: tuple[Scope, Any]) -> int:
         scope, key = term
@@ -42,8 +46,16 @@ class Vocabulary:
             self.count += 1
         return found
 
-    def of_kind(self, kind: str, field: str | None) -> list[tuple[Scope, dict[Any, int]]]:
-        return [(scope, known) for scope, known in self.scopes.items() if scope[0] == kind and scope[1] == field]
+    def words(self, whole: str, beginning: str, fields: tuple[str | None, ...]) -> _Words:
+        """Of whole words and of beginnings of these fields."""
+        known = self._words.get((whole, fields))
+        if known is None or known.of_terms != self.count or len(known) > WORDS_MAX:
+            wholes, begins = (
+                [self.scopes[scope] for field in fields if (scope := (kind, field, 0)) in self.scopes]
+                for kind in (whole, beginning)
+            )
+            known = self._words[whole, fields] = _Words(wholes, begins, self.count)
+        return known
 
     def cells(self, scope: Scope) -> tuple[npt.NDArray[np.uint64], I64]:
         """The cells of a scope in order, with the numbers of their terms."""
@@ -53,6 +65,35 @@ class Vocabulary:
             order = np.argsort(cells)
             self._cells[scope] = len(known), cells[order], np.fromiter(known.values(), np.int64, len(known))[order]
         return self._cells[scope][1:]
+
+
+class _Words:
+    """Which terms words are. Each word is looked up once: so what a record costs does not grow with the terms, among
+    which a look is slower the more there are. `of_terms`: it knows so many terms, and is made anew when there are more.
+    """
+
+    def __init__(self, wholes: list[dict[Any, int]], begins: list[dict[Any, int]], of_terms: int) -> None:
+        self.of_terms = of_terms
+        self._wholes = wholes
+        self._begins = [(length, known) for known in begins for length in sorted({len(each) for each in known})]
+        self._place: dict[str, int] = {}
+        self._numbers = np.empty((len(self._wholes) + len(self._begins), 0), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def numbers(self, words: list[str]) -> I64:
+        """For each term that a word may be, and each of these words, its number or NONE."""
+        if not len(self._numbers):
+            return np.empty((0, len(words)), np.int64)
+        place = self._place
+        at = [place.setdefault(word, len(place)) for word in words]
+        fresh = [*islice(reversed(place), len(place) - self._numbers.shape[1])][::-1]
+        if fresh:
+            found = [[known.get(word, NONE) for word in fresh] for known in self._wholes]
+            found += [[known.get(word[:length], NONE) for word in fresh] for length, known in self._begins]
+            self._numbers = np.concatenate([self._numbers, np.array(found, np.int64)], axis=1)
+        return self._numbers[:, at]
 
 
 class Batch:
@@ -81,39 +122,17 @@ class Batch:
         return row, pairs - row * vocabulary.count
 
     def _of_text(self, name: str, vocabulary: Vocabulary) -> Iterable[tuple[I64, I64]]:
-        scopes = {
-            kind: [known for field in (None, name) for _, known in vocabulary.of_kind(kind, field)]
-            for kind in (WORD, BEGINNING)
-        }
-        if not any(scopes.values()):
-            return
         split = pc.ascii_split_whitespace(self._folded[name])
         ends = split.offsets.to_numpy()
         code = split.values.slice(int(ends[0]), int(ends[-1] - ends[0])).dictionary_encode()
         row = np.repeat(np.arange(self.rows), np.diff(ends))
-        words, at = code.dictionary.to_pylist(), code.indices.to_numpy()
-        keep = np.array([word != "" for word in words], np.bool_)
-        row, at = row[keep[at]], at[keep[at]]
-        for known in scopes[WORD]:
-            number = np.fromiter((known.get(word, NONE) for word in words), np.int64, len(words))[at]
-            yield row[number != NONE], number[number != NONE]
-        for known in scopes[BEGINNING]:
-            yield from _beginnings(words, known, row, at)
+        return _terms(row, code, vocabulary.words(WORD, BEGINNING, (None, name)))
 
     def _of_values(self, name: str, vocabulary: Vocabulary) -> Iterable[tuple[I64, I64]]:
-        wholes = [known for _, known in vocabulary.of_kind(VALUE, name)]
-        begins = [known for _, known in vocabulary.of_kind(VALUE_BEGINNING, name)]
-        if not wholes and not begins:
-            return
         column = _whole(self._records[name])
         row = np.flatnonzero(np.asarray(column.is_valid()))
         code = column.drop_null().dictionary_encode()
-        values, at = code.dictionary.to_pylist(), code.indices.to_numpy()
-        for known in wholes:
-            number = np.fromiter((known.get(value, NONE) for value in values), np.int64, len(values))[at]
-            yield row[number != NONE], number[number != NONE]
-        for known in begins:
-            yield from _beginnings(values, known, row, at)
+        return _terms(row, code, vocabulary.words(VALUE, VALUE_BEGINNING, (name,)))
 
     def _of_cells(self, name: str, vocabulary: Vocabulary) -> Iterable[tuple[I64, I64]]:
         scopes = [scope for scope in vocabulary.scopes if scope[0] == CELL and scope[1] == name]
@@ -195,8 +214,11 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _beginnings(words: list[str], known: Mapping[str, int], row: I64, at: I64) -> Iterable[tuple[I64, I64]]:
-    """Of each length that a beginning has, the words that begin so."""
-    for length in sorted({len(each) for each in known}):
-        number = np.fromiter((known.get(word[:length], NONE) for word in words), np.int64, len(words))[at]
+def _terms(row: I64, words: pa.DictionaryArray, known: _Words) -> Iterable[tuple[I64, I64]]:
+    """The terms of words, with the row of each."""
+    numbers, at = known.numbers(words.dictionary.to_pylist()), words.indices.to_numpy()
+    asked = (numbers != NONE).any(axis=0)[at]
+    row, at = row[asked], at[asked]
+    for each in numbers:
+        number = each[at]
         yield row[number != NONE], number[number != NONE]

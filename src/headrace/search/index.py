@@ -10,8 +10,9 @@ Queries are added, ended and forgotten one by one. They are laid out anew when r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -69,15 +70,16 @@ class QueryIndex:
         self._postings = Postings()
         self._meanings: dict[str, int] = {}
         self._texts: list[str] = []
-        self._needs: list[list[Need]] = []
+        self._needs: list[tuple[Need, ...]] = []
         self._checks: dict[int, tuple[Check, tuple[Phrase, ...]]] = {}
         self._tenants: dict[str | None, int] = {}
         self._count = 0
         self._meaning, self._tenant = _Growing(NONE), _Growing(NONE)
         self._since, self._until = _Growing(FOREVER), _Growing(GONE)
         self._free: list[int] = []
+        self._unlaid: list[int] = []
         self._seen = _Growing(0)
-        self._uses = _Growing(0)
+        self._uses: list[int] = []
         self._records, self._lay_at, self._met = 0, LAY_FIRST, 0
 
     def __len__(self) -> int:
@@ -95,7 +97,7 @@ class QueryIndex:
         self._tenant.put(slot, self._tenants.setdefault(tenant, len(self._tenants)))
         self._since.put(slot, since_us)
         self._until.put(slot, until_us)
-        self._lay(slot, self._cost)
+        self._unlaid.append(slot)
         return slot
 
     def count_for(self, slot: int, since_us: int, until_us: int) -> None:
@@ -124,14 +126,14 @@ class QueryIndex:
         said = str(node)
         known = self._meanings.get(said)
         if known is None:
-            needs = needs_of(node, text, dict(self.fields.kinds), self._vocabulary.number)
+            needs = needs_of(node, text, self.fields.kinds, self._vocabulary.number)
             known = self._meanings[said] = len(self._texts)
             self._texts.append(said)
-            self._needs.append(needs)
-            self._uses.reach(self._vocabulary.count)
+            self._needs.append(tuple(needs))  # of numbers: the garbage collector passes it by
             self._seen.reach(self._vocabulary.count)
+            self._uses += [0] * (self._vocabulary.count - len(self._uses))
             for term in _terms_in(needs):
-                self._uses.values[term] += 1
+                self._uses[term] += 1
         return known
 
     def _check(self, meaning: int) -> Check:
@@ -147,7 +149,14 @@ class QueryIndex:
 
     def _cost(self, term: int) -> float:
         """In how many of the records seen the term was, or how many are expected."""
-        return float(self._seen.values[term]) + GUESS * float(self._uses.values[term]) / (len(self._texts) + 100)
+        return float(self._seen.values[term]) + GUESS * self._uses[term] / (len(self._texts) + 100)
+
+    def _lay_new(self) -> None:
+        """What was added since the last records, together: so each cost is computed once."""
+        cost = cache(self._cost)
+        for slot in self._unlaid:
+            self._lay(slot, cost)
+        self._unlaid = []
 
     def _lay(self, slot: int, cost: Callable[[int], float]) -> None:
         meaning = int(self._meaning.values[slot])
@@ -157,13 +166,13 @@ class QueryIndex:
                 self._postings.add(tenant | term, slot, others)
 
     def _lay_anew(self) -> None:
-        self._postings, self._free = Postings(), []
-        costs = (self._seen.values + GUESS * self._uses.values / (len(self._texts) + 100)).tolist()
+        self._postings, self._free, self._unlaid = Postings(), [], []
+        cost = cache(self._cost)
         for slot in range(self._count):
             if self._until.values[slot] == GONE:
                 self._free.append(slot)
             else:
-                self._lay(slot, costs.__getitem__)
+                self._lay(slot, cost)
         self._lay_at, self._met = 2 * self._records, 0
 
     def laid(self, slot: int) -> Laid:
@@ -187,6 +196,7 @@ class QueryIndex:
         from these records, too, how often terms occur."""
         if self._met > 2 * self._count and self._records >= self._lay_at:
             self._lay_anew()
+        self._lay_new()
         rows, terms = batch.terms(self._vocabulary)
         whose = np.zeros(batch.rows, np.int64) + self._tenants.get(None, NONE)
         if tenants is not None:
@@ -282,7 +292,7 @@ class _Growing:
         self.values[at] = value
 
 
-def _laid(needs: list[Need], cost: Callable[[int], float]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _laid(needs: Sequence[Need], cost: Callable[[int], float]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Under which terms a query lies, each with others that a record must have besides. Every record that fits has the
     terms of one of the ways, so it lies under the rarest of each."""
     out = []
@@ -300,7 +310,7 @@ NO_OTHERS = (NONE,) * OTHERS
 Way = list[int | tuple[int, ...]]
 
 
-def _ways(needs: list[Need]) -> list[Way]:
+def _ways(needs: Sequence[Need]) -> list[Way]:
     """The needs without alternatives among them: each way is one choice. Alternatives beyond `WAYS_MAX` are left out,
     if there is anything else that is needed: what is found is checked."""
     ways: list[Way] = [[need for need in needs if not isinstance(need, list)]]
@@ -311,7 +321,7 @@ def _ways(needs: list[Need]) -> list[Way]:
     return ways
 
 
-def _terms_in(needs: list[Need]) -> Iterable[int]:
+def _terms_in(needs: Sequence[Need]) -> Iterable[int]:
     for need in needs:
         if isinstance(need, int):
             yield need

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.errors import InvalidSearch
 
@@ -24,7 +25,8 @@ _TOKEN = re.compile(
       | (?P<compare><=|>=|!=|<|>|=)
       | (?P<mark>[()\[\]{}:*])
       | (?P<minus>-(?=[^\s)\]}:*]))
-      | (?P<word>(?:[^\s()\[\]{}:"<>=!*\\]|\\.|!(?!=))+)""",
+      | (?P<word>(?:[^\s()\[\]{}:"<>=!*\\]|\\.|!(?!=))+)
+      | (?P<nothing>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -72,8 +74,7 @@ class Group:
 Parsed = Value | Between | Negation | Group
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
     at: int
@@ -96,30 +97,27 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text, self._at, self._depth, self._clauses = text, 0, 0, 0
         self._tokens = self._read()
+        self._now = self._tokens[0]
 
     def _read(self) -> list[_Token]:
-        out, at, text = [], 0, self._text
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                what = "the quotation mark is not closed" if text[at] == '"' else f"{text[at]!r} means nothing here"
-                raise self._wrong(at, f"{what}. Put a backslash before it if it belongs to a word")
+        out, text = list[_Token](), self._text
+        for found in _TOKEN.finditer(text):
             kind = found.lastgroup or ""
-            if kind != "space":
-                said = found[kind]
-                if "\\" in said:
-                    said = _ESCAPED.sub(r"\1", said)
-                    kind = "escaped" if said in OPERATORS and kind == "word" else kind
-                out.append(_Token(kind, said, at, found.end()))
-            at = found.end()
-        return [*out, _Token("end", "", len(text), len(text)), _Token("end", "", len(text), len(text))]
+            if kind == "space":
+                continue
+            said, at = found[kind], found.start()
+            if kind == "nothing":
+                what = "the quotation mark is not closed" if said == '"' else f"{said!r} means nothing here"
+                raise self._wrong(at, f"{what}. Put a backslash before it if it belongs to a word")
+            if "\\" in said:
+                said = _ESCAPED.sub(r"\1", said)
+                kind = "escaped" if said in OPERATORS and kind == "word" else kind
+            out.append(_Token(kind, said, at, found.end()))
+        end = _Token("end", "", len(text), len(text))
+        return [*out, end, end]
 
     def _wrong(self, at: int, why: str) -> InvalidSearch:
         return InvalidSearch(self._text, at, why)
-
-    @property
-    def _now(self) -> _Token:
-        return self._tokens[self._at]
 
     @property
     def _then(self) -> _Token:
@@ -127,14 +125,16 @@ class _Parser:
 
     def _take(self) -> _Token:
         token = self._now
-        self._at += token.kind != "end"
+        if token.kind != "end":
+            self._at += 1
+            self._now = self._tokens[self._at]
         return token
 
     def _is_mark(self, text: str) -> bool:
-        return self._now.kind == "mark" and self._now.text == text
+        return self._now.text == text and self._now.kind == "mark"
 
     def _is_word(self, text: str) -> bool:
-        return self._now.kind == "word" and self._now.text == text
+        return self._now.text == text and self._now.kind == "word"
 
     # -- the grammar -----------------------------------------------------------------------------------
 

@@ -62,14 +62,11 @@ def _any(node: Or) -> Node | None:
 
 
 def _contradicts(parts: list[Node]) -> bool:
-    there = set(parts)
-    if any(isinstance(each, Not) and each.of in there for each in parts):
+    """Parts are all different: so a column that is asked for twice is asked for two values."""
+    if any(isinstance(each, Not) and each.of in parts for each in parts):
         return True
-    values: dict[str, set[str]] = {}
-    for each in parts:
-        if isinstance(each, Is):
-            values.setdefault(each.field, set()).add(each.value)
-    return any(len(some) > 1 for some in values.values())
+    asked = [each.field for each in parts if isinstance(each, Is)]
+    return len(asked) > len({*asked})
 
 
 def _ranges_joined(parts: list[Node]) -> list[Node]:

@@ -11,7 +11,7 @@ order."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ EPOCH, EPOCH_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
 TOP = 1 << 63
 
 
-def needs_of(node: Node, text: str, kinds: dict[str, Kind], number: Callable[[Term], int]) -> list[Need]:
+def needs_of(node: Node, text: str, kinds: Mapping[str, Kind], number: Callable[[Term], int]) -> list[Need]:
     """What a record must have. `number`: of a term. InvalidSearch if there is nothing that it must have."""
     found = _needs(node, kinds, number)
     if not found:
@@ -46,7 +46,7 @@ def _why(node: Node) -> str:
     return f"{what}, and this asks for none: it would find nearly all records. Add one"
 
 
-def _needs(node: Node, kinds: dict[str, Kind], number: Callable[[Term], int]) -> list[Need]:
+def _needs(node: Node, kinds: Mapping[str, Kind], number: Callable[[Term], int]) -> list[Need]:
     match node:
         case Phrase(words, field, prefix):
             whole = words[:-1] if prefix else words

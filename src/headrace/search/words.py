@@ -54,6 +54,8 @@ def spans(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def words(text: str) -> list[str]:
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
     return [word for word, _, _ in spans(text)]
 
 

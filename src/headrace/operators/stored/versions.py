@@ -38,8 +38,8 @@ class Version:
 class StoredQueries:
     def __init__(self, fields: Fields, as_of_us: int | None, topic: str = "") -> None:
         self.index, self.topic = QueryIndex(fields), topic
-        self.versions: dict[int, Version] = {}
-        """By slot of the index."""
+        self.versions: list[Version] = []
+        """By slot of the index: the last that had it."""
         self._as_of_us = BEGINNING if as_of_us is None else as_of_us
         self._known: dict[Key, list[tuple[tuple[int, int, int], int, Version]]] = {}
         """By query: place, slot and version, in order of places. No slot: it is removed, or wrong."""
@@ -81,7 +81,7 @@ class StoredQueries:
                 try:
                     whose = version.key[0] if len(version.key) > 1 else None
                     slot = self.index.add(version.text, BEGINNING, FOREVER, whose)
-                    self.versions[slot] = version
+                    self.versions[slot : slot + 1] = [version]
                 except InvalidSearch as error:
                     error.query = version.key[-1]
                     refused[version.place[1:]] = error
@@ -125,7 +125,6 @@ class StoredQueries:
         known[:] = [each for each in known if each[0] != version.place]
         if slot != NONE:
             self.index.forget(slot)
-            self.versions.pop(slot, None)
         if known:
             self._settle(version.key)
         else:
