@@ -55,6 +55,8 @@ from headrace.storage import disk
 from headrace.streams import Aggregated, Stream
 from headrace.view import View
 from headrace.views.contract import Emit, check_emit, feed_topic
+from headrace.views.past import arrival_of
+from headrace.views.reading import AsOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -658,9 +660,14 @@ class App:
         *,
         wait_for: Position | None = None,
         timeout: Duration = "5 seconds",
+        as_of: AsOf | None = None,
     ) -> pa.Table:
-        """Read-only SQL over the views, parameters bound."""
-        return self.views.query(sql, params, wait_for=wait_for, timeout=timeout)
+        """Read-only SQL over the views, parameters bound. `as_of`: a time, or a position, at which tables and views
+        with a history are read; others are refused then."""
+        if isinstance(as_of, Position):
+            wait_for = as_of if wait_for is None else wait_for | as_of
+            as_of = arrival_of(self.log, as_of)
+        return self.views.query(sql, params, wait_for=wait_for, timeout=timeout, as_of=as_of)
 
     @property
     def views(self) -> SqlViews:

@@ -13,6 +13,7 @@ from headrace.cli.output import chosen, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from datetime import datetime
 
     from headrace.position import Position
     from headrace.views.reading import SqlViews
@@ -34,9 +35,17 @@ _BROKEN = re.compile(r"-?(0|[1-9][0-9]{0,6})\.(0|[0-9]{0,6}[1-9])")
     help="First wait until the views have read up to there; latest: all that is in the log now.",
 )
 @click.option("--timeout", metavar="DURATION", help="With --wait-for: how long; default: 5 seconds.")
+@click.option("--as-of", metavar="WHEN", help="As it was at a time with zone, or at a position; where history is kept.")
 @format_option
 @home_option
-def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str | None, format_: str | None) -> None:
+def query(
+    sql: str,
+    params: tuple[str, ...],
+    wait_for: str | None,
+    timeout: str | None,
+    as_of: str | None,
+    format_: str | None,
+) -> None:
     """Read views with SQL (SQLite's, or Postgres' with --views), or a whole view by its name. Nothing can be written.
 
     --param binds a value, which is never part of the SQL: a number as a number, a time with a zone
@@ -46,32 +55,47 @@ def query(sql: str, params: tuple[str, ...], wait_for: str | None, timeout: str 
     Example:
       headrace query views_per_minute
       headrace query "select page, sum(views) from views_per_minute where page <> ? group by page" --param /health
+      headrace query prices --as-of 2026-01-31T12:00:00Z
     """
     name = _NAME.fullmatch(sql) is not None
     if name and params:
         raise click.UsageError("--param is for SQL with ?; a view's name takes none.")
-    if timeout is not None and wait_for is None:
-        raise click.UsageError("--timeout is for --wait-for.")
+    if timeout is not None and wait_for is None and as_of is None:
+        raise click.UsageError("--timeout is for --wait-for, and for a position in --as-of.")
     kind = chosen(format_)
     views = opened_views()
+    time = None if as_of is None else _time_of(as_of, views, timeout)
     if wait_for is not None:
         from headrace.position import Position
 
         limit, position = timeout or "5 seconds", None if wait_for == LATEST else Position.parse(wait_for)
         views.wait_for_any(timeout=limit)  # the app may be starting
         views.wait_for(position or _latest(views), timeout=limit)
-    if name and _is_of_a_pattern(sql, views.names()):
+    if name and (time is not None or _is_of_a_pattern(sql, views.names())):
         name, sql = False, f'SELECT * FROM "{sql}"'
     if name:
         _whole(views, sql, kind)
     elif kind == "arrow":
         from headrace.cli.batches import BatchPrinter
 
-        table = views.query(sql, _values(params))
+        table = views.query(sql, _values(params), as_of=time)
         BatchPrinter(table.schema, kind).print_all(table.to_batches())
     else:
-        names, chunks = views.rows(sql, _values(params))
+        names, chunks = views.rows(sql, _values(params), as_of=time)
         print_rows((dict(zip(names, row, strict=True)) for chunk in chunks for row in chunk), names, kind)
+
+
+def _time_of(as_of: str, views: SqlViews, timeout: str | None) -> datetime:
+    """A position is the time when its last record arrived; the views must have read it."""
+    from headrace.position import Position
+    from headrace.views.past import arrival_of, parse_as_of
+
+    time = parse_as_of(as_of)
+    if isinstance(time, Position):
+        views.wait_for(time, timeout=timeout or "5 seconds")
+        with opened() as log:
+            return arrival_of(log, time)
+    return time
 
 
 def _is_of_a_pattern(name: str, views: Collection[str]) -> bool:

@@ -41,7 +41,7 @@ from headrace.serve.shapes import ANSWERS, Refusal
 from headrace.serve.streams import EventStream
 from headrace.views import past
 from headrace.views.contract import FlowSpec, LedgerRow
-from headrace.views.past import history_of, rows_at, table_of
+from headrace.views.past import arrival_of, history_of, parse_as_of, rows_at, table_of
 from headrace.views.reading import Bounds, schema_of
 from headrace.views.standing import lag_of, sources_of, table_facts
 from headrace.why import why
@@ -70,6 +70,7 @@ class Asked(BaseModel):
     params: list[Any] | dict[str, Any] = Field(default_factory=list)
     wait_for: str | None = Field(None, description="First wait until the views have read up to this position.")
     timeout: str = Field("5 seconds", description="How long to wait for it.")
+    as_of: str | None = Field(None, description="A time with its zone, or a position: tables and views as they were.")
 
 
 def make_app(home: Home) -> FastAPI:
@@ -556,10 +557,15 @@ class Routes:
     async def query(self, asked: Asked, position: PositionHeader = None) -> Response:
         """SQL that only reads: at most ten seconds and 10,000 rows; `truncated` says whether there were more."""
         await self._wait_for(asked.wait_for or position, asked.timeout)
+        time = None if asked.as_of is None else parse_as_of(asked.as_of)
+        if isinstance(time, Position):
+            read = time
+            await self._wait_for(str(read), asked.timeout)
+            time = await self.home.read(lambda: arrival_of(self.home.log(), read))
         bounds = self.home.bounds()
 
         def look() -> dict[str, Any]:
-            table, more = self.home.queries.bounded(asked.sql, asked.params, bounds=bounds)
+            table, more = self.home.queries.bounded(asked.sql, asked.params, bounds=bounds, as_of=time)
             return {**table_json(table), "truncated": more}
 
         return Json(await self.home.query(look))

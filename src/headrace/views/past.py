@@ -1,20 +1,27 @@
-"""A table's rows as they were: which rows of its history a question asks for. Owns the SQL; the command line and the
-HTTP API use it. Reads nothing itself."""
+"""A table's rows as they were: which rows of its history a question asks for. Owns the SQL, for one table, and for all
+names in a query that is asked as of a time; and what a position is as a time: when the last of its records arrived. The
+log knows that, and no store of views does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from headrace.durations import from_us, instant_us
-from headrace.errors import InvalidArgument, UnknownView
+from headrace.errors import InvalidArgument, TopicReplaced, UnknownView
+from headrace.log.contract import Log, Topic
+from headrace.position import Position
 from headrace.rows.texts import field_value
-from headrace.views.contract import FlowSpec
+from headrace.views.contract import HISTORY, FlowSpec
 from headrace.views.reading import Views, quoted, schema_of
 
-__all__ = ["Asked", "history_of", "rows_at", "table_of"]
+__all__ = ["Asked", "arrival_of", "history_of", "parse_as_of", "rows_at", "shown_at", "table_of", "without_past"]
+
+SPANS = (("valid_from", "valid_to"), ("known_from", "known_to"))
+CONSTANT = {"_status": "'open'", "_corrections": "0"}
+"""What these columns have in every table, and in every join of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,87 @@ def history_of(table: FlowSpec, key: Sequence[str]) -> Asked:
     where = " AND ".join(f"{quoted(name)} = ?" for name in names)
     order = "valid_from, known_from" if table.history == "bitemporal" else "valid_from"
     return Asked(f"{_select(table)} WHERE {where} ORDER BY {order}", values)
+
+
+def shown_at(specs: Iterable[FlowSpec], time: str, schema: str) -> dict[str, str]:
+    """By the name of each table and view with a history, a SELECT of the rows that it had at that time: those of which
+    every span that is kept has the time in it. `time`: as the store writes it; `schema`: where the histories are."""
+    return {spec.name: _shown_at(spec, time, schema) for spec in specs if _has_past(spec)}
+
+
+def _has_past(spec: FlowSpec) -> bool:
+    return spec.view is not None and spec.view.public and spec.history != "latest"
+
+
+def _shown_at(spec: FlowSpec, time: str, schema: str) -> str:
+    assert spec.view is not None
+    kept = next({*each.names} for each in spec.tables if each.name == HISTORY)
+    known = {name: quoted(name) for name in kept} | CONSTANT
+    names = [column.name for column in spec.view.columns if column.name in known]
+    within = [f"{begin} <= '{time}' AND ({end} IS NULL OR {end} > '{time}')" for begin, end in SPANS if begin in kept]
+    columns = ", ".join(f"{known[name]} AS {quoted(name)}" for name in names)
+    return f"SELECT {columns} FROM {schema}.{quoted(f'{spec.name}_history')} WHERE {' AND '.join(within)}"
+
+
+def without_past(name: str, specs: Iterable[FlowSpec], as_of: object) -> InvalidArgument:
+    """The refusal of a name that a query reads, and that has no history; of a view's table, by the view's."""
+    name = name.partition("/")[0]
+    found = next((spec for spec in specs if spec.name == name), None)
+    if found is None:
+        why = f"{name!r} has no history: only tables, and joins of tables, keep what they were"
+    elif _has_past(found):
+        why = f"{name!r} is read past its name, as it is now: name it without a schema"
+    elif found.is_table:
+        why = f"table {name!r} keeps its latest rows only: app.table({name!r}, …, history='versions') keeps its history"
+    else:
+        why = (
+            f"view {name!r} keeps its latest rows only: tables keep their history with history='versions', and so do "
+            f"joins of tables, with .to_view({name!r}, history='versions')"
+        )
+    return InvalidArgument("as_of", str(as_of), why)
+
+
+# -- positions -------------------------------------------------------------------------------------------
+
+
+def parse_as_of(text: str) -> Position | datetime:
+    """What was typed, or came over HTTP."""
+    return Position.parse(text) if "~" in text else from_us(instant_us(text, argument="as_of"))
+
+
+def arrival_of(log: Log, position: Position) -> datetime:
+    """When the last of the records before the position arrived. InvalidArgument if that cannot be known."""
+    found = [
+        _arrival_before(topic, partition, offset)
+        for name, topic_id, nexts in position.topics
+        for topic in [_same_topic(log, name, topic_id)]
+        for partition, offset in nexts
+    ]
+    if not found:
+        raise InvalidArgument("as_of", str(position), "is before all records: there was nothing yet")
+    return max(found)
+
+
+def _same_topic(log: Log, name: str, topic_id: str) -> Topic:
+    topic = log.topic(name)
+    if topic.topic_id != topic_id:
+        raise TopicReplaced(topic=name, topic_id=topic_id)
+    return topic
+
+
+def _arrival_before(topic: Topic, partition: int, offset: int) -> datetime:
+    """Offsets need not be dense: the record nearest below counts."""
+    end, at = topic.ends().get(partition), f"{topic.name}/{partition} offset {offset}"
+    if end is None or offset > end.next:
+        raise InvalidArgument("as_of", at, "is behind the end of the log: nothing has been written there yet")
+    for each in range(offset - 1, end.earliest - 1, -1):
+        arrived_us = topic.arrived_us(partition, each)
+        if arrived_us is not None:
+            return from_us(arrived_us)
+    raise InvalidArgument("as_of", at, "the log does not have the records before it any more: give a time")
+
+
+# -- one table -------------------------------------------------------------------------------------------
 
 
 def _refuse_without_history(table: FlowSpec) -> None:

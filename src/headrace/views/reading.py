@@ -31,6 +31,7 @@ from headrace.views.writers import goes_back, with_helpers
 
 __all__ = [
     "LEDGER_COLUMNS",
+    "AsOf",
     "Bounds",
     "Counts",
     "Diff",
@@ -47,6 +48,8 @@ __all__ = [
     "schema_of",
 ]
 
+AsOf = Position | datetime | str
+"""A time with its zone, or a position."""
 POLL_SECONDS = 0.005
 LEDGER_COLUMNS = ["window_start", "window_end", "on_time", "corrected", "dropped", "untimed"]
 
@@ -393,18 +396,30 @@ class SqlViews(Views, Protocol):
         *,
         wait_for: Position | None = None,
         timeout: Duration = "5 seconds",
+        as_of: AsOf | None = None,
     ) -> pa.Table:
         """Runs SQL that only reads, with bound parameters. `wait_for`: first waits until every flow that reads the
         position's topics, itself or by way of others, has folded them in up to there; WaitTimeout if that takes longer
-        than `timeout`."""
+        than `timeout`. `as_of`: tables and views with a history are as they were at that time; InvalidArgument for a
+        name without one. A position is the time when the last of its records arrived, and is waited for, too."""
 
     def bounded(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        bounds: Bounds,
+        as_of: datetime | str | None = None,
     ) -> tuple[pa.Table, bool]:
         """As `query`, within bounds; and whether there was more. QueryTimeout when it takes too long."""
 
     def rows(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, read: set[tuple[str, str]] | None = None
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        read: set[tuple[str, str]] | None = None,
+        as_of: datetime | str | None = None,
     ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
         """As `query`, for results of any size: the columns' names, and the rows, some thousand at a time. What tables
         and columns it reads is added to `read`."""
@@ -414,7 +429,12 @@ class Queries(Protocol):
     """SQL of others, which may take what it is given and no more."""
 
     def bounded(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        bounds: Bounds,
+        as_of: datetime | str | None = None,
     ) -> tuple[pa.Table, bool]:
         """As `SqlViews.bounded`; a query that does not stop is ended by force."""
 

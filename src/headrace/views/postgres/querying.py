@@ -1,10 +1,10 @@
-"""SQL of others over views in Postgres: their parameters, their results as Arrow, and what went wrong, in words. Owns
-no connection."""
+"""SQL of others over views in Postgres: their parameters, the time they are asked as of, their results as Arrow, and
+what went wrong, in words. Owns no connection."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -13,11 +13,17 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
+from headrace.durations import from_us
 from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout
 from headrace.jsonrows import encode_value
+from headrace.views.contract import HISTORY, FlowSpec
+from headrace.views.past import shown_at, without_past
+from headrace.views.postgres.connections import Connection, quoted
+from headrace.views.postgres.keyed import table_name
 from headrace.views.postgres.values import plain_text, text_of
+from headrace.views.sql.database import text_of_us
 
-__all__ = ["column_of", "explained", "plain_value", "with_parameters"]
+__all__ = ["Past", "column_of", "explained", "plain_value", "with_parameters"]
 
 _TOKENS = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?(?:\*/|\Z)|::|(\?\d*)|:([A-Za-z_]\w*)""",
@@ -127,3 +133,40 @@ def explained(error: psycopg.Error, sql: str, seconds: float | None) -> Exceptio
         said = f"the user of the views' address may not do that ({said})"
     hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
     return InvalidQuery(sql=sql, why=f"{said}.{hint} (Views are in Postgres: write its SQL.)")
+
+
+class Past:
+    """A query as of a time: the names of tables and views with a history show the rows that they had then. All else of
+    the store is refused, but the histories, which have all times."""
+
+    def __init__(self, specs: Sequence[FlowSpec], us: int, schema: str) -> None:
+        self._specs, self._us, self._schema = specs, us, schema
+        self._shown = shown_at(specs, f"{text_of_us(us)}+00", quoted(schema))
+
+    def over(self, statement: str) -> str:
+        """The statement, for which each name stands for its rows of that time."""
+        asked = statement.rstrip().removesuffix(";")
+        names = ", ".join(f"{quoted(name)} AS ({select})" for name, select in self._shown.items())
+        return f"WITH {names} SELECT * FROM (\n{asked}\n) AS asked" if names else asked
+
+    def check(self, db: Connection, statement: str, values: Sequence[Any]) -> None:
+        """Refuses what would be read as it is now: Postgres' plan says which tables that would be. `statement` is one,
+        and reads."""
+        (plan,) = db.run(f"EXPLAIN (VERBOSE, FORMAT JSON) {statement}", values).fetchone()
+        own = {table_name(spec.name, each.name): spec.name for spec in self._specs for each in spec.tables}
+        histories = {table_name(name, HISTORY) for name in self._shown}
+        for table in _tables(plan, self._schema):
+            if table not in histories and (table in own or "/" in table or table.startswith("_")):
+                raise without_past(own.get(table, table), self._specs, from_us(self._us))
+
+
+def _tables(plan: Any, schema: str) -> Iterator[str]:
+    """The tables of the schema that a plan, or a part of one, reads."""
+    if isinstance(plan, dict):
+        if plan.get("Schema") == schema and "Relation Name" in plan:
+            yield plan["Relation Name"]
+        for part in plan.values():
+            yield from _tables(part, schema)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from _tables(part, schema)

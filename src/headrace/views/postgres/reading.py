@@ -11,6 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -18,7 +19,7 @@ import pyarrow as pa
 from psycopg.adapt import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 
-from headrace.durations import Duration
+from headrace.durations import Duration, instant_us
 from headrace.errors import CannotRebuild, HeadraceError, InvalidArgument, InvalidQuery, QueryTimeout, nearest
 from headrace.position import Position
 from headrace.views.contract import FlowSpec, ViewSpec, version_name
@@ -28,11 +29,11 @@ from headrace.views.postgres.address import Address
 from headrace.views.postgres.compared import Compared
 from headrace.views.postgres.connections import Connection, Pool, pool_of, quoted, translate
 from headrace.views.postgres.moments import moment_of
-from headrace.views.postgres.querying import column_of, explained, plain_value, with_parameters
+from headrace.views.postgres.querying import Past, column_of, explained, plain_value, with_parameters
 from headrace.views.postgres.tables import tables_of
 from headrace.views.postgres.values import array_text, declared, table_of
 from headrace.views.postgres.watching import WatchedPostgres
-from headrace.views.reading import Bounds, Diff, Moment, Page, Server, schema_of
+from headrace.views.reading import AsOf, Bounds, Diff, Moment, Page, Server, schema_of
 from headrace.views.sql.database import text_of_us, us_of
 from headrace.views.sql.flow_rows import state_of
 from headrace.views.sql.reading import SqlReading, value_column
@@ -251,16 +252,21 @@ class PostgresReading(SqlReading[Connection]):
         *,
         wait_for: Position | None = None,
         timeout: Duration = "5 seconds",
+        as_of: AsOf | None = None,
     ) -> pa.Table:
-        if wait_for is not None:
-            self.wait_for(wait_for, timeout=timeout)
-        with self._asked(sql, params) as cursor:
+        time = self._waited(wait_for, as_of, timeout)
+        with self._asked(sql, params, as_of=time) as cursor:
             return _table(cursor, cursor.fetchall())
 
     def bounded(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        bounds: Bounds,
+        as_of: datetime | str | None = None,
     ) -> tuple[pa.Table, bool]:
-        with self._asked(sql, params, bounds) as cursor:
+        with self._asked(sql, params, bounds, as_of) as cursor:
             rows: list[tuple[Any, ...]] = []
             size_bytes, more = 0, False
             for row in _in_time(cursor, bounds):
@@ -279,9 +285,10 @@ class PostgresReading(SqlReading[Connection]):
         params: Sequence[Any] | Mapping[str, Any] = (),
         *,
         read: set[tuple[str, str]] | None = None,  # noqa: ARG002 (Postgres says nothing of it)
+        as_of: datetime | str | None = None,
     ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
         opened = contextlib.ExitStack()
-        cursor = opened.enter_context(self._asked(sql, params))
+        cursor = opened.enter_context(self._asked(sql, params, as_of=as_of))
 
         def chunks() -> Iterator[list[tuple[Any, ...]]]:
             with opened:
@@ -292,7 +299,11 @@ class PostgresReading(SqlReading[Connection]):
 
     @contextlib.contextmanager
     def _asked(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any], bounds: Bounds | None = None
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any],
+        bounds: Bounds | None = None,
+        as_of: datetime | str | None = None,
     ) -> Iterator[psycopg.RawServerCursor[Any]]:
         """A cursor over the query's rows. One that is declared takes one statement, and only one that reads."""
         statement, values = with_parameters(sql, params)
@@ -300,10 +311,16 @@ class PostgresReading(SqlReading[Connection]):
         with self._pool.asking(_limit(seconds)) as db:
             schema.refuse_other_format(db, self._address)
             db.run(f"SET LOCAL search_path TO {quoted(self._address.schema)}, public")
+            past = None
+            if as_of is not None:
+                past = Past(self._served(db), instant_us(as_of, argument="as_of"), self._address.schema)
+                statement = past.over(statement)
             cursor = psycopg.RawServerCursor(db.raw, "headrace_query")
             cursor.adapters.register_loader("timestamptz", _Instant)
             try:
                 cursor.execute(statement, values)
+                if past is not None:
+                    past.check(db, statement, values)
                 yield cursor
             except HeadraceError:
                 raise

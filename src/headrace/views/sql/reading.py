@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import InvalidArgument, UnknownView
+from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import Emit, FlowSpec, FlowState, LedgerRow, ReadMark, is_version
 from headrace.views.origins import Reader, position_of
-from headrace.views.reading import LEDGER_COLUMNS, FlowGlance, SqlViews, ViewStatus, Watch
+from headrace.views.reading import LEDGER_COLUMNS, AsOf, FlowGlance, SqlViews, ViewStatus, Watch
 from headrace.views.sql.database import Db, us_of
 from headrace.views.sql.flow_rows import parse_spec, read_marks, reader_of, spec_of, state_of, whole
 from headrace.views.sql.store import ending_of
@@ -61,6 +62,20 @@ class SqlReading(SqlViews, Generic[Db]):
             return False
 
     # -- waiting -----------------------------------------------------------------------------------
+
+    def _waited(self, wait_for: Position | None, as_of: AsOf | None, timeout: Duration) -> datetime | str | None:
+        """The time that is asked for, once everything that is waited for is there."""
+        if isinstance(as_of, Position):
+            wait_for = as_of if wait_for is None else wait_for | as_of
+            as_of = self._arrival(as_of)
+        if wait_for is not None:
+            self.wait_for(wait_for, timeout=timeout)
+        return as_of
+
+    def _arrival(self, position: Position) -> datetime:
+        """When the last record before the position arrived."""
+        why = "the log knows when that was, and these views do not know the log: app.query(…, as_of=), or give a time"
+        raise InvalidArgument("as_of", str(position), why)
 
     def readers(self, version: str | None = None) -> dict[str, Reader]:
         if not self._has_store():

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,11 +47,16 @@ class QueryProcesses(Queries):
         self._closed = False
 
     def bounded(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        bounds: Bounds,
+        as_of: datetime | str | None = None,
     ) -> tuple[pa.Table, bool]:
         process = self._taken()
         try:
-            found = process.ask(sql, params, bounds)
+            found = process.ask(sql, params, bounds, as_of)
         except HeadraceError:
             self._give_back(process)
             raise
@@ -116,9 +122,12 @@ class _QueryProcess:
             with contextlib.suppress(OSError):
                 end.close()
 
-    def ask(self, sql: str, params: Sequence[Any] | Mapping[str, Any], bounds: Bounds) -> tuple[pa.Table, bool]:
+    def ask(
+        self, sql: str, params: Sequence[Any] | Mapping[str, Any], bounds: Bounds, as_of: datetime | str | None
+    ) -> tuple[pa.Table, bool]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        question = {"sql": sql, "params": params, "bounds": _facts(bounds, but="stop")}
+        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+        question = {"sql": sql, "params": params, "bounds": _facts(bounds, but="stop"), "as_of": time}
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
@@ -158,7 +167,7 @@ def main(home: str, asked: IO[bytes], answers: IO[bytes]) -> None:
         bounds = Bounds(**question["bounds"])
         signal.setitimer(signal.ITIMER_REAL, bounds.seconds + ALARM_SECONDS)  # nothing handles it: it kills
         try:
-            table, more = views.bounded(question["sql"], question["params"], bounds=bounds)
+            table, more = views.bounded(question["sql"], question["params"], bounds=bounds, as_of=question["as_of"])
             body: bytes | memoryview = _packed(table)
             head: dict[str, Any] = {"more": more, "bytes": len(body)}
         except MemoryError:

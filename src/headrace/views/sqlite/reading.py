@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.durations import Duration
+from headrace.durations import Duration, from_us, instant_us
 from headrace.errors import (
     CannotRebuild,
     HeadraceError,
@@ -30,10 +30,13 @@ from headrace.errors import (
     nearest,
 )
 from headrace.jsonrows import encode_value
+from headrace.log.open import open_address
 from headrace.position import Position
-from headrace.views.contract import RESULTS, WIDE, FlowSpec, ViewSpec, version_name
+from headrace.views.contract import HISTORY, RESULTS, WIDE, FlowSpec, ViewSpec, version_name
 from headrace.views.naming import NUMBER
+from headrace.views.past import arrival_of, shown_at, without_past
 from headrace.views.reading import (
+    AsOf,
     Bounds,
     Diff,
     Moment,
@@ -159,34 +162,51 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         *,
         wait_for: Position | None = None,
         timeout: Duration = "5 seconds",
+        as_of: AsOf | None = None,
     ) -> pa.Table:
-        if wait_for is not None:
-            self.wait_for(wait_for, timeout=timeout)
+        time = self._waited(wait_for, as_of, timeout)
         read: set[tuple[str, str]] = set()
-        names, chunks = self.rows(sql, params, read=read)
-        return self._table(sql, names, [row for chunk in chunks for row in chunk], read)
+        names, chunks = self.rows(sql, params, read=read, as_of=time)
+        return self._table(sql, names, [row for chunk in chunks for row in chunk], read, time)
+
+    def _arrival(self, position: Position) -> datetime:
+        with open_address(self.path.parent, create=False) as log:
+            return arrival_of(log, position)
 
     def bounded(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, bounds: Bounds
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        bounds: Bounds,
+        as_of: datetime | str | None = None,
     ) -> tuple[pa.Table, bool]:
         read: set[tuple[str, str]] = set()
         with contextlib.ExitStack() as opened:
-            names, cursor = self._begun(opened, sql, params, read, bounds)
+            names, cursor = self._begun(opened, sql, params, read, bounds, as_of)
             rows, more = _up_to(cursor, bounds)
-        return self._table(sql, names, rows, read), more
+        return self._table(sql, names, rows, read, as_of), more
 
-    def _table(self, sql: str, names: list[str], rows: list[tuple[Any, ...]], read: set[tuple[str, str]]) -> pa.Table:
+    def _table(
+        self,
+        sql: str,
+        names: list[str],
+        rows: list[tuple[Any, ...]],
+        read: set[tuple[str, str]],
+        as_of: datetime | str | None,
+    ) -> pa.Table:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         arrays = [_column(list(values), lambda: self._doubles(read)) for values in columns]
         if any(pa.types.is_null(array.type) for array in arrays) or any(list in map(type, each) for each in columns):
-            kinds = self._kinds(sql, names)
+            kinds = self._kinds(sql, names, as_of)
             arrays = [_typed(*each) for each in zip(arrays, columns, kinds, strict=True)]
         return pa.Table.from_arrays(arrays, names=names)
 
-    def _kinds(self, sql: str, names: list[str]) -> list[str]:
+    def _kinds(self, sql: str, names: list[str], as_of: datetime | str | None) -> list[str]:
         """What the columns of a query are declared as, '' for what is computed: SQLite tells it of a view alone, and a
         view has no parameters."""
         with self._connected() as db, contextlib.suppress(sqlite3.Error):
+            self._past(db, as_of)
             db.execute(f"CREATE TEMP VIEW asked AS {_PARAMETERS.sub(_as_null, sql)}")
             found = [kind for _, _, kind, *_ in db.execute("PRAGMA temp.table_info(asked)")]
             if len(found) == len(names):
@@ -203,11 +223,19 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         )
 
     def rows(
-        self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), *, read: set[tuple[str, str]] | None = None
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        read: set[tuple[str, str]] | None = None,
+        as_of: datetime | str | None = None,
     ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
         with contextlib.ExitStack() as opened:
-            names, cursor = self._begun(opened, sql, params, read, None)
+            names, cursor = self._begun(opened, sql, params, read, None, as_of)
             return names, _handed_out(opened, cursor)
+
+    def _past(self, db: sqlite3.Connection, as_of: datetime | str | None) -> _Past | None:
+        return None if as_of is None else _Past(db, self._served(db), instant_us(as_of, argument="as_of"))
 
     def _begun(
         self,
@@ -216,12 +244,15 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         params: Sequence[Any] | Mapping[str, Any],
         read: set[tuple[str, str]] | None,
         bounds: Bounds | None,
+        as_of: datetime | str | None,
     ) -> tuple[list[str], sqlite3.Cursor]:
         """The query's columns and rows, as long as what is `opened` is."""
         if not isinstance(sql, str):
             raise InvalidArgument("sql", sql, "must be text")
 
-        def allowed(action: int, table: str | None, column: str | None, *_: str | None) -> int:
+        def allowed(action: int, table: str | None, column: str | None, schema: str | None, _: str | None) -> int:
+            if action == sqlite3.SQLITE_READ and past is not None and past.refuses(table, schema):
+                return sqlite3.SQLITE_DENY
             if action == sqlite3.SQLITE_READ and read is not None:
                 read.add((table or "", column or ""))
             if action == sqlite3.SQLITE_FUNCTION and bounds is not None and column in REFUSED:
@@ -237,8 +268,11 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         )
         db = opened.enter_context(self._connected(typed=True))
         db.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # SQLite makes these when they are first used
+        past = self._past(db, as_of)
         db.set_authorizer(allowed)
         opened.enter_context(self._explaining(sql, bounds))
+        if past is not None:
+            opened.enter_context(past.explaining())
         _limit(db, bounds)
         if bounds is not None:
             _limit_values(db, sql, values, bounds)
@@ -391,6 +425,43 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
             rows = batch_of(list(compared.rows(db, limit)), schema_of(compared.columns))
             counts = compared.counts(db)
             return Diff(pa.Table.from_batches([rows]), counts, compared.added, compared.removed)
+
+
+# -- as of a time --------------------------------------------------------------------------------------
+
+
+class _Past:
+    """A connection to a time that was. Temporary views stand before the file's own: the names of tables and views with
+    a history show the rows that they had then. All else is refused, but the histories, which have all times."""
+
+    def __init__(self, db: sqlite3.Connection, specs: Sequence[FlowSpec], us: int) -> None:
+        self._specs, self._us = specs, us
+        shown = shown_at(specs, text_of_us(us), "main")
+        for name, select in shown.items():
+            db.execute(f"CREATE TEMP VIEW {quoted(name)} AS {select}")
+        histories = {f"{name}{sep}{HISTORY}" for name in shown for sep in "_/"}
+        found = {name for (name,) in db.execute("SELECT name FROM main.sqlite_schema")}
+        self._present = {*found, "sqlite_master", "sqlite_schema"} - histories - {"_types"}
+        self._refused: str | None = None
+
+    def refuses(self, table: str | None, schema: str | None) -> bool:
+        """Whether what is read is as it is now."""
+        refused = schema == "main" and table in self._present
+        if refused and self._refused is None:
+            self._refused = table
+        return refused
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError:
+            if self._refused is None:
+                raise
+            raise without_past(self._refused, self._specs, from_us(self._us)) from None
+
+
+# -- pages -----------------------------------------------------------------------------------------------
 
 
 def _cell(name: str, value: Any, arrow: pa.DataType) -> Any:
