@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import headrace as hr
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.log.embedded.upkeep import erasing, swapping
 from headrace.log.open import open_log
@@ -73,6 +74,44 @@ def test_null_is_not_the_empty_text(log: EmbeddedLog) -> None:
     assert keys_of(topic) == [None, "a"]
     assert topic.erase(None).records == 1
     assert keys_of(topic) == ["a"]
+
+
+def test_many_keys_are_one_pass(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log.create_topic("t", "k string, n int", key="k", partitions=3)
+    topic.append([{"k": f"gone-{n}" if n % 2 else f"kept-{n}", "n": n} for n in range(20)])
+    topic.append([{"k": None, "n": 20}, {"k": "", "n": 21}])
+    wiped, wipe = list[Any](), erasing.wipe
+    monkeypatch.setattr(erasing, "wipe", lambda engine: wiped.append(engine) or wipe(engine))
+    assert topic.erase(*(f"gone-{n}" for n in range(20)), None).records == 11
+    assert len(wiped) == 1
+    assert sorted(keys_of(topic)) == sorted(["", *(f"kept-{n}" for n in range(0, 20, 2))])
+    assert not files_with(log.home, "gone-")
+
+
+def test_records_are_found_by_another_column(log: EmbeddedLog) -> None:
+    """Wherever their keys have put them; of a topic without a key, too."""
+    for name, key in (("orders", "id"), ("plain", None)):
+        topic = log.create_topic(name, "id int, customer string", key=key, partitions=4)
+        topic.append([{"id": n, "customer": "gone-ann" if n % 3 else "bob"} for n in range(12)])
+        topic.append([{"id": 12, "customer": None}])
+        topic.bury([{"reason": "bad_input", "error": "", "source": "stdin", "raw": b"13;gone-ann"}])
+        done = topic.erase("gone-ann", column="customer")
+        assert (done.records, done.dead_letters, done.incomplete) == (8, 1, [])
+        assert sorted(record.value["id"] for record in topic.records()) == [0, 3, 6, 9, 12]
+    assert not files_with(log.home, "gone-")
+    assert log.verify().ok
+
+
+def test_what_names_nothing_is_refused(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "k string, v double", key="k")
+    with pytest.raises(hr.InvalidArgument, match="names no key"):
+        topic.erase()
+    with pytest.raises(hr.InvalidArgument, match=r"not a column.*Columns are k, v"):
+        topic.erase("a", column="w")
+    with pytest.raises(hr.InvalidSchema, match="a key is string"):
+        topic.erase(1.0, column="v")
+    with pytest.raises(hr.InvalidArgument, match="Name a column"):
+        log.create_topic("plain", "v string").erase("a")
 
 
 def test_letters_that_hold_the_key(log: EmbeddedLog) -> None:

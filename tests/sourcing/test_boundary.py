@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import sourcing as es
+from tests.searching import files_with
 
 
 @dataclass(frozen=True)
@@ -187,3 +188,27 @@ def test_it_is_refused_if_and_only_if_the_query_matches(
 def test_what_makes_no_sense(make: Any, why: str) -> None:
     with pytest.raises(hr.InvalidArgument, match=why):
         make()
+
+
+def test_what_is_erased_is_in_no_file(log: Any, tmp_path: Path) -> None:
+    """With its copies for each tag and type; a boundary that was read before meets no conflict by it."""
+    es.append(log, [es.tagged(Opened(9), course="c1"), enrolled("canary-ann", "c1"), enrolled("bob", "c1")], id="a1")
+    es.append(log, [enrolled("canary-ann", "c2")])
+    with es.boundary(log, es.query(tags={"course": "c1"}), events=EVENTS) as seen:
+        assert es.erase(log, es.query(tags={"student": "canary-ann"})) == 2
+        seen.append(enrolled("cat", "c1"))
+    assert files_with(tmp_path, "canary-") == []
+    assert read(log, es.query(tags={"course": "c1"})) == [Opened(9), Enrolled("bob"), Enrolled("cat")]
+    assert read(log, es.query(types=[Enrolled])) == [Enrolled("bob"), Enrolled("cat")]
+    assert [record.value["event"] for record in log.topic("events").records()] == ["Opened", "Enrolled", "Enrolled"]
+    assert es.erase(log, es.query(tags={"student": "canary-ann"})) == 0
+    assert es.append(log, [Opened(9)], id="a1").duplicate
+    assert log.verify().ok
+
+
+def test_an_erasure_that_ended_between_its_topics_is_gone_on_with(log: Any, tmp_path: Path) -> None:
+    es.append(log, [enrolled("canary-ann", "c1")], id="e1")
+    log.topic("events").erase("e1")
+    assert files_with(tmp_path, "canary-"), "its copies for tags and type are still there"
+    assert es.erase(log, es.query(tags={"student": "canary-ann"})) == 0, "the event itself has gone before"
+    assert files_with(tmp_path, "canary-") == []

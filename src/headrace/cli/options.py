@@ -210,6 +210,16 @@ def key_of(topic: Topic, texts: Sequence[str], *, hint: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def values_of(topic: Topic, column: str, texts: Sequence[str]) -> list[Any]:
+    """Values of a column as they are typed, by its type."""
+    from headrace.rows.texts import field_value
+
+    if column not in topic.schema.names:
+        columns = ", ".join(topic.schema.names)
+        raise click.BadParameter(f"topic {topic.name!r} has no such column; it has {columns}", param_hint="--column")
+    return [field_value(topic.schema.field(column), text) for text in texts]
+
+
 def _json_array(text: str, hint: str) -> list[Any]:
     import json
 

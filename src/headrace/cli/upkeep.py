@@ -14,6 +14,7 @@ from headrace.cli.options import (
     key_of,
     opened,
     topic_argument,
+    values_of,
     writable,
     yes_option,
 )
@@ -63,10 +64,11 @@ def maintain(format_: str | None) -> None:
 @click.command()
 @topic_argument
 @click.argument("key", nargs=-1, required=True)
+@click.option("--column", help="Find records by this column in place of the key: KEY is a value, or several.")
 @yes_option
 @format_option
 @home_option
-def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> None:
+def erase(topic: str, key: tuple[str, ...], column: str | None, yes: bool, format_: str | None) -> None:
     """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. This
     cannot be undone. The offsets stay, and are empty.
 
@@ -79,15 +81,17 @@ def erase(topic: str, key: tuple[str, ...], yes: bool, format_: str | None) -> N
     \b
     Example:
       headrace erase clicks ann --yes
+      headrace erase orders ann bob --column customer --yes
     """
     from headrace.log.capabilities import Erasure, capability
 
     with opened() as log:
         found = log.topic(writable(topic))
-        wanted = key_of(found, key, hint="KEY")
-        confirm(f"erase all records of key {wanted!r} from {topic}", yes)
+        wanted = [key_of(found, key, hint="KEY")] if column is None else values_of(found, column, key)
+        named = f"key {wanted[0]!r}" if column is None else f"{column} {', '.join(map(repr, wanted))}"
+        confirm(f"erase all records of {named} from {topic}", yes)
         with busy(f"erasing from {log.address}"):
-            done = capability(found, Erasure).erase(wanted)
+            done = capability(found, Erasure).erase(*wanted, column=column)
     print_one(asdict(done), format_)
     if done.incomplete:
         say(_unfinished(done.incomplete))

@@ -289,9 +289,10 @@ class GroupsAtOnce(Protocol):
 
 @runtime_checkable
 class Erasure(Protocol):
-    """A topic from which the records of a key can be removed."""
+    """A topic from which the records of some keys can be removed, or those with some values in a column: all in one
+    pass."""
 
-    def erase(self, key: Any) -> Erased: ...
+    def erase(self, *keys: Any, column: str | None = None) -> Erased: ...
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from headrace.sourcing.boundary import Boundary as Boundary
 from headrace.sourcing.boundary import Query as Query
 from headrace.sourcing.boundary import append as append
 from headrace.sourcing.boundary import boundary as boundary
+from headrace.sourcing.boundary import erase as erase
 from headrace.sourcing.boundary import query as query
 from headrace.sourcing.boundary import read as read
 from headrace.sourcing.boundary import tagged as tagged

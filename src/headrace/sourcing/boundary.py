@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from headrace.errors import BoundaryConflict, InvalidArgument, VersionConflict
-from headrace.log.capabilities import Versions, capability
-from headrace.log.contract import Log
+from headrace.log.capabilities import Erasure, Versions, capability
+from headrace.log.contract import Log, Topic
 from headrace.names import check_name
 from headrace.position import Position
 from headrace.schema import TIMESTAMP
@@ -36,7 +36,19 @@ from headrace.sourcing.topics import Transaction, check_ahead, topic_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["Appended", "Boundary", "Happened", "Query", "Tagged", "append", "boundary", "query", "read", "tagged"]
+__all__ = [
+    "Appended",
+    "Boundary",
+    "Happened",
+    "Query",
+    "Tagged",
+    "append",
+    "boundary",
+    "erase",
+    "query",
+    "read",
+    "tagged",
+]
 
 EVENTS = "events"
 NUMBERED = re.compile(r"/[0-9]+\Z")
@@ -165,6 +177,19 @@ def read(log: Log, matching: Query, *, events: Sequence[type], topic: str = EVEN
     return _Store(log, topic, EventTypes(events, header=HEADER)).read(matching)
 
 
+def erase(log: Log, matching: Query, *, topic: str = EVENTS) -> int:
+    """Removes the events that the query matches, and their copies for each tag and type, bytes and all; returns how
+    many events went. What the log has counted of their tags stays: who has read a boundary meets no conflict."""
+    events, by_tag = log.topic(check_name(topic, argument="topic")), log.topic(f"{topic}.tags")
+    ids = sorted({row["id"] for item in matching.items for _, row in _matched(by_tag, item, matching.after)})
+    if not ids:
+        return 0
+    # The copies by tag go last: as long as they are there, a call after a crash finds the same events.
+    gone = capability(events, Erasure).erase(*ids).records
+    capability(by_tag, Erasure).erase(*ids, column="id")
+    return gone
+
+
 def append(
     log: Log,
     events: Sequence[Any],
@@ -211,10 +236,8 @@ class _Store:
     def read(self, matching: Query) -> Iterator[Happened]:
         found = {}
         for item in matching.items:
-            for entry in item.entries():
-                for offset, row in self._entries(entry, matching.after):
-                    if item.matches(row["event"], dict(row["tags"])):
-                        found[row["id"]] = (offset, row)
+            for offset, row in _matched(self._by_tag, item, matching.after):
+                found[row["id"]] = (offset, row)
         for _, row in sorted(found.values(), key=lambda each: each[0]):
             yield Happened(self._types.event(row, self._name), dict(row["tags"]), row["id"], row["at"])
 
@@ -243,17 +266,9 @@ class _Store:
 
     def _check(self, unless: Query | None) -> None:
         for item in () if unless is None else unless.items:
-            for entry in item.entries():
-                for offset, row in self._entries(entry, cast(Query, unless).after):
-                    if item.matches(row["event"], dict(row["tags"])):
-                        position = Position.of(self._by_tag.name, self._by_tag.topic_id, {0: offset + 1})
-                        raise BoundaryConflict(self._name, str(unless), row["event"], position)
-
-    def _entries(self, entry: str, after: Position | None) -> Iterator[tuple[int, dict[str, Any]]]:
-        offset = 0 if after is None else after.offsets(self._by_tag.name).get(0, 0)
-        start: Any = {0: offset} if offset else "earliest"
-        for record in self._by_tag.records(start, key=entry):
-            yield record.offset, record.value
+            for offset, row in _matched(self._by_tag, item, cast(Query, unless).after):
+                position = Position.of(self._by_tag.name, self._by_tag.topic_id, {0: offset + 1})
+                raise BoundaryConflict(self._name, str(unless), row["event"], position)
 
     def _before(self, id: str) -> Appended | None:
         """Where an append of this id is, if there was one: behind its last event."""
@@ -265,11 +280,26 @@ class _Store:
         if record is None:
             raise InvalidArgument("id", id, f"was appended before, and erased from {self._name!r}: use another")
         position = Position.of(self._events.name, self._events.topic_id, {0: record.offset + 1})
-        entries = self._entries(_entries_of(record.value)[-1], None)
+        entries = _entries(self._by_tag, _entries_of(record.value)[-1], None)
         offset = max((offset for offset, row in entries if row["id"] == record.value["id"]), default=-1)
         return Appended(
             position | Position.of(self._by_tag.name, self._by_tag.topic_id, {0: offset + 1}), duplicate=True
         )
+
+
+def _matched(by_tag: Topic, item: Item, after: Position | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Copies of the item's events, with their offsets."""
+    for entry in item.entries():
+        for offset, row in _entries(by_tag, entry, after):
+            if item.matches(row["event"], dict(row["tags"])):
+                yield offset, row
+
+
+def _entries(by_tag: Topic, entry: str, after: Position | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    offset = 0 if after is None else after.offsets(by_tag.name).get(0, 0)
+    start: Any = {0: offset} if offset else "earliest"
+    for record in by_tag.records(start, key=entry):
+        yield record.offset, record.value
 
 
 def _entries_of(row: Mapping[str, Any]) -> list[str]:

@@ -279,10 +279,7 @@ class Entities(Generic[State]):
         topic, _ = self._open()
         gone = capability(topic, Erasure).erase(key).records
         for commands in self._known_commands():
-            of = (batch.to_pydict() for batch in commands.batches(columns=["id", "entity"]))
-            ids = {id for each in of for id, entity in zip(each["id"], each["entity"], strict=True) if entity == key}
-            for each in ids:
-                gone += capability(commands, Erasure).erase(each).records
+            gone += capability(commands, Erasure).erase(key, column="entity").records
         self._forget(key)
         return gone
 

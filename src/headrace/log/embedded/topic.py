@@ -446,16 +446,16 @@ class EmbeddedTopic:
             for row in rows
         ]
 
-    def erase(self, key: Any) -> Erased:
-        """Removes every record of the key from the log's files, including dead letters. The offsets stay, and are
-        empty. Records of the key that are appended meanwhile or later are not removed. If the result's `incomplete` has
-        entries, bytes may be left there."""
+    def erase(self, *keys: Any, column: str | None = None) -> Erased:
+        """Removes every record of these keys from the log's files, including dead letters, all in one pass; with
+        `column` the records with these values there. The offsets stay, and are empty. Records that are appended
+        meanwhile or later are not removed. If the result's `incomplete` has entries, bytes may be left there."""
         from headrace.log.embedded.upkeep import erasing, rounds
 
         self._refuse_own()
         state = self._state()
         with rounds.alone(self._engine, wait=True):
-            return erasing.erase(self._engine, self._catalog, state, key)
+            return erasing.erase(self._engine, self._catalog, state, keys, column)
 
     def group(self, name: str) -> EmbeddedGroup:
         """A consumer group: its members share the partitions, and the log stores its offsets."""

@@ -1,6 +1,7 @@
-"""Erasure: a key's records leave the log, and every file of its directory. Owns what has to be rewritten and wiped.
+"""Erasure: the records of some keys leave the log, and every file of its directory. Owns what has to be rewritten and
+wiped. All keys are one pass over the topic, and one wiping of the files.
 
-Batches that hold the key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
+Batches that hold a key are swapped for others without it: its offsets stay covered, with nothing at them. Then all
 bytes of the data files that no batch needs are overwritten with zeros (old frames, and what refused or crashed appends
 left), and the index's write-ahead log is emptied. From the start until that is done, the index has a note that it is
 due: after a crash the next erasure or `maintain` continues. Bytes that could not be wiped yet are reported as
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,19 @@ LEAVING = "leaving/"
 no batch needs it any more, whoever interrupts the erasure."""
 
 
-def erase(engine: Engine, catalog: Catalog, topic: TopicState, key: Any) -> Erased:
-    """The caller holds the upkeep lock. Wipes even when there is no record of the key: bytes of one that was compacted,
-    replaced or deleted by retention may still lie in the files. DiskFull when a batch could not be replaced; all others
-    are, and what they were is wiped."""
-    if not topic.settings.key:
-        raise InvalidArgument("key", key, f"topic {topic.name!r} has no key, so no record can be found by a key")
-    wanted = _Wanted.of(key, catalog.schema(topic), topic.settings.key)
+def erase(engine: Engine, catalog: Catalog, topic: TopicState, found_by: Sequence[Any], column: str | None) -> Erased:
+    """Records of these keys, or with these values in `column`. The caller holds the upkeep lock. Wipes even when there
+    is no such record: bytes of one that was compacted, replaced or deleted by retention may still lie in the files.
+    DiskFull when a batch could not be replaced; all others are, and what they were is wiped."""
+    if not found_by:
+        raise InvalidArgument("keys", found_by, "names no key: erase('ann'), or erase('ann', 'bob')")
+    columns = topic.settings.key if column is None else (column,)
+    if not columns:
+        why = f"topic {topic.name!r} has no key, so no record can be found by a key. Name a column: erase(…, column=…)"
+        raise InvalidArgument("key", found_by[0], why)
+    schema = catalog.schema(topic)
+    keys.check_key_columns(schema, columns)
+    wanted = _Wanted.of(found_by, schema, columns, is_key=column is None)
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     catalog.delete_copy()  # else its records would stay there
     if disk.is_low(engine.data):
@@ -74,7 +81,7 @@ def _erased(
     """What there was no space for. None: the topic was altered, or retention passed by, before all was seen."""
     failed: list[DiskFull] = []
     try:
-        for partition in sorted(partitions_of_key(topic, wanted.whole)):
+        for partition in wanted.partitions(topic):
             failed += _rewrite(engine, catalog, topic, partition, wanted.among, done)
         return failed + _letters(engine, catalog, topic, wanted, done)
     except swapping.Changed:
@@ -83,39 +90,55 @@ def _erased(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The key, and how it is recognised."""
+    """The keys, and how they are recognised."""
 
     schema: pa.Schema
     columns: tuple[str, ...]
-    whole: bytes
-    parts: list[bytes]
-    is_null: bool  # of one column: null and the empty text have the same bytes
+    is_key: bool
+    """Whether the columns are the topic's key, which says where its records are."""
+    wholes: frozenset[bytes]
+    parts: list[list[bytes]]
+    null: bool
+    """Of one column: null and the empty text have the same bytes."""
+    empty: bool
 
     @classmethod
-    def of(cls, key: Any, schema: pa.Schema, columns: tuple[str, ...]) -> _Wanted:
-        whole = keys.key_bytes(key, schema, columns)
-        values = [key] if len(columns) == 1 else key
-        parts = [keys.key_bytes(value, schema, [name]) for value, name in zip(values, columns, strict=True)]
-        return cls(schema, columns, whole, [part for part in parts if part], len(columns) == 1 and key is None)
+    def of(cls, found_by: Sequence[Any], schema: pa.Schema, columns: tuple[str, ...], *, is_key: bool) -> _Wanted:
+        wholes = frozenset(keys.key_bytes(key, schema, columns) for key in found_by)
+        null = len(columns) == 1 and any(key is None for key in found_by)
+        empty = any(key is not None and not keys.key_bytes(key, schema, columns) for key in found_by)
+        parts = [
+            [keys.key_bytes(value, schema, [name]) for value, name in zip(values, columns, strict=True)]
+            for values in ([key] if len(columns) == 1 else key for key in found_by)
+        ]
+        parts = [some for each in parts if (some := [part for part in each if part])]
+        return cls(schema, columns, is_key, wholes, parts, null, empty)
+
+    def partitions(self, topic: TopicState) -> list[int]:
+        each = [partitions_of_key(topic, whole if self.is_key else None) for whole in self.wholes]
+        return sorted(set().union(*each))
 
     def among(self, batch: pa.RecordBatch) -> list[bool]:
-        same = [found == self.whole for found in keys.all_key_bytes(batch, self.columns)]
-        if self.whole:
-            return same
+        found = keys.all_key_bytes(batch, self.columns)
+        if b"" not in self.wholes:
+            return [key in self.wholes for key in found]
         nulls = batch.column(self.columns[0]).is_null().to_pylist()
-        return [found and null == self.is_null for found, null in zip(same, nulls, strict=True)]
+        return [self._is_wanted(key, null=null) for key, null in zip(found, nulls, strict=True)]
+
+    def _is_wanted(self, key: bytes, *, null: bool) -> bool:
+        return key in self.wholes and (key != b"" or (self.null if null else self.empty))
 
     def in_text(self, text: str) -> bool:
         """Of a row as JSON; of a text that is none, as of bytes."""
         try:
             row = jsonrows.decode_row(text, self.schema)
             key = row.get(self.columns[0]) if len(self.columns) == 1 else tuple(map(row.get, self.columns))
-            return keys.key_bytes(key, self.schema, self.columns) == self.whole and (key is None) == self.is_null
+            return self._is_wanted(keys.key_bytes(key, self.schema, self.columns), null=key is None)
         except (HeadraceError, ValueError):
             return self.in_bytes(text.encode())
 
     def in_bytes(self, raw: bytes) -> bool:
-        return bool(self.parts) and all(part in raw for part in self.parts)
+        return any(all(part in raw for part in parts) for parts in self.parts)
 
 
 def _rewrite(
