@@ -17,7 +17,7 @@ import click
 
 import headrace as hr
 import headrace.testing as kit
-from headrace import keeping, streams, why
+from headrace import erasure, keeping, streams, why
 from headrace import sourcing as es
 from headrace.aggregates import TABLE
 from headrace.cdc.running import CaptureStatus, TableStatus
@@ -46,6 +46,9 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
                 "backup",
                 "restore",
                 keeping.Backup,
+                "erase",
+                erasure.Forgotten,
+                erasure.Place,
                 "avro",
                 log.EmbeddedLog,
                 topic.EmbeddedTopic,
@@ -102,6 +105,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             es.EntityAudit,
             es.append,
             es.boundary,
+            es.erase,
             es.query,
             es.read,
             es.tagged,

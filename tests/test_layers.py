@@ -52,6 +52,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "calls",
         "capture",
         "copying",
+        "erasure",
         "joined",
         "joining",
         "keeping",
@@ -59,6 +60,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "sink",
         "streams",
         "table",
+        "traces",
         "view",
         "why",
         "notebook",
@@ -77,6 +79,7 @@ SQLITE = (
     "headrace.cdc.sqlite",
     "headrace.connect.index",
     "headrace.cli.checks",
+    "headrace.traces",
 )
 """Who has a SQLite file; `headrace checks` asks for its version."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.connect.index.spec import search_index as search_index
     from headrace.connect.webhook import webhook as webhook
     from headrace.durations import Duration as Duration
+    from headrace.erasure import erase as erase
     from headrace.errors import *  # noqa: F403
     from headrace.flows.clocks import clock_quality as clock_quality
     from headrace.flows.clocks import corrected_time as corrected_time
@@ -97,6 +98,7 @@ _HOMES = {
     "QueueStats": "headrace.log.contract",
     "Message": "headrace.log.capabilities",
     **dict.fromkeys(("backup", "restore"), "headrace.keeping"),
+    "erase": "headrace.erasure",
     "App": "headrace.app",
     **dict.fromkeys(("call", "Reply"), "headrace.calls"),
     "Capture": "headrace.capture",

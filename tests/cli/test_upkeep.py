@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -118,9 +119,10 @@ def test_maintain_meets_damage(numbers: Shell) -> None:
 def test_erase_only_when_meant(clicks: Shell) -> None:
     done = clicks("erase", "clicks", "ann")
     assert (done.code, done.out) == (2, b"")
-    assert "This would erase all records of key 'ann' from clicks. Say --yes" in done.err
-    (done,) = clicks.ok("erase", "clicks", "ann", "--yes").rows
-    assert done == {"topic": "clicks", "records": 1, "batches": 1, "dead_letters": 0, "incomplete": []}
+    assert "This would erase all records of key 'ann' from clicks, and what was made of them. Say --yes" in done.err
+    topic, backups = clicks.ok("erase", "clicks", "ann", "--yes").rows
+    assert topic == {"place": "topic clicks", "done": "erased", "records": 1, "do": None}
+    assert (backups["place"], backups["done"]) == ("backups, copies and snapshots of disks", "out of reach")
     assert {row["user"] for row in clicks.ok("consume", "clicks").rows} == {"bob", "cat"}
     assert files_with(clicks.home, "ann") == []
 
@@ -134,6 +136,27 @@ def test_keys_of_several_columns(shell: Shell, key: tuple[str, ...]) -> None:
     if len(key) == 1:
         assert shell.ok("consume", "t", "--key", key[0]).rows == []
     assert shell.ok("erase", "t", '["ann", null]', "--yes").rows[0]["records"] == 1
+
+
+def test_records_are_found_by_another_column(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "n int, user string, age int")
+    produced(shell, "t", *({"n": n, "user": "abc"[n % 3], "age": n} for n in range(6)))
+    assert shell.ok("erase", "t", "a", "c", "--column", "user", "--yes").rows[0]["records"] == 4
+    assert shell.ok("erase", "t", "4", "--column", "age", "--yes").rows[0]["records"] == 1
+    assert [row["n"] for row in shell.ok("consume", "t").rows] == [1]
+    assert "has no such column; it has n, user, age" in shell("erase", "t", "a", "--column", "name", "--yes").err
+
+
+def test_a_subject_that_is_left_is_found_and_not_shown(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("topics", "create", "t", "k string, v string", "--key", "k")
+    produced(shell, "t", {"k": "ann", "v": "Ann Example"}, {"k": "bob", "v": "Bob"})
+    found = shell("verify", "--subject", "-", stdin=b"Ann Example\n")
+    assert found.code == 3 and "Ann" not in found.text and "Ann" not in found.err
+    assert {row["place"].partition("/")[0] for row in found.rows} == {"data"}
+    shell.ok("erase", "t", "ann", "--yes")
+    (tmp_path / "subject").write_text("Ann Example")
+    assert "not found" in shell.ok("verify", "--subject", str(tmp_path / "subject")).err
+    assert "shorter than 3 bytes" in shell.refused("verify", "--subject", "-", stdin=b"An")
 
 
 def test_no_text_is_not_the_null_key(shell: Shell) -> None:
@@ -162,10 +185,9 @@ def test_an_erasure_that_is_incomplete_says_so_and_is_finished_later(numbers: Sh
     assert done.code == 1
     assert done.rows[0]["records"] == 1
     why = "the index's write-ahead log: a process is reading the index. Try again in a moment"
-    assert done.rows[0]["incomplete"] == [why]
-    (line,) = done.err.splitlines()
-    assert line.startswith("headrace: bytes of erased records may be left: the index's write-ahead log: ")
-    assert line.endswith("headrace maintain continues it.")
+    (left,) = (row for row in done.rows if row["done"] == "left")
+    assert f"{left['place']}: {left['do']}" == why
+    assert "headrace: 1 place may still have it: see do" in done.err
     upkeep = next(row for row in numbers.ok("doctor").rows if row["check"] == "upkeep")
     assert (upkeep["state"], upkeep["found"]) == ("warn", "an erasure still has bytes to overwrite")
     assert numbers("maintain").code == 1

@@ -55,7 +55,7 @@ def having(kind: str) -> list[object]:
 SHARED = (
     "aggregates calls capture chains dedup extending howto joins mysql postgres rebuild tables time tutorial windows"
 )
-SHARED += " from-flink from-kafka-streams from-structured-streaming sinks"
+SHARED += " erasure from-flink from-kafka-streams from-structured-streaming sinks"
 SHARING = {ROOT / "docs" / f"{name}.md" for name in SHARED.split()}
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 

@@ -574,7 +574,7 @@ def test_an_erasure_sees_partitions_added_while_it_waited(log: EmbeddedLog) -> N
     topic.alter(partitions=16)
     (partition,) = topic.append({"k": "me", "v": SECRET}).ranges
     assert partition != 0
-    assert erasing.erase(log._engine, log._catalog, old, "me").records == 2
+    assert erasing.erase(log._engine, log._catalog, old, ["me"], None).records == 2
     assert files_with(log.home, SECRET) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from headrace.flows.compiler import reads
 from headrace.flows.reading import ranges
@@ -27,6 +27,10 @@ class _Frame:
 
     def drop(self, *names: str) -> _Frame:
         return _Frame(StructType([field for field in self.schema if field.name not in names]))
+
+    def withColumnRenamed(self, old: str, new: str) -> _Frame:
+        renamed = [StructField(new if field.name == old else field.name, field.dataType) for field in self.schema]
+        return _Frame(StructType(renamed))
 
 
 class _Session:

@@ -8,9 +8,10 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -22,23 +23,37 @@ from headrace.errors import DamagedData, HeadraceError, IndexDamaged, LogMissing
 if TYPE_CHECKING:
     from headrace.log.contract import Log, LogUsage, Problem
 
+TRACE = ("place", "form", "times")
 PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "position")
 
 
 @click.command()
+@click.option(
+    "--subject",
+    metavar="FILE",
+    type=click.File("r", encoding="utf-8"),
+    help="Look for the text in FILE, or on standard input with '-', in every file of the home.",
+)
 @format_option
 @home_option
-def verify(format_: str | None) -> None:
+def verify(subject: IO[str] | None, format_: str | None) -> None:
     """Read and check everything the log holds: every row, every frame, and that they match.
 
     Prints one line for each problem, with topic, partition, offsets and file, and ends with exit code 3 if there is
     one. Ranges that a power loss took from topics with durability 'os' are listed too, but are not problems. Partitions
     that are ahead of the clock are listed as ahead, also with exit code 3: headrace clock --mend repairs them.
 
+    With --subject it looks for the bytes of a text instead, such as that of an erased person: in every file of the
+    home, also in what is compressed or not used any more, and in the views in Postgres. The text is read from a file or
+    standard input, as others can see a command's arguments. It is not printed. Exit code 3 if it is found.
+
     \b
     Example:
       headrace verify
+      printf %s 'Ann Example' | headrace verify --subject -
     """
+    if subject is not None:
+        return _traces(subject.read().rstrip("\n"), format_)
     from headrace.log.capabilities import Verification, capability
 
     try:
@@ -68,6 +83,19 @@ def verify(format_: str | None) -> None:
     )
     if not result.ok or result.ahead:
         raise click.exceptions.Exit(FOUND)
+
+
+def _traces(text: str, format_: str | None) -> None:
+    from headrace.traces import traces
+
+    views = views_at()
+    with busy(f"searching {home()}"):
+        found = list(traces(home(), text, views=None if isinstance(views, Path) else views))
+    if found:
+        print_rows([asdict(each) for each in found], TRACE, format_)
+        note(f"found in {counted(len({each.place for each in found}), 'place')}")
+        raise click.exceptions.Exit(FOUND)
+    note("not found in any file")
 
 
 def _problem(kind: str, found: Problem | None, what: str = "", file: str = "") -> dict[str, Any]:

@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "call": ("call", "Append a request to a topic, and wait for its reply."),
     "serve": ("serve", "Serve the page and the HTTP API of the log and its views."),
     "maintain": ("upkeep", "Apply retention, compact, seal, and free disk space, now."),
-    "erase": ("upkeep", "Remove a key's records from every file of the log."),
+    "erase": ("upkeep", "Remove a subject from a topic and all that was made of it."),
     "clock": ("clock", "Compare the clock with the log; confirm it, or repair topics."),
     "backup": ("keeping", "Copy the home while it is in use, and check the copy."),
     "restore": ("keeping", "Make a home of a backup."),

@@ -10,15 +10,19 @@ from headrace.cli.groups import warn
 from headrace.cli.options import (
     confirm,
     format_option,
+    home,
     home_option,
     key_of,
     opened,
     topic_argument,
     values_of,
+    views_at,
     writable,
     yes_option,
 )
-from headrace.cli.output import FOUND, busy, chosen, note, print_one, say
+from headrace.cli.output import FOUND, busy, chosen, counted, note, print_one, print_rows, say
+
+PLACE = ("place", "done", "records", "do")
 
 
 @click.command()
@@ -65,36 +69,48 @@ def maintain(format_: str | None) -> None:
 @topic_argument
 @click.argument("key", nargs=-1, required=True)
 @click.option("--column", help="Find records by this column in place of the key: KEY is a value, or several.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also drop what cannot be made again as it was: views whose records retention has deleted, and topics that "
+    "flows write to.",
+)
 @yes_option
 @format_option
 @home_option
-def erase(topic: str, key: tuple[str, ...], column: str | None, yes: bool, format_: str | None) -> None:
-    """Remove every record of a key from the topic and its dead letters, and its bytes from every file of the log. This
-    cannot be undone. The offsets stay, and are empty.
+def erase(
+    topic: str, key: tuple[str, ...], column: str | None, everything: bool, yes: bool, format_: str | None
+) -> None:
+    """Remove every record of a key from the topic and its dead letters, and all that was made of them: views, tables,
+    what flows keep, indexes, snapshots. This cannot be undone.
+
+    In the topic, the offsets stay, and are empty. What was made of it is dropped, and the next run of its program makes
+    it again from the log. Stop the programs first: what one runs is left.
 
     KEY has the type of the key column; write a negative number behind --, after the options. A key of several columns
     is several arguments, or one: A,B or a JSON array ('["ann", null]').
 
-    Prints how many records, batches and dead letters it has changed. Exit code 1 if bytes may still be left somewhere:
-    the last line says where, why, and what to do.
+    Prints what was done with each place, and what is left to do. Exit code 1 if a place is left that may have the
+    subject: do what is said there, and erase again. What is out of reach (Kafka, sinks, backups) is said, too.
 
     \b
     Example:
       headrace erase clicks ann --yes
       headrace erase orders ann bob --column customer --yes
     """
-    from headrace.log.capabilities import Erasure, capability
+    from headrace.erasure import erase_from
 
     with opened() as log:
         found = log.topic(writable(topic))
         wanted = [key_of(found, key, hint="KEY")] if column is None else values_of(found, column, key)
         named = f"key {wanted[0]!r}" if column is None else f"{column} {', '.join(map(repr, wanted))}"
-        confirm(f"erase all records of {named} from {topic}", yes)
+        confirm(f"erase all records of {named} from {topic}, and what was made of them", yes)
         with busy(f"erasing from {log.address}"):
-            done = capability(found, Erasure).erase(*wanted, column=column)
-    print_one(asdict(done), format_)
-    if done.incomplete:
-        say(_unfinished(done.incomplete))
+            done = erase_from(log, home(), topic, wanted, column=column, views=views_at(), everything=everything)
+    print_rows([asdict(each) for each in done.places], PLACE, format_)
+    if not done.complete:
+        say(f"{counted(len(done.left), 'place')} may still have it: see do")
         raise click.exceptions.Exit(1)
 
 

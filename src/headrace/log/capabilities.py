@@ -7,7 +7,7 @@ uses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -318,6 +318,8 @@ class Files(Protocol):
     """A log that maintains its own files."""
 
     def maintain(self) -> Maintained: ...
+
+    def erase_letters(self, topics: Collection[str]) -> Erased: ...
 
     def usage(self) -> LogUsage: ...
 

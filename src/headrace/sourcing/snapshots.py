@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.storage.cache import CacheFile
 
-__all__ = ["FILE", "Snapshot", "Snapshots"]
+__all__ = ["FILE", "Snapshot", "Snapshots", "forget_all"]
 
 FILE = "snapshots.db"
 _CREATE = (
@@ -38,6 +38,14 @@ class Snapshot:
     first: int
     """The offset of its first event: a state of events that are erased is known by it."""
     state: bytes
+
+
+def forget_all(directory: Path) -> bool:
+    """Removes all snapshots of a home; whether there were any."""
+    there = CacheFile(directory / FILE)
+    found = there.exists()
+    there.remove()
+    return found
 
 
 class Snapshots:

@@ -3,7 +3,8 @@ what such a topic must be like. Knows no entities."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from headrace.log.contract import Appended, Log, Topic
 from headrace.places import ADDRESS
 from headrace.schema import to_ddl
 
-__all__ = ["Transaction", "check_ahead", "topic_of"]
+__all__ = ["Transaction", "beside", "check_ahead", "topic_of"]
 
 
 class Transaction(Protocol):
@@ -32,6 +33,22 @@ def check_ahead(topic: Topic, at: datetime) -> None:
     if ahead > timedelta(0) and ahead > timedelta(microseconds=topic.settings.max_ahead_us):
         why = f"is further ahead of now than topic {topic.name!r} takes (max_ahead): keep a future time in a field"
         raise InvalidArgument("at", at, why)
+
+
+def beside(log: Log, topic: Topic, column: str | None) -> Iterator[tuple[Topic, str]]:
+    """What holds the same subject beside a topic of events, and the column that names it: the ids of an entity's
+    commands, the copies of events by tag."""
+    of_entities, of_events = topic.settings.key == ("entity",), topic.settings.key == ("id",)
+    found = {}
+    if of_entities and column in (None, "entity"):
+        found[f"{topic.name}.commands"] = "entity"
+    if of_events:
+        found[f"{topic.name}.tags"] = column or "id"
+    for name, named in found.items():
+        with contextlib.suppress(UnknownTopic):
+            other = log.topic(name)
+            if named in other.schema.names:
+                yield other, named
 
 
 def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: int = 1) -> Topic:

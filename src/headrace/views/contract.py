@@ -645,6 +645,10 @@ class ViewStore(Protocol):
     def closes(self, flow: str, frontier_us: int) -> bool:
         """Whether this frontier of the flow makes a row final that is open: of its view, or of one that reads it."""
 
+    def wipe(self) -> list[str]:
+        """Leaves no byte of rows that have gone in the store's files, as far as it reaches them. Returns where some may
+        be left, with the reason: "where: why"."""
+
     def marks(self, topics: Sequence[str]) -> dict[str, Mark | None]:
         """How far the writers of the topics are, of those that flows write to; None: not known."""
 

@@ -10,14 +10,23 @@ from headrace.errors import InvalidArgument
 from headrace.places import ADDRESS, directory, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.storage.copying import Copied, Told
     from headrace.views.contract import FlowSpec, ViewStore
     from headrace.views.reading import Queries, Server, SqlViews
     from headrace.views.sql.copying import CopiedFlow
 
-__all__ = ["back_up_views", "copy_views", "examine_views", "open_queries", "open_store", "open_views", "store_exists"]
+__all__ = [
+    "back_up_views",
+    "copy_views",
+    "dumped_views",
+    "examine_views",
+    "open_queries",
+    "open_store",
+    "open_views",
+    "store_exists",
+]
 
 
 def _postgres(home: str | Path) -> str | None:
@@ -109,6 +118,17 @@ def copy_views(source: str | Path, target: str | Path, told: Callable[[int], obj
     with open_store(source) as one, open_store(target) as other:
         assert isinstance(one, SqlStore) and isinstance(other, SqlStore)
         return copy_flows(one, other, lambda spec: [check(spec) for check in checks], told)
+
+
+def dumped_views(address: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The tables of views at an address of Postgres, each with its rows as bytes."""
+    found = _postgres(address)
+    if found is None:
+        why = "must be an address of Postgres: postgresql://…"
+        raise InvalidArgument("views", without_secrets(address), why)
+    from headrace.views.postgres.schema import dumped
+
+    return dumped(found)
 
 
 def examine_views(address: str) -> Server:

@@ -42,6 +42,18 @@ def make(home: Path, *, outlives_home: bool = False) -> Path:
     return made
 
 
+def remove_left(home: Path) -> list[Path]:
+    """Removes what processes that ended have left; returns what others still use."""
+    folder = home.absolute() / FOLDER
+    if not folder.is_dir():
+        return []
+    with _alone(folder):
+        found = [each for each in folder.iterdir() if OURS.fullmatch(each.name)]
+        for each in found:
+            _remove_left(each)
+    return [each for each in found if each.exists()]
+
+
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """A directory that is made and not locked yet must not be taken for one that was left."""

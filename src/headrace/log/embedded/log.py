@@ -3,7 +3,7 @@ directory share one engine per process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.log.contract import ClockStanding, LogUsage, Maintained, Mended, Topic, Verified
+    from headrace.log.contract import ClockStanding, Erased, LogUsage, Maintained, Mended, Topic, Verified
     from headrace.log.embedded.storage.engine import Clock
     from headrace.log.embedded.transaction import EmbeddedTransaction
     from headrace.log.embedded.write.dead_letters import DeadLetter
@@ -286,6 +286,15 @@ class EmbeddedLog:
 
         self._check()
         return rounds.maintain(self._engine, self._catalog)
+
+    def erase_letters(self, topics: Collection[str]) -> Erased:
+        """Removes the dead letters of these topics, which may be deleted, from the log's files, and what deleted topics
+        have left there."""
+        from headrace.log.embedded.upkeep import erasing, rounds
+
+        self._check()
+        with rounds.alone(self._engine, wait=True):
+            return erasing.erase_letters(self._engine, self._catalog, topics)
 
     def usage(self) -> LogUsage:
         """The size of the data files: used bytes, unused bytes, and what `maintain` would free."""

@@ -1,12 +1,15 @@
-"""The tables of flows and watchers in Postgres; `views.sql` says what is in them. Owns their format, and makes them."""
+"""The tables of flows and watchers in Postgres; `views.sql` says what is in them. Owns their format, makes them, and
+reads all that there are as bytes, for who looks for some."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.errors import UnknownView, UnsupportedFormat
 from headrace.views.postgres.address import Address
-from headrace.views.postgres.connections import Connection, quoted
+from headrace.views.postgres.connections import Connection, pool_of, quoted
 
-__all__ = ["FORMAT", "exists", "make", "refuse_other_format"]
+__all__ = ["FORMAT", "dumped", "exists", "make", "refuse_other_format"]
 
 FORMAT = "3"
 _NAME = 'text COLLATE "C" NOT NULL'
@@ -100,3 +103,15 @@ def refuse_other_format(db: Connection, address: Address, view: str = "") -> Non
         older = found.isdecimal() and int(found) < int(FORMAT)
         drop = f"DROP SCHEMA {address.schema} CASCADE, and run the apps: they make their views again from the log"
         raise UnsupportedFormat(path=address.shown, why=why + (drop if older else "upgrade headrace"))
+
+
+def dumped(address: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Each table of the schema with its rows, all as of one moment. A text is there as UTF-8, a binary value as it
+    is."""
+    parsed = Address.parse(address)
+    with pool_of(parsed).reading() as db:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY 1"
+        for (table,) in db.run(tables, [parsed.schema]).fetchall():
+            copy = f"COPY {quoted(parsed.schema)}.{quoted(table)} TO STDOUT (FORMAT binary)"
+            with db.raw.cursor() as cursor, cursor.copy(copy) as rows:
+                yield table, (bytes(row) for row in rows)

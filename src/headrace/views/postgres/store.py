@@ -192,6 +192,13 @@ class PostgresViews(SqlStore[Connection]):
     def _sweep(self, db: Connection, flow: str, kept: Sequence[str] = ()) -> None:  # noqa: ARG002
         staging.sweep(db, flow)
 
+    def wipe(self) -> list[str]:
+        """The tables that flows share and that hold rows are written anew. Those of a flow alone go with it."""
+        with self._writing() as db:
+            for table in ("_outbox", "_changes"):
+                db.run(f"CLUSTER {table} USING {table}_pkey")  # as VACUUM FULL, in a transaction
+        return []
+
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, flow: FlowState, commit: Commit) -> FlowState:

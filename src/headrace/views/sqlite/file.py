@@ -28,6 +28,7 @@ from headrace.errors import (
     UnsupportedFormat,
     ViewsDamaged,
 )
+from headrace.failpoints import reach
 from headrace.storage import disk, sqlite
 from headrace.storage.turnstile import Turnstile
 from headrace.views.sqlite import exact, filling, kept
@@ -266,6 +267,19 @@ class ViewsFile:
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    def wipe(self) -> list[str]:
+        """The file is written anew, without what is free in it and in its pages."""
+        with self._typed(), self._turn():
+            self._db.execute("PRAGMA temp_store=DEFAULT")  # a copy of all that is in it, which memory may not hold
+            try:
+                self._db.execute("VACUUM")
+            finally:
+                self._db.execute("PRAGMA temp_store=MEMORY")
+            reach("forget.vacuumed")
+            emptied = sqlite.empty_wal(self._db)
+        why = "a process is reading the views. Erase again in a moment"
+        return [] if emptied else [f"the write-ahead log of {self.path.name}: {why}"]
 
     def _checkpoint_if_due(self) -> None:
         """Moves the write-ahead log into the file. A reader in the way is not waited for, and a disk in trouble is not

@@ -14,9 +14,10 @@ The index holds no keys and no values, so there is nothing to erase in it."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,31 +62,43 @@ def erase(engine: Engine, catalog: Catalog, topic: TopicState, found_by: Sequenc
     schema = catalog.schema(topic)
     keys.check_key_columns(schema, columns)
     wanted = _Wanted.of(found_by, schema, columns, is_key=column is None)
+    done = Erased(topic.name)
+
+    def rewrite() -> list[DiskFull]:
+        now = catalog.current(topic.id, topic.name, topic.uid)
+        failed = []
+        for partition in wanted.partitions(now):
+            failed += _rewrite(engine, catalog, now, partition, wanted.among, done)
+        return failed + _letters(engine, catalog, functools.partial(_has, now, wanted), done)
+
+    _erase(engine, catalog, rewrite, done)
+    engine.key_filters.forget(topic.uid)  # bits of the key's hash, too
+    return done
+
+
+def erase_letters(engine: Engine, catalog: Catalog, topics: Collection[str]) -> Erased:
+    """Dead letters of these topics. The same, of letters alone."""
+    done = Erased(DEAD_LETTERS)
+    of_these = lambda name, *_: name in topics  # noqa: E731
+    _erase(engine, catalog, lambda: _letters(engine, catalog, of_these, done), done)
+    return done
+
+
+def _erase(engine: Engine, catalog: Catalog, rewrite: Callable[[], list[DiskFull]], done: Erased) -> None:
+    """`rewrite` returns what there was no space for, and is called again if a topic was altered, or retention passed
+    by, before all was seen."""
     engine.committer.run(lambda tx: META.put(tx.db, MetaRow(WIPE, "due")), synced=True)
     catalog.delete_copy()  # else its records would stay there
     if disk.is_low(engine.data):
         reclaiming.punch_gaps(engine)
-    done = Erased(topic.name)
-    while (failed := _erased(engine, catalog, catalog.current(topic.id, topic.name, topic.uid), wanted, done)) is None:
+    failed: list[DiskFull] | None = None
+    while failed is None:
         done.incomplete = []
-    engine.key_filters.forget(topic.uid)  # bits of the key's hash, too
+        with contextlib.suppress(swapping.Changed):
+            failed = rewrite()
     done.incomplete += wipe(engine)
     if failed:
         raise max(failed, key=lambda error: error.needed_bytes or 0)
-    return done
-
-
-def _erased(
-    engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased
-) -> list[DiskFull] | None:
-    """What there was no space for. None: the topic was altered, or retention passed by, before all was seen."""
-    failed: list[DiskFull] = []
-    try:
-        for partition in wanted.partitions(topic):
-            failed += _rewrite(engine, catalog, topic, partition, wanted.among, done)
-        return failed + _letters(engine, catalog, topic, wanted, done)
-    except swapping.Changed:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,25 +260,28 @@ def _rows(engine: Engine, topic: TopicState, partition: int) -> Iterator[BatchRo
         offset = page[-1].next
 
 
-def _letters(engine: Engine, catalog: Catalog, topic: TopicState, wanted: _Wanted, done: Erased) -> list[DiskFull]:
-    """Dead letters that hold the key. A letter whose bytes were never a row goes when they contain the key's."""
+def _has(topic: TopicState, wanted: _Wanted, _: str, uid: str, text: str | None, raw: bytes | None) -> bool:
+    """Whether a letter is the topic's, and holds the key. One whose bytes were never a row: if they contain the
+    key's."""
+    return topic.was(uid) and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
+
+
+def _letters(engine: Engine, catalog: Catalog, is_wanted: Callable[..., bool], done: Erased) -> list[DiskFull]:
+    """Dead letters of which it says so, by topic, its id, row and bytes."""
     try:
         home = catalog.named(DEAD_LETTERS)
     except UnknownTopic:
         return []
 
     def among(batch: pa.RecordBatch) -> list[bool]:
-        rows = zip(*(batch.column(name).to_pylist() for name in ("topic_id", "row", "raw")), strict=True)
-        return [
-            topic.was(uid) and (wanted.in_bytes(raw or b"") if text is None else wanted.in_text(text))
-            for uid, text, raw in rows
-        ]
+        columns = (batch.column(name).to_pylist() for name in ("topic", "topic_id", "row", "raw"))
+        return [is_wanted(*row) for row in zip(*columns, strict=True)]
 
     def end(gone: list[int], tx: Tx) -> None:
         for offset in gone:
             DEAD.delete(tx.db, "WHERE offset = ?", offset)
 
-    of_letters = Erased(topic.name)
+    of_letters = Erased(DEAD_LETTERS)
     failed = _rewrite(engine, catalog, home, 0, among, of_letters, end)
     done.dead_letters += of_letters.records
     done.incomplete += of_letters.incomplete

@@ -1,0 +1,126 @@
+"""Where a text is still found in a home: in the bytes of every file, in what is compressed there, in every row of
+SQLite and Postgres. Owns what counts as found. It is told what to look for and nothing else: so it finds what an
+erasure has forgotten.
+
+A file is searched as it lies, whoever has made it, with what its owner no longer needs. What zstd and lz4 have
+compressed is searched decompressed, wherever in a file it begins. A row of a database may lie in pieces, so databases
+are also read as such.
+
+Not found: what is kept as a hash or a bit of a filter, and a text that is cut in two by other bytes."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import InvalidArgument
+from headrace.formats.frames import plain_frames
+from headrace.places import directory
+from headrace.views.open import dumped_views
+
+__all__ = ["Trace", "traces"]
+
+LEAST_BYTES = 3
+"""Fewer are everywhere."""
+SQLITE = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """`times`: how often it was found there. `form`: as which bytes it was found."""
+
+    place: str
+    form: str
+    times: int
+
+
+def traces(home: str | Path, text: str, *, views: str | None = None) -> Iterator[Trace]:
+    """Where the text is found in the directory, and in the views at an address of Postgres. No log and no views of the
+    directory may be open in this process: closing a file that SQLite has open ends its locks."""
+    forms = _forms(text)
+    folder = directory(home)
+    for path in sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()):
+        shown = str(path.relative_to(folder))
+        yield from _found(shown, forms, _of_file(path))
+        if _begins(path, SQLITE):
+            for table, rows in _tables(path):
+                yield from _found(f"{shown}: table {table}", forms, rows)
+    for table, rows in dumped_views(views) if views is not None else ():
+        yield from _found(f"Postgres: table {table}", forms, (piece for row in rows for piece in _with_plain(row)))
+
+
+def _forms(text: str) -> dict[str, bytes]:
+    """The bytes that are looked for."""
+    if len(text.encode()) < LEAST_BYTES:
+        raise InvalidArgument("subject", "…", f"is shorter than {LEAST_BYTES} bytes: it would be found by chance")
+    forms = {
+        "UTF-8": text.encode(),
+        "JSON": json.dumps(text)[1:-1].encode(),
+        "JSON without escapes": json.dumps(text, ensure_ascii=False)[1:-1].encode(),
+        "words of an index": text.lower().encode(),
+        "UTF-16": text.encode("utf-16-le"),
+    }
+    return {name: each for name, each in forms.items() if each not in [*forms.values()][: [*forms].index(name)]}
+
+
+def _found(place: str, forms: dict[str, bytes], pieces: Iterable[bytes | mmap.mmap]) -> Iterator[Trace]:
+    times = dict.fromkeys(forms, 0)
+    for piece in pieces:
+        for name, wanted in forms.items():
+            times[name] += _count(piece, wanted)
+    yield from (Trace(place, name, count) for name, count in times.items() if count)
+
+
+def _count(piece: bytes | mmap.mmap, wanted: bytes) -> int:
+    count, at = 0, piece.find(wanted)
+    while at >= 0:
+        count, at = count + 1, piece.find(wanted, at + 1)
+    return count
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def _begins(path: Path, with_: bytes) -> bool:
+    with path.open("rb") as opened:
+        return opened.read(len(with_)) == with_
+
+
+def _of_file(path: Path) -> Iterator[bytes | mmap.mmap]:
+    """The file, and what is compressed in it."""
+    with suppress(FileNotFoundError), path.open("rb") as opened:  # its owner has removed it meanwhile
+        if opened.seek(0, 2):
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+                yield from _with_plain(whole)
+
+
+def _with_plain(raw: bytes | mmap.mmap) -> Iterator[bytes | mmap.mmap]:
+    """The bytes, and what is compressed in them."""
+    yield raw
+    yield from plain_frames(raw)
+
+
+# -- databases -----------------------------------------------------------------------------------------
+
+
+def _tables(path: Path) -> Iterator[tuple[str, Iterator[bytes | mmap.mmap]]]:
+    """Tables of a SQLite file with their values as bytes."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        db.text_factory = bytes
+        names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        for (name,) in names:
+            with suppress(sqlite3.OperationalError):  # of a virtual table whose module is not there
+                yield name.decode(), _values(db, name.decode())
+
+
+def _values(db: sqlite3.Connection, table: str) -> Iterator[bytes | mmap.mmap]:
+    quoted = '"' + table.replace('"', '""') + '"'
+    for row in db.execute(f"SELECT * FROM {quoted}"):
+        for value in row:
+            if isinstance(value, bytes):
+                yield from _with_plain(value)

@@ -1,0 +1,292 @@
+"""A home with a subject in every kind of place: after an erasure no byte of it is in any file or table, and what was
+made of the log is what the same programs make of the log that is left. Without a JVM; `tests/flows/test_erasure.py` has
+what needs one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace import failpoints
+from headrace import sourcing as es
+from headrace.erasure import Forgotten
+from headrace.traces import traces
+from tests.databases import PostgresServer
+from tests.operators.sparkless_joins import without_spark
+
+CANARY = "canary-17"
+VIEWS = ("users", "users_history", "visits", "bought", "rises", "rises_partials", "again")
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+
+
+def at(seconds: int) -> datetime:
+    return ZERO + timedelta(seconds=seconds)
+
+
+def people_in(log: Any) -> es.Entities[str]:
+    return es.Entities(
+        log,
+        "people",
+        events=[Named],
+        evolve=lambda _, event: str(event.name),
+        decide=lambda _, command, __: [Named(command)],
+        initial="",
+        snapshot_every=1,
+    )
+
+
+def shop(home: Path, views: str | None = None) -> hr.App:
+    """A table with its history, an enrichment, an interval join, a pattern with partial matches, a dedup, a chain of
+    two flows, copies into a topic, and a full-text index."""
+    app = hr.App("shop", home=home, views=views)
+    users = app.table(
+        "users", "user string, city string, at timestamp", key="user", event_time="at", history="versions"
+    )
+    columns = "user string, page string, n int, at timestamp"
+    clicks = app.topic("clicks", columns, key="user", event_time="at", partitions=2)
+    buys = app.topic("buys", columns, key="user", event_time="at")
+    stream, late = app.stream(clicks), {"grace": "1 second", "late": hr.correct(within="1 hour")}
+    stream.enrich(users, on="user", as_of="at", columns=["city"], **late).to_view("visits")
+    stream.join(app.stream(buys), on="user", after="1 hour", how="left", **late).to_view("bought")
+    rise = hr.pattern("low high", define={"low": "n = 1", "high": "n = 2"}, within="1 hour", measures={"n": "count(*)"})
+    stream.match(rise, by="user", **late).to_view("rises")
+    joined = stream.join(app.stream(buys), on="user", after="1 minute", **late)
+    joined.enrich(users, on="user", columns=["city"], **late).to_view("again")
+    stream.to_topic("copies")
+    stream.to_sink("pages", hr.search_index("pages.db", text=["page"], key="user"))
+    return app
+
+
+def filled(home: Path, views: str | None = None) -> None:
+    with shop(home, views) as app:
+        log = app.log
+        names = [CANARY, *(f"user-{n}" for n in range(8))]
+        app._tables["users"].upsert([{"user": name, "city": f"city of {name}", "at": at(0)} for name in names])
+        for step in range(3):
+            rows = [
+                {"user": name, "page": f"page of {name}", "n": 1 + (step + number) % 2, "at": at(10 * step)}
+                for number, name in enumerate(names)
+            ]
+            log.topic("clicks").append(rows)
+            log.topic("buys").append([row for row in rows if row["n"] == 2])
+            app.drain()
+        log.topic("clicks").bury([{"reason": "bad_input", "error": "", "source": "x", "raw": CANARY.encode()}])
+        log.topic("clicks").append({"user": CANARY, "page": "far", "n": 1, "at": datetime.now(UTC) + timedelta(days=9)})
+        for name in (CANARY, "other"):
+            people_in(log).handle(name, f"Named {name}", id=f"command of {name}")
+            es.append(log, [es.tagged(Named(name), person=name, all="all")])
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch.setattr)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("erasure") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        without_spark(patch.setattr)
+        filled(home)
+    return home
+
+
+def found(home: Path, views: str | None = None) -> list[str]:
+    return [each.place for each in traces(home, CANARY, views=views)]
+
+
+def rows(app: hr.App) -> dict[str, list[str]]:
+    """Of all views, but for what depends on the moment."""
+    hidden = ("_status", "_updated_at")
+    return {
+        view: sorted(
+            repr({name: value for name, value in row.items() if name not in hidden})
+            for row in app.query(f"select * from {view}").to_pylist()
+        )
+        for view in VIEWS
+    }
+
+
+def erase_all(home: Path, views: str | None = None) -> Forgotten:
+    """As a user does: from each topic that has the subject."""
+    done = [hr.erase(home, topic, CANARY, views=views) for topic in ("users", "clicks", "buys", "people")]
+    with hr.open_log(home) as log:
+        es.erase(log, es.query(tags={"person": CANARY}))
+    return Forgotten([place for each in done for place in each.places])
+
+
+def check(home: Path, expected: dict[str, list[str]], views: str | None = None) -> None:
+    """No byte of the subject is left, and a run of the program makes what was there, without it."""
+    assert found(home, views) == []
+    with shop(home, views) as app:
+        app.drain()
+        assert rows(app) == {view: [row for row in each if CANARY not in row] for view, each in expected.items()}
+        copies = [record.value["user"] for record in app.log.topic("copies").records()]
+        assert CANARY not in copies and len(copies) == 24
+        assert len(app._sinks["pages"].search("page").hits) == 8
+        assert people_in(app.log).load("other").state == "Named other"
+        assert app.log.verify().ok  # type: ignore[attr-defined]
+    assert found(home, views) == []
+
+
+def test_nothing_of_it_is_left_and_all_else_is_made_again(before: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(before, home)
+    with shop(home) as app:
+        expected = rows(app)
+    assert all(any(CANARY in row for row in each) for each in expected.values()), "it is in each view"
+    kinds = {place.partition(":")[0].split("/")[0] for place in found(home)}
+    assert kinds == {"data", "views.db", "indexes", "snapshots.db"}
+    done = erase_all(home)
+    assert done.complete, done.left
+    said = {(each.place, each.done) for each in done.places}
+    dropped = {("view users", "dropped"), ("view visits", "dropped"), ("view again", "dropped")}
+    assert said >= {*dropped, ("topic clicks", "erased"), ("topic copies", "erased"), ("index pages", "removed")}
+    assert said >= {("snapshots of entities", "removed"), ("dead letters of clicks", "erased")}
+    check(home, expected)
+    again = erase_all(home)
+    assert again.complete and not any(each.records for each in again.places)
+
+
+def test_the_views_in_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
+    home, views = tmp_path / "home", postgres.schema(tmp_path)
+    filled(home, views)
+    with shop(home, views) as app:
+        expected = rows(app)
+    assert any(place.startswith("Postgres") for place in found(home, views))
+    done = erase_all(home, views)
+    assert done.complete, done.left
+    assert any(each.place == "Postgres" and each.done == "out of reach" for each in done.places)
+    check(home, expected, views)
+
+
+# -- crashes -------------------------------------------------------------------------------------------
+
+POINTS = [(point, 0) for point in failpoints.KNOWN if point.startswith("forget.")]
+POINTS += [("forget.topics", 1), ("forget.dropped", 1), ("forget.dropped", 2), ("erase.wiped", 1), ("swap.done", 2)]
+
+
+def erased_and_killed(home: Path, point: str, skip: int) -> None:
+    failpoints.arm(point, "kill", skip=skip)
+    erase_all(home)
+
+
+@pytest.fixture(scope="module")
+def killed() -> Callable[..., int]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "pandas"])
+
+    def ended(*arguments: Any) -> int:
+        process = context.Process(target=erased_and_killed, args=arguments)
+        process.start()
+        process.join(60)
+        return int(process.exitcode or 0)
+
+    return ended
+
+
+@pytest.mark.parametrize(("point", "skip"), POINTS)
+def test_killed_anywhere_it_is_gone_on_with(
+    point: str, skip: int, before: Path, tmp_path: Path, killed: Callable[..., int]
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(before, home)
+    with shop(home) as app:
+        expected = rows(app)
+    assert killed(home, point, skip) == -signal.SIGKILL
+    assert erase_all(home).complete
+    check(home, expected)
+
+
+# -- what is left, and why -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[hr.App]:
+    with hr.App("small", home=tmp_path / "home") as app:
+        app.topic("clicks", "user string, n int, at timestamp", key="user", event_time="at")
+        yield app
+
+
+def counts(app: hr.App) -> hr.Stream:
+    rise = hr.pattern("a+", define={"a": "n > 0"}, within="1 hour", measures={"n": "count(*)"})
+    return app.stream("clicks").match(rise, by="user", grace="1 second")
+
+
+def append(app: hr.App, *users: str) -> None:
+    app.log.topic("clicks").append([{"user": user, "n": 1, "at": at(n)} for n, user in enumerate(users)])
+
+
+def left(app: hr.App, **how: Any) -> dict[str, str | None]:
+    return {each.place: each.do for each in hr.erase(app.home, "clicks", CANARY, **how).left}
+
+
+def test_what_a_process_runs_is_left(app: hr.App) -> None:
+    counts(app).to_view("matches")
+    append(app, CANARY, "bob")
+    app.drain()  # which has the flow's lock until the app is closed
+    assert "runs it: stop that, and erase again" in str(left(app)["view matches"])
+    assert [record.key for record in app.log.topic("clicks").records()] == ["bob"], "the log does not wait"
+    app.close()
+    assert left(app) == {} and found(app.home) == []
+
+
+def test_a_topic_that_a_flow_with_state_writes_goes_only_if_that_is_said(app: hr.App) -> None:
+    counts(app).to_topic("matches")
+    app.stream("matches").to_topic("behind")
+    append(app, CANARY, "bob")
+    app.drain(close=True)
+    app.close()
+    assert found(app.home)
+    said = left(app)
+    assert "would write all of matches again. headrace erase … --all deletes that" in str(said["flow matches"])
+    assert "would write all of behind again" in str(said["flow behind"])
+    assert found(app.home)
+    assert left(app, everything=True) == {}
+    assert found(app.home) == []
+
+
+def test_a_view_of_records_that_retention_has_deleted_goes_only_if_that_is_said(app: hr.App) -> None:
+    counts(app).to_view("matches")
+    append(app, CANARY, "bob")
+    app.drain(close=True)
+    app.log.topic("clicks").alter(retention_bytes=1)
+    append(app, "cat")
+    app.log.maintain()  # type: ignore[attr-defined]
+    app.close()
+    assert "retention has deleted records" in str(left(app)["view matches"])
+    with hr.open_log(app.home) as log:
+        assert log.topic("clicks").ends()[0].earliest
+    assert left(app, everything=True) == {} and found(app.home) == []
+
+
+def test_a_sink_is_told_of(app: hr.App) -> None:
+    app.stream("clicks").to_sink("mails", lambda _, __: None)
+    append(app, CANARY)
+    app.drain()
+    app.close()
+    done = {each.place: each for each in hr.erase(app.home, "clicks", CANARY).places}
+    assert done["sink mails"].done == "out of reach" and "ask who gets" in str(done["sink mails"].do)
+
+
+def test_a_version_that_is_not_served_goes_too(app: hr.App) -> None:
+    counts(app).to_view("matches")
+    append(app, CANARY, "bob")
+    app.drain()
+    app.rebuild("matches").switch()
+    app.close()
+    assert hr.erase(app.home, "clicks", CANARY).complete and found(app.home) == []
