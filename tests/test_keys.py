@@ -12,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidArgument, InvalidSchema
-from headrace.keys import all_key_bytes, check_key_columns, key_bytes, key_hash, key_hashes, partitions_of, split
+from headrace.keys import (
+    all_key_bytes,
+    check_key_columns,
+    key_bytes,
+    key_counts,
+    key_hash,
+    key_hashes,
+    partitions_of,
+    split,
+)
 from headrace.schema import parse_ddl
 
 # The published vectors: columns, key, its bytes, their crc32, the partition of four.
@@ -44,6 +53,8 @@ def test_published_vectors(ddl: str, key: Any, hexed: str, crc: int, partition: 
     assert partitions_of(batch, schema.names, 4).tolist() == [partition] == [crc % 4]
     assert all_key_bytes(batch, schema.names) == [data]
     assert key_hashes(batch, schema.names) == [key_hash(data)]
+    twice = pa.Table.from_batches([batch, batch]).combine_chunks().to_batches()[0]
+    assert key_counts(twice, schema.names) == {key_hash(data): 2}
 
 
 texts = st.none() | st.text(max_size=12) | st.sampled_from(["", "é" * 40, "x" * 300, "x" * 63, "x" * 64, "x" * 65])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime
 from functools import cache
@@ -35,6 +36,7 @@ from headrace.schema import to_ddl, type_ddl
 __all__ = [
     "check_key_columns",
     "key_bytes",
+    "key_counts",
     "key_crcs",
     "key_hash",
     "key_hashes",
@@ -135,6 +137,11 @@ def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> list[bytes]:
     return [blake2b(key, digest_size=HASH_BYTES).digest() for key in all_key_bytes(batch, columns)]
 
 
+def key_counts(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[bytes, int]:
+    """How many rows each key has, by its `key_hash`."""
+    return {key_hash(key): count for key, count in Counter(all_key_bytes(batch, columns)).items()}
+
+
 def all_key_bytes(batch: pa.RecordBatch, columns: Sequence[str]) -> list[bytes]:
     """The key bytes of each row."""
     parts = [_parts(batch, name) for name in columns]
@@ -146,7 +153,7 @@ def all_key_bytes(batch: pa.RecordBatch, columns: Sequence[str]) -> list[bytes]:
 
 
 def _parts(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
-    parts: list[bytes | None] = _text(batch, name).cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
+    parts: list[bytes | None] = _text(batch, name).view(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return parts
 
 
@@ -184,7 +191,7 @@ def _framed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     """The key bytes of several columns."""
     pieces = []
     for name in columns:
-        part = _text(batch, name).cast(pa.binary())
+        part = _text(batch, name).view(pa.binary())
         lengths = pc.binary_length(part).fill_null(-1).to_numpy(zero_copy_only=False).astype(">i4")  # -1: 0xFFFFFFFF
         frames = pa.Array.from_buffers(pa.binary(4), len(part), [None, pa.py_buffer(lengths.tobytes())])
         pieces += [frames.cast(pa.binary()), part.fill_null(b"")]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from headrace.durations import Duration
 from headrace.errors import Unsupported
@@ -73,8 +73,8 @@ Capability = TypeVar("Capability")
 
 def capability(handle: Log | Topic, kind: type[Capability]) -> Capability:
     """The same log or topic, typed as one that has the capability; Unsupported if it does not."""
-    if isinstance(handle, kind):
-        return handle
+    if issubclass(type(handle), kind):  # which is remembered; isinstance would look through the protocol each time
+        return cast(Capability, handle)
     raise Unsupported(repr(handle), kind.__name__.lower())
 
 

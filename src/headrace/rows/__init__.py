@@ -24,9 +24,10 @@ def to_batch(data: object, schema: pa.Schema, *, extra: str, topic: str) -> pa.R
     """One batch of `storage_schema(schema, extra)` from a mapping, an iterable of mappings, or Arrow data.
     RecordRejected names the first bad row; then nothing of the data is used."""
     plan = plan_of(schema, extra)
-    if type(data) is dict:
-        one = from_one(data, plan)
-        return from_mappings([data], plan, topic) if one is None else one
+    single = data[0] if type(data) is list and len(data) == 1 else data
+    if type(single) is dict:
+        one = from_one(single, plan)
+        return from_mappings([single], plan, topic) if one is None else one
     if isinstance(data, pa.RecordBatch):
         return from_arrow(data, plan, topic)
     if isinstance(data, Mapping):

@@ -146,10 +146,10 @@ class Append:
             known = _deduplicate(tx, self.topic, self.stamp, self.sent)
             if known is not None:
                 return _appended(self.topic, known, duplicate=True)
+        held = {each: _version(tx, self.topic.id, each) for each in {*self.versions, *(of for of, _, _ in self.expect)}}
         for key_hash, key, expected in self.expect:
-            actual = _version(tx, self.topic.id, key_hash)
-            if actual != expected:
-                raise VersionConflict(topic=self.topic.name, key=key, expected=expected, actual=actual)
+            if held[key_hash] != expected:
+                raise VersionConflict(topic=self.topic.name, key=key, expected=expected, actual=held[key_hash])
         make_room(tx, self.topic, sum(part.draft.length for part in self.parts if part.draft))
         ranges: dict[int, range] = {}
         for part in self.parts:
@@ -158,7 +158,7 @@ class Append:
             begun = ranges.get(part.partition)
             ranges[part.partition] = range(begun.start if begun else batch.base, batch.next)
         for key_hash, count in self.versions.items():
-            VERSIONS.put(tx.db, VersionRow(self.topic.id, key_hash, _version(tx, self.topic.id, key_hash) + count))
+            VERSIONS.put(tx.db, VersionRow(self.topic.id, key_hash, held[key_hash] + count))
         if self.stamp is not None:
             _remember(tx, self.topic.id, self.stamp, self.sent, ranges)
         if self.register is not None:
@@ -315,9 +315,7 @@ def prepare(
         batch, ahead, carried = split_ahead(batch, settings.event_time, now_us + settings.max_ahead_us, carried)
     append = Append(topic, [], batch.num_rows, sent + (stamp.rejected if stamp else 0), stamp=stamp)
     if settings.versioned:
-        hashes = keys.key_hashes(batch, settings.key)
-        for key_hash in hashes:
-            append.versions[key_hash] = append.versions.get(key_hash, 0) + 1
+        append.versions = keys.key_counts(batch, settings.key)
     if expect is not None:
         if not settings.versioned:
             raise InvalidArgument(
