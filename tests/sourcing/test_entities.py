@@ -269,6 +269,22 @@ def test_a_snapshot_and_the_events_behind_it_are_the_fold(log: Any) -> None:
     assert accounts_in(log).audit() == es.EntityAudit(1, [])
 
 
+def test_a_snapshot_is_checked_without_reading_what_others_did(log: Any, tmp_path: Path) -> None:
+    """Their bytes are damaged: whoever reads them, fails."""
+    accounts = accounts_in(log)
+    for key in ("before", *["ann"] * 5, "behind"):
+        accounts.handle(key, Deposit(7))
+    for path in (tmp_path / "data").iterdir():
+        whole = path.read_bytes()
+        for key in (b"before", b"behind"):
+            assert key in whole
+            path.write_bytes(whole := whole.replace(key, b"damage"))
+    assert accounts_in(log).load("ann") == es.Loaded("ann", Account(35), 5)
+    assert accounts_in(log, snapshot_every=None).load("ann", at=0).version == 0
+    with pytest.raises(hr.DamagedData):
+        accounts_in(log).load("behind")
+
+
 @pytest.mark.parametrize("changed", [{"version": "2"}, {"evolve": counting([])}, {"events": [*EVENTS, Account]}])
 def test_a_snapshot_of_another_program_counts_as_none(log: Any, changed: dict[str, Any]) -> None:
     for cents in range(1, 13):

@@ -29,6 +29,7 @@ from headrace.log.capabilities import Erasure, Versions, capability
 from headrace.log.contract import Appended, Log, Record, Start, Topic
 from headrace.names import check_name
 from headrace.position import Position
+from headrace.rows import to_rows
 from headrace.schema import TIMESTAMP
 from headrace.sourcing.columns import Column, column_of, is_fixed
 from headrace.sourcing.events import EventTypes, Upcast
@@ -292,13 +293,13 @@ class Entities(Generic[State]):
         version = capability(self.topic, Versions).version(key)
         if cached is not None and version == cached.version:
             return cached
-        known = None if base is None else self._fold_on(key, base)
+        known = None if base is None else self._fold_on(key, base, version)
         if known is None:  # nothing is kept, or what is kept is not of this log
             if base is not None:
                 self._forget(key)
-            base, known = None, self._fold(key, _Known(self.initial))
+            base, known = None, self._fold(key, _Known(self.initial), version)
             while not self._has_first(key, known):  # erased while it was read
-                known = self._fold(key, _Known(self.initial))
+                known = self._fold(key, _Known(self.initial), version)
         if known.version < version:  # its events are erased: what comes next counts on
             known = _Known(self.initial, version)
         self._keep(key, known)
@@ -327,27 +328,27 @@ class Entities(Generic[State]):
         """The same; None if the log does not have the state's last event: it is erased, or the log an older copy."""
         if base.partition < 0:
             return self._fold(key, base, upto)
-        stored = self._stored(key, replace(base, next=base.next - 1))
-        try:
-            last = next(stored, None)
-        except OffsetOutOfRange:
+        if self._header(base.partition, base.next - 1) != {"entity": key, "version": base.version, "at": base.at}:
             return None
-        found = None if last is None else (last[0].offset, last[0].value["version"], last[0].value["at"])
-        if found != (base.next - 1, base.version, base.at):
-            return None
-        known = self._folded(replace(base, state=_own(base.state)), stored, upto)
+        known = self._fold(key, base, upto)
         return known if self._has_first(key, known) else None
 
     def _folded(
         self, known: _Known, stored: Iterator[tuple[Record, Any]], upto: int | datetime | None = None
     ) -> _Known:
-        """`known` is nobody else's: `evolve` may change its state."""
+        """`known` is nobody else's: `evolve` may change its state. What lies behind the version asked for is not
+        read."""
+        if known.version == upto:
+            return known
         for record, event in stored:
+            version = record.value["version"]
             if isinstance(upto, datetime) and record.arrived_at > upto:
                 break
-            if isinstance(upto, int) and record.value["version"] > upto:
+            if isinstance(upto, int) and version > upto:
                 break
             known = self._evolved(known, record, event)
+            if version == upto:
+                break
         return known
 
     def _evolved(self, known: _Known, record: Record, event: Any) -> _Known:
@@ -385,10 +386,15 @@ class Entities(Generic[State]):
 
     def _has_first(self, key: str, known: _Known) -> bool:
         """Whether the log has the state's first event: erasure takes all that there are."""
-        if known.partition < 0:
-            return True
-        first = next(iter(self.topic.records({known.partition: known.first}, key=key)), None)
-        return first is not None and first.offset == known.first
+        return known.partition < 0 or self._header(known.partition, known.first).get("entity") == key
+
+    def _header(self, partition: int, offset: int) -> dict[str, Any]:
+        """Of the event at that very place: whose it is, its version and its time. Empty if there is none."""
+        try:
+            found = self.topic.batches(partition, offset, offset + 1, ["entity", "version", "at"])
+            return next((row for batch in found for row in to_rows(batch)), {})
+        except OffsetOutOfRange:
+            return {}
 
     def _forget(self, key: str) -> None:
         self._open()[1].forget(key)
