@@ -86,7 +86,7 @@ CHAPTERS: dict[str, tuple[str, list[Any]]] = {
             *("pattern", "match_recognize", "Pattern"),
         ],
     ),
-    "Requests": ("`app.answers(name, flow)` answers. [Requests](calls.md) explains.", ["call", "Reply"]),
+    "Requests": ("`app.answers(name, flow)` answers. [Requests](calls.md) explains.", ["call", "cancel", "Reply"]),
     "Change capture": (
         "`app.capture(name, url)` gives a capture. [Change capture](capture.md) explains.",
         ["Capture", "debezium", "outbox", CaptureStatus, TableStatus],

@@ -57,6 +57,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "joining",
         "keeping",
         "queries",
+        "remote",
         "sink",
         "streams",
         "table",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.app import App as App
     from headrace.calls import Reply as Reply
     from headrace.calls import call as call
+    from headrace.calls import cancel as cancel
     from headrace.capture import Capture as Capture
     from headrace.cdc.open import debezium as debezium
     from headrace.cdc.open import outbox as outbox
@@ -100,7 +101,7 @@ _HOMES = {
     **dict.fromkeys(("backup", "restore"), "headrace.keeping"),
     "erase": "headrace.erasure",
     "App": "headrace.app",
-    **dict.fromkeys(("call", "Reply"), "headrace.calls"),
+    **dict.fromkeys(("call", "cancel", "Reply"), "headrace.calls"),
     "Capture": "headrace.capture",
     "debezium": "headrace.cdc.open",
     "outbox": "headrace.cdc.open",

@@ -48,7 +48,7 @@ from headrace.log.settings import TopicSettings, settings_of
 from headrace.log.starting import check_start
 from headrace.names import check_name
 from headrace.operators.joins.meetings import OP, History, TableJoining, Tabling, with_op
-from headrace.places import Home, directory, without_secrets
+from headrace.places import ADDRESS, Home, directory, without_secrets
 from headrace.position import Position
 from headrace.rendering import html_table
 from headrace.storage import disk
@@ -317,7 +317,10 @@ class App:
 
     def answers(self, requests: str, flow: Stream | Aggregated, **settings: Any) -> DeclaredTopic:
         """The flow answers the requests in the topic `requests`: its rows have the request's `id`, and go to the topic
-        `REQUESTS.answers`, where `hr.call` finds them. `settings`: of that topic."""
+        `REQUESTS.answers`, where `hr.call` finds them. `settings`: of that topic; in a log in a directory it is
+        versioned, so that requests can be taken back."""
+        elsewhere = self._elsewhere()
+        settings.setdefault("versioned", elsewhere is None or not ADDRESS.match(elsewhere.address))
         return flow.to_topic(answers_of(requests), key=ID, **settings)
 
     def queries(self, name: str, *, tenant: str | None = None, **settings: Any) -> Queries:

@@ -52,6 +52,8 @@
     ├── OperatorFailed                           an operator of a user that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout ─ CallTimeout                waited long enough; a request without a reply yet
+    ├── CallCancelled                            a request that was taken back
+    ├── CallFailed                               a server that did not answer, or refused
     ├── Closed ─ ForkedProcess                   the handle can no longer be used
     └── StorageError                             the disk, or the files on it
         ├── DiskFull                             retriable: nothing was written
@@ -79,6 +81,8 @@ __all__ = [
     "AvroMissing",
     "BatchDiffers",
     "BoundaryConflict",
+    "CallCancelled",
+    "CallFailed",
     "CallTimeout",
     "CannotRebuild",
     "CaptureFailed",
@@ -649,6 +653,33 @@ class CallTimeout(WaitTimeout):
         return (
             f"{self.topic}: no reply to request {self.id!r} in {self.seconds:g} s. The request stands: call again with "
             f"id={self.id!r} to go on waiting, and see whether the flow that answers runs"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class CallCancelled(HeadraceError):
+    """A request that was taken back before it was answered. No reply to it is delivered."""
+
+    topic: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: request {self.id!r} was taken back before it was answered: call with another id"
+
+
+@dataclass(eq=False, repr=False)
+class CallFailed(HeadraceError):
+    """A call over HTTP that has no answer. The request may have been appended: calling again with its `id` is the same
+    call."""
+
+    topic: str
+    id: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: the server gave no reply to request {self.id!r}: {self.why.rstrip('.')}. The request may "
+            f"stand: call again with id={self.id!r}"
         )
 
 

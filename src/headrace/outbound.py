@@ -53,9 +53,11 @@ def request(
     ca: str | None = None,
     private: bool = False,
     bytes_max: int | None = ANSWER_BYTES_MAX,
+    seconds: float = ANSWER_SECONDS,
 ) -> Answer:
     """The answer, whatever its status. `private`: the address may be in the network of this machine. `ca`: a file with
-    the certificates that are trusted. `bytes_max`: None leaves the answer's body unread."""
+    the certificates that are trusted. `bytes_max`: None leaves the answer's body unread. `seconds`: in which it must
+    have come."""
     check_url(url)
     check_headers(headers)
     parts = urlsplit(url)
@@ -63,7 +65,7 @@ def request(
     try:
         address = _checked_address(host, port, private)
         context = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
-        connection = _Pinned(host, port, address, context)
+        connection = _Pinned(host, port, address, context, seconds)
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request(method, target, body, {"User-Agent": "headrace", **headers})
@@ -128,15 +130,15 @@ def _checked_address(host: str, port: int, private: bool) -> str:
 class _Pinned(http.client.HTTPConnection):
     """To an address that was looked up before; with TLS, the certificate is checked for the host's name."""
 
-    def __init__(self, host: str, port: int, address: str, context: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, address: str, context: ssl.SSLContext | None, seconds: float) -> None:
         super().__init__(host, port, timeout=CONNECT_SECONDS)
-        self._address, self._context = address, context
+        self._address, self._context, self._seconds = address, context, seconds
 
     def connect(self) -> None:
         self.sock = socket.create_connection((self._address, self.port), CONNECT_SECONDS)
         if self._context is not None:
             self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
-        self.sock = _Timed(self.sock, time.monotonic() + ANSWER_SECONDS)
+        self.sock = _Timed(self.sock, time.monotonic() + self._seconds)
 
 
 class _Timed:

@@ -81,6 +81,22 @@ def test_a_request_stands(made: tuple[hr.App, hr.Table]) -> None:
     assert app.log.topic("quotes.answers").offsets()[0].next == 1
 
 
+def test_a_request_is_taken_back_before_the_flow_reads_it(made: tuple[hr.App, hr.Table]) -> None:
+    """The flow answers all the same, too late: that reply is nobody's."""
+    app, _ = made
+    app.drain()
+    for id in ("order-1", "order-2"):
+        with pytest.raises(hr.CallTimeout):
+            hr.call(app, "quotes", {"sku": "k1"}, id=id, timeout="1 millisecond")
+    assert hr.cancel(app, "quotes", "order-1")
+    app.drain()
+    assert app.log.topic("quotes.answers").offsets()[0].next == 2
+    with pytest.raises(hr.CallCancelled):
+        hr.call(app, "quotes", id="order-1")
+    assert hr.call(app, "quotes", id="order-2").value["cents"] == 5
+    assert not hr.cancel(app, "quotes", "order-2") and hr.cancel(app, "quotes", "order-1")
+
+
 def test_requests_that_make_no_sense(made: tuple[hr.App, hr.Table]) -> None:
     app, _ = made
     app.log.create_topic("clicks", "user string", key="user")

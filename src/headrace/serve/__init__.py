@@ -7,7 +7,8 @@
     overview    everything at a glance, gathered once for all who look
     feeds       a view's changes, read once for all who listen
     streams     server-sent events: what is sent to one who listens
-    api         the routes
+    calls       requests over topics: asked, waited for, taken back
+    api         the other routes
     exposition  numbers for Prometheus
     server      the socket, the token, the thread
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 
 from headrace.errors import (
+    CallCancelled,
     ClockAhead,
     Closed,
     CommitConflict,
@@ -63,11 +64,11 @@ STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that 
         404,
         (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink, UnknownQuery, LogMissing),
     ),
-    (504, (WaitTimeout, QueryTimeout)),
+    (504, (WaitTimeout, QueryTimeout)),  # a CallTimeout, too
     (503, (Busy, TopicFull, ClockAhead, Overloaded, StorageError, Closed)),
     (503, (KafkaFailed, RegistryFailed)),
     (409, (TopicExists, TopicReplaced, VersionConflict, OutOfOrderSequence, ForgottenSequence, Fenced)),
-    (409, (CommitConflict, ViewInUse, WatchLost)),
+    (409, (CommitConflict, ViewInUse, WatchLost, CallCancelled)),
     (400, (InvalidArgument, InvalidQuery, InvalidSchema, InvalidSearch, OffsetOutOfRange, Unsupported)),
 ]
 ERRORS = {

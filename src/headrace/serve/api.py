@@ -33,6 +33,7 @@ from headrace.position import Position
 from headrace.rows.texts import field_value
 from headrace.serve.answers import ERRORS, Json, error_response, failure, refusal, table_json
 from headrace.serve.beside import BesideRoutes
+from headrace.serve.calls import CallRoutes
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
@@ -142,8 +143,10 @@ class Routes:
     def add(self, app: FastAPI) -> None:
         kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
         beside = [(path, "GET", answer, "beside flows") for path, answer in BesideRoutes(self.home).routes()]
+        calls = [(*route, "requests") for route in CallRoutes(self.home).routes()]
         routes: list[tuple[str, str, Callable[..., Any], str]] = [
             *beside,
+            *calls,
             ("/api/health", "GET", self.health, "server"),
             ("/metrics", "GET", self.metrics, "server"),
             ("/api/overview", "GET", self.get_overview, "server"),

@@ -121,6 +121,17 @@ class Appended(Shape):
     quarantined: int
 
 
+class Replied(Shape):
+    id: str
+    value: dict[str, Any] = Field(description="The reply's columns.")
+    position: str = Field(description="Behind the reply, for `wait_for`.")
+
+
+class Cancelled(Shape):
+    id: str
+    cancelled: bool = Field(description="false: it was answered first.")
+
+
 # -- dead letters ----------------------------------------------------------------------------------------
 
 
@@ -465,6 +476,9 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/api/topics/{topic}"): TopicInFull,
     ("GET", "/api/topics/{topic}/records"): Records,
     ("POST", "/api/topics/{topic}/records"): Appended,
+    ("POST", "/api/topics/{topic}/calls"): Replied,
+    ("GET", "/api/topics/{topic}/calls"): Replied,
+    ("DELETE", "/api/topics/{topic}/calls"): Cancelled,
     ("GET", "/api/groups"): list[Group],
     ("GET", "/api/queues"): list[Queue],
     ("GET", "/api/dead-letters"): Letters,
