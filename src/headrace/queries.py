@@ -7,8 +7,9 @@ flows read that search with them.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,18 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.log.contract import Appended, Topic
     from headrace.table import Table
+    from headrace.views.contract import FlowSpec
 
-__all__ = ["Explanation", "Queries", "checked", "explain_stored", "queries_table", "stored_query"]
+__all__ = [
+    "Explanation",
+    "Queries",
+    "Searched",
+    "checked",
+    "explain_stored",
+    "queries_table",
+    "searches",
+    "stored_query",
+]
 
 QUERY_MAX = 1_000
 """Characters of a query's name."""
@@ -171,6 +182,28 @@ def _columns_of(node: graph.Records) -> pa.Schema | None:
         return None
     known: pa.Schema | None = getattr(node.topic, "known_columns", None)
     return known
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A flow that asks stored queries of a stream. `topic`: where the records come from; None if another flow makes
+    them, so that no user's topic has them. `text`: the columns that are searched for words. `into`: what has the hits,
+    a topic or a view."""
+
+    flow: str
+    topic: str | None
+    text: tuple[str, ...]
+    into: str
+
+
+def searches(specs: Iterable[FlowSpec], queries: str) -> Iterator[Searched]:
+    """The flows of a home that ask these queries, by its specs alone."""
+    for spec in specs:
+        sides = dict(spec.sides)
+        if spec.operator.startswith("search(") and sides.get("queries") == queries:
+            names, _ = json.JSONDecoder().raw_decode(spec.operator.partition("text=")[2])
+            facts = sides["facts"]
+            yield Searched(spec.name, None if facts.startswith("__") else facts, tuple(names), spec.target or spec.name)
 
 
 def stored_query(topic: Topic, key: Mapping[str, str]) -> Any:

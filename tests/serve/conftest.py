@@ -84,3 +84,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with contextlib.closing(Served(tmp_path_factory.mktemp("served") / "home")) as found:
         found.committing.commit([(0, "/", 5), (0, None, 7), (1, "/b", 3)], closed=1)
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from tests.serve.browsing import chromium  # without Playwright the modules that ask for it are skipped
+
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Any]:
+    from tests.serve.browsing import opening
+
+    with opening(browser) as open_page:
+        yield open_page

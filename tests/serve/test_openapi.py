@@ -14,10 +14,11 @@ from headrace.serve.guard import CSP
 from tests.serve.beside import make_capture, make_index
 from tests.serve.conftest import VIEW, Served
 from tests.serve.joined import shop
+from tests.serve.matched import make_alerts, make_frauds
 
 EXAMPLES = 12
 STREAMS = ("/api/overview/events", "/api/views/{view}/changes")
-KNOWN = {"topic": "clicks", "view": VIEW, "table": "rates", "id": 0, "index": "people"}
+KNOWN = {"topic": "clicks", "view": VIEW, "table": "rates", "id": 0, "index": "people", "queries": "alerts"}
 
 
 def test_every_route_is_documented(shared: Served) -> None:
@@ -46,6 +47,8 @@ def test_the_server_never_fails(served: Served) -> None:
         pass
     make_index(served.log, served.home, "clicks", "page")
     make_capture(served.log)
+    make_frauds(served.home)
+    make_alerts(served.home)
     served.log.create_topic("unread", "n int", retention="1 day").group("g").join().close()
     document = served.get("/api/openapi.json")
     del document["paths"]["/api/topics/{topic}/records"]["post"]["requestBody"]["content"]["application/x-ndjson"]

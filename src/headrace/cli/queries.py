@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -172,12 +171,10 @@ def _rows(topic: Topic) -> Iterator[dict[str, Any]]:
 
 def _searched(log: Log, topic: str) -> tuple[Topic, Any, tuple[str, ...]] | None:
     """A topic that a flow of the home asks these queries of, its columns, and those that are searched for words."""
-    for spec in opened_views().specs():
-        sides = dict(spec.sides)
-        if not spec.operator.startswith("search(") or sides.get("queries") != topic:
-            continue
-        if not sides["facts"].startswith("__"):  # what other flows write there is no user's
-            names, _ = json.JSONDecoder().raw_decode(spec.operator.partition("text=")[2])
-            found = log.topic(sides["facts"])
-            return found, found.schema, tuple(names)
+    from headrace.queries import searches
+
+    for each in searches(opened_views().specs(), topic):
+        if each.topic is not None:
+            found = log.topic(each.topic)
+            return found, found.schema, each.text
     return None

@@ -38,7 +38,9 @@ from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
 from headrace.serve.overview import Overview, letter_facts
+from headrace.serve.patterns import PatternRoutes
 from headrace.serve.shapes import ANSWERS, Refusal
+from headrace.serve.stored import StoredRoutes
 from headrace.serve.streams import EventStream
 from headrace.views import past
 from headrace.views.contract import FlowSpec, LedgerRow
@@ -142,7 +144,12 @@ class Routes:
 
     def add(self, app: FastAPI) -> None:
         kind = {self.metrics: PlainTextResponse, self.overview_events: EventStream, self.changes: EventStream}
-        beside = [(path, "GET", answer, "beside flows") for path, answer in BesideRoutes(self.home).routes()]
+        parts: dict[str, Any] = {
+            "beside flows": BesideRoutes(self.home),
+            "patterns": PatternRoutes(self.home),
+            "stored queries": StoredRoutes(self.home),
+        }
+        beside = [(path, "GET", answer, tag) for tag, part in parts.items() for path, answer in part.routes()]
         calls = [(*route, "requests") for route in CallRoutes(self.home).routes()]
         routes: list[tuple[str, str, Callable[..., Any], str]] = [
             *beside,

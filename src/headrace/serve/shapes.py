@@ -190,7 +190,7 @@ class Holder(Shape):
 
 
 class Kept(Shape):
-    side: Literal["facts", "versions", "windows", "left", "right", "history"]
+    side: Literal["facts", "versions", "windows", "left", "right", "history", "events", "partials"]
     topics: list[str]
     rows: int
     bytes: int = Field(description="About so many.")
@@ -272,6 +272,54 @@ class Totals(Shape):
 
 class LedgerRows(Result):
     totals: Totals
+
+
+# -- patterns and stored queries -----------------------------------------------------------------------------
+
+
+class Pattern(Result):
+    key: list[str] = Field(description="The columns that tell the pattern's keys apart.")
+
+
+class Searched(Shape):
+    flow: str
+    topic: str | None = Field(description="Of the records; null: another flow makes them.")
+    text: list[str] = Field(description="The columns that are searched for words.")
+    into: str = Field(description="The topic or view that has the hits.")
+
+
+class Queries(Shape):
+    queries: str
+    tenant: str | None = Field(description="The column that says whose a query is; null: they have no tenants.")
+    count: int
+    searches: list[Searched]
+
+
+class StoredQuery(Shape):
+    query: str
+    tenant: str | None
+    text: str | None
+    version: str = Field(description="Partition and offset of its record.")
+    effective: datetime = Field(description="It finds the records that arrive after that.")
+
+
+class StoredQueries(Shape):
+    queries: list[StoredQuery]
+    more: bool
+
+
+class Explanation(Shape):
+    query: str
+    version: str
+    effective: datetime
+    text: str
+    meaning: str | None = Field(description="As it was understood; null: no stream is known, or it is wrong.")
+    terms: list[str] = Field(description="It is looked at when a record has one of these.")
+    seen: list[int] = Field(description="In how many of the records each of them was.")
+    records: int = Field(description="The newest of the stream.")
+    candidates: int = Field(description="In so many of them it was looked at.")
+    hits: int
+    error: str | None
 
 
 # -- captures and indexes ----------------------------------------------------------------------------------
@@ -489,6 +537,11 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/api/views/{view}/rows"): Rows,
     ("GET", "/api/views/{view}/ledger"): LedgerRows,
     ("GET", "/api/views/{view}/why"): Why,
+    ("GET", "/api/views/{view}/partials"): Pattern,
+    ("GET", "/api/views/{view}/matches"): Pattern,
+    ("GET", "/api/queries"): list[Queries],
+    ("GET", "/api/queries/{queries}"): StoredQueries,
+    ("GET", "/api/queries/{queries}/explain"): Explanation,
     ("GET", "/api/tables"): list[TableFacts],
     ("GET", "/api/tables/{table}"): TableFacts,
     ("GET", "/api/tables/{table}/rows"): Result,

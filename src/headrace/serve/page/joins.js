@@ -80,3 +80,6 @@ function until(flow, { side, rows, held_by: holder }, today) {
 
 /** A step as it is written, in a line of the facts. */
 export const operatorFact = (flow) => flow.operator && ["Step", h("code", null, flow.operator)];
+
+/** How many keys of a pattern wait, as its last commit counted them. */
+export const waitingKeys = (flow) => flow.kept.find((each) => each.side === "partials")?.rows ?? null;

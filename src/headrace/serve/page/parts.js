@@ -84,7 +84,9 @@ export function copyable(home, lines) {
     "ul",
     { class: "copyable", key: "commands" },
     lines.map(([about, ...words]) => {
-      const text = ["headrace", ...words, "--home", home].map(shellWord).join(" ");
+      const end = words.includes("--") ? words.indexOf("--") : words.length; // options stand before that
+      const said = ["headrace", ...words.slice(0, end), "--home", home, ...words.slice(end)];
+      const text = said.map(shellWord).join(" ");
       return h(
         "li",
         { key: words.slice(0, 2).join(" ") },
@@ -279,6 +281,23 @@ export function ledgerBar(ledger) {
 /** How many records were lost: loud where there are some. */
 export const lost = (number) =>
   number ? badge(count(number), "bad", "Records that came too late: in no result") : "0";
+
+/** A box for one value of a column; `typed` has what is not chosen yet, `only` what is, and `choose(name, text)` does. */
+export const onlyBox = (name, typed, only, choose) =>
+  h(
+    "label",
+    { class: "only", key: `only ${name}` },
+    `only ${name}`,
+    h("input", {
+      type: "search",
+      value: typed[name] ?? only[name] ?? "",
+      placeholder: "all",
+      autocomplete: "off",
+      spellcheck: "false",
+      oninput: (event) => (typed[name] = event.target.value),
+      onchange: (event) => choose(name, event.target.value),
+    }),
+  );
 
 /** A box that narrows a long list. */
 export const filter = (label, text, act) =>

@@ -1,5 +1,5 @@
-// Sessions over event time: a line for each key, a bar for each session, the darker the larger its number. Dragging
-// across asks for that stretch of time. `lanesOf` is pure.
+// Sessions and matches over event time: a line for each key, a bar for each of them, the darker the larger its number.
+// Dragging across asks for that stretch of time. `lanesOf` is pure.
 
 import { tickLabels, timeTicks } from "./axis.js";
 import { h } from "./dom.js";
@@ -11,9 +11,9 @@ const TICKS_NARROW = 3;
 const DRAG_PIXELS = 6;
 
 /**
- * What is drawn, of rows [{start, end, group, number, final, corrected}]: {low, high, lanes: [{name, bars}], left}. The
- * groups with the largest totals have a line each; `left` groups have none. A bar's `weight` is its number's share of
- * the largest.
+ * What is drawn, of rows [{start, end, group, number, final, corrected, said}]: {low, high, lanes: [{name, bars}],
+ * left}. The groups with the largest totals have a line each; `left` groups have none. A bar's `weight` is its number's
+ * share of the largest; `said`: what it says of itself, in place of its number.
  */
 export function lanesOf(rows) {
   const totals = new Map();
@@ -64,7 +64,15 @@ export function timeline(key, { low, high, lanes }, { unit, summary, narrow, zoo
             h("i", {
               key: `bar ${bar.start}`,
               class: `session${bar.final ? "" : " open"}${bar.corrected ? " corrected" : ""}`,
-              title: `${lane.name || "all"}\n${span(bar.start, bar.end)}\n${unit} ${value(bar.number)}${bar.final ? "" : "\nopen: may still grow"}${bar.corrected ? "\ncorrected" : ""}`,
+              title: [
+                lane.name || "all",
+                span(bar.start, bar.end),
+                bar.said ?? `${unit} ${value(bar.number)}`,
+                !bar.final && (bar.said === undefined ? "open: may still grow" : "open"),
+                bar.corrected && "corrected",
+              ]
+                .filter(Boolean)
+                .join("\n"),
               style: {
                 left: place(bar.start),
                 width: `calc(${place(bar.end)} - ${place(bar.start)})`,

@@ -5,6 +5,7 @@ import { count } from "../format.js";
 import { historyLine, inOrder, spansOf, VERSIONS_MAX } from "../history.js";
 import { calmly, get } from "../live.js";
 import { copyable, dataTable, empty, figures, filter, heading, link, panel, state, table } from "../parts.js";
+import { areQueries, stored } from "../stored.js";
 import { why } from "../why.js";
 import { quoted } from "./query.js";
 
@@ -69,6 +70,7 @@ export function oneTable(app, name, search) {
   let history = null;
   let commits = null;
   const origin = why(app, name);
+  const queries = stored(app, name);
   const found = () => app.overview?.views.find((each) => each.name === name && each.table !== null);
 
   const asked = () =>
@@ -83,6 +85,7 @@ export function oneTable(app, name, search) {
 
   async function read() {
     if (!found()) return;
+    if (areQueries(found())) return queries.load();
     const mine = asked().toString();
     try {
       const rows = await get(`${path}/rows?${mine}`);
@@ -160,29 +163,32 @@ export function oneTable(app, name, search) {
         flow && ["Lag", count(flow.lag), { note: "changes" }],
       ),
       problem && h("p", { class: "error", role: "alert", key: "problem" }, problem.message),
-      panel(
-        "Rows",
-        {
-          key: "rows",
-          wide: true,
-          about: `By key. Choose one to see where it comes from${kept === "latest" ? "" : ", and its versions"}.`,
-          aside: boxes(kept),
-        },
-        answer !== null && answer.rows.length === 0
-          ? empty(
-              "No rows",
-              times.as_of || times.as_known
-                ? "The table had none at that time."
-                : "None were put yet, or all are deleted.",
-            )
-          : answer && rowsTable(it),
-        answer?.truncated && h("p", { class: "bounded" }, `These are the first ${count(answer.rows.length)}.`),
-      ),
+      areQueries(it) ? queries.render(all) : rowsPanel(it, kept),
       key !== null && kept !== "latest" && historyPanel(it),
       origin.render(all),
       panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf(kept))),
     ];
   }
+
+  const rowsPanel = (it, kept) =>
+    panel(
+      "Rows",
+      {
+        key: "rows",
+        wide: true,
+        about: `By key. Choose one to see where it comes from${kept === "latest" ? "" : ", and its versions"}.`,
+        aside: boxes(kept),
+      },
+      answer !== null && answer.rows.length === 0
+        ? empty(
+            "No rows",
+            times.as_of || times.as_known
+              ? "The table had none at that time."
+              : "None were put yet, or all are deleted.",
+          )
+        : answer && rowsTable(it),
+      answer?.truncated && h("p", { class: "bounded" }, `These are the first ${count(answer.rows.length)}.`),
+    );
 
   const boxes = (kept) =>
     kept !== "latest" && [
@@ -273,6 +279,7 @@ export function oneTable(app, name, search) {
     again: load,
     leave() {
       load.close();
+      queries.leave();
       narrow.removeEventListener("change", app.draw);
     },
   };

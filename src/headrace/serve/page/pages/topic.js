@@ -3,9 +3,11 @@
 import { h } from "../dom.js";
 import { bytes, clock, count, duration, plural, rate } from "../format.js";
 import { isReader } from "../graph.js";
+import { hitsPanel } from "../hits.js";
 import { calmly, get } from "../live.js";
 import { DAY_SECONDS, loss, timeToLoss } from "../loss.js";
 import { copyable, empty, figures, heading, link, panel, shown, spark, table } from "../parts.js";
+import { areQueries, asksQueries, stored, textsOf } from "../stored.js";
 
 const RECORDS_EACH = 20;
 const RECORDS_MAX = 50;
@@ -17,11 +19,15 @@ export function topic(app, name) {
   let problem = null;
   let seen = "";
   const path = `/api/topics/${encodeURIComponent(name)}`;
+  const queries = stored(app, name);
+  const hasQueries = (all) => areQueries(all.views.find((each) => each.name === name));
+  let commits = null; // of the flow that keeps the queries
 
   const exists = () => Boolean(app.overview?.topics.some((each) => each.name === name));
 
   const load = calmly(async () => {
     if (!exists()) return;
+    if (hasQueries(app.overview)) queries.load();
     try {
       about = await get(path);
       const partitions = (about.partitions ?? []).slice(0, PARTITIONS_READ);
@@ -49,6 +55,9 @@ export function topic(app, name) {
     const now = JSON.stringify(all.topics.find((each) => each.name === name)?.partitions.map((part) => part.next));
     if (now !== seen) load();
     seen = now;
+    const kept = all.flows.find((flow) => flow.view === name)?.commits;
+    if (hasQueries(all) && kept !== commits) queries.load();
+    commits = kept;
   }
 
   function render(all) {
@@ -58,6 +67,7 @@ export function topic(app, name) {
         heading(name),
         empty("No such topic", "It may have been deleted.", h("p", null, link("All topics", "topics"))),
       ];
+    const search = all.flows.find((flow) => flow.target === name && asksQueries(flow) !== null);
     const partial = found.partitions.length > PARTITIONS_READ;
     return [
       heading(
@@ -79,6 +89,8 @@ export function topic(app, name) {
           { note: "for its slowest reader", tone: (timeToLoss(all, name) ?? Infinity) < DAY_SECONDS ? "warn" : null },
         ],
       ),
+      hasQueries(all) && queries.render(all),
+      search && records.length > 0 && latestHits(search, all.at),
       panel(
         "Latest records",
         {
@@ -97,8 +109,23 @@ export function topic(app, name) {
       panel("In a terminal", { key: "commands", wide: true }, copyable(all.home, commandsOf(found))),
     ];
   }
+
+  function latestHits(search, today) {
+    const hits = records.map((record) => ({ at: record.arrived_at, row: record.value, record }));
+    return hitsPanel(hits, textsOf(search), today, ({ record }) => `${record.partition} ${record.offset}`);
+  }
+
   load();
-  return { title: name, render, told, again: load, leave: load.close };
+  return {
+    title: name,
+    render,
+    told,
+    again: load,
+    leave() {
+      load.close();
+      queries.leave();
+    },
+  };
 }
 
 const commandsOf = ({ name, internal }) => [

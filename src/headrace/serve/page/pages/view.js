@@ -6,8 +6,10 @@ import { corrects, paired } from "../changes.js";
 import { csvOf, download } from "../csv.js";
 import { h } from "../dom.js";
 import { ago, clock, count, day, iso, millis, numeric, span, value, windowKind } from "../format.js";
-import { finalByRow, keptPanel, meets, shortId } from "../joins.js";
+import { hitsPanel } from "../hits.js";
+import { finalByRow, keptPanel, meets, shortId, waitingKeys } from "../joins.js";
 import { calmly, follow, get } from "../live.js";
+import { matches } from "../matches.js";
 import {
   badge,
   copyable,
@@ -17,6 +19,7 @@ import {
   heading,
   ledgerBar,
   link,
+  onlyBox,
   panel,
   readsOf,
   ROWS_MAX,
@@ -26,6 +29,8 @@ import {
 } from "../parts.js";
 import { isOpen, progress } from "../progress.js";
 import { rangeOf, searchOf } from "../range.js";
+import { asksQueries, textsOf } from "../stored.js";
+import { waiting } from "../waiting.js";
 import { why } from "../why.js";
 import { spec } from "./flows.js";
 import { overTime } from "./over_time.js";
@@ -63,6 +68,8 @@ export function view(app, name, search) {
   let skipping = false;
   const pair = paired();
   const origin = why(app, name);
+  const waits = waiting(app, name); // of a pattern, as its matches
+  const matched = matches(app, name);
   const fresh = new Map(); // result -> when it changed
 
   const exists = () => Boolean(app.overview?.views.some((each) => each.name === name));
@@ -70,6 +77,10 @@ export function view(app, name, search) {
   async function read() {
     if (!exists()) return;
     const mine = (asking += 1);
+    if (isPattern()) {
+      waits.load();
+      matched.load(range);
+    }
     try {
       const bounds = await boundsOf();
       const asked = new URLSearchParams({ limit: bounds === null ? ROWS_ASKED : ROWS_OF_RANGE, ...only, ...bounds });
@@ -86,7 +97,8 @@ export function view(app, name, search) {
 
   /** The range as the server is asked for it; null: the newest rows. */
   async function boundsOf() {
-    if (range === null || !range.last) return range && searchOf(range);
+    if (range === null || isPattern()) return null; // a range of matches is not one of windows
+    if (!range.last) return searchOf(range);
     const { columns, rows } = await get(`${path}/rows?limit=1`);
     const newest = rows.length ? millis(rows[0][columns.findIndex((each) => each.name === WINDOW[1])]) : Date.now();
     return { from: new Date(newest - range.last).toISOString() };
@@ -125,13 +137,14 @@ export function view(app, name, search) {
 
   const flowOf = () => app.overview?.flows.find((flow) => flow.view === name);
   const groups = () => flowOf()?.groups ?? [];
+  const isPattern = () => meets(flowOf()) === "match";
   const endsTell = () => windowKind(flowOf()?.window) === "cumulative"; // such windows begin together
   const nameOf = (row) =>
     JSON.stringify([row.window_start, endsTell() && row.window_end, ...groups().map((group) => row[group])]);
 
   function within(row) {
     const at = millis(row.window_start);
-    return !range?.from || (at >= range.from && at < range.to);
+    return !range?.from || isPattern() || (at >= range.from && at < range.to);
   }
 
   let feed = null;
@@ -164,7 +177,7 @@ export function view(app, name, search) {
 
   function told(all) {
     const now = all.flows.find((flow) => flow.view === name)?.commits;
-    if (commits !== null && now !== commits && !range?.from) load(); // a chosen range changes by its rows alone
+    if (commits !== null && now !== commits && (!range?.from || isPattern())) load(); // a chosen range changes by its rows alone
     if (commits !== null && now !== commits) origin.again();
     commits = now;
     if (exists()) listen();
@@ -183,7 +196,7 @@ export function view(app, name, search) {
       ];
     const flow = all.flows.find((each) => each.view === name);
     const { dropped = 0, corrected = 0 } = flow?.ledger ?? {};
-    const chosen = range !== null || Object.keys(only).length > 0;
+    const chosen = (range !== null && !isPattern()) || Object.keys(only).length > 0;
     const timed = found.windowed && flow !== undefined;
     const rows =
       answer === null
@@ -192,7 +205,7 @@ export function view(app, name, search) {
     const results = found.columns.filter((each) => ![...WINDOW, ...TAIL, ...(flow?.groups ?? [])].includes(each.name));
     const boxes = groups()
       .filter((group) => group !== "_id")
-      .map(onlyBox);
+      .map((group) => onlyBox(group, typed, only, narrow));
     const drawn =
       found.windowed &&
       overTime(
@@ -247,7 +260,9 @@ export function view(app, name, search) {
           h("h2", null, "Its flow has a problem"),
           h("pre", { class: "error-text", tabindex: "0" }, flow.error),
         ),
-      drawn,
+      drawn || (isPattern() && matched.render(choose)),
+      isPattern() && waits.render(all, waitingKeys(flow)),
+      asksQueries(flow) !== null && rows.length > 0 && latestHits(rows, flow, all.at),
       timed && isOpen(flow) && panel("Why is this window still open?", { key: "progress" }, progress(flow, all.at)),
       timed && panelOfLedger(flow, isOpen(flow)),
       panel(
@@ -281,21 +296,11 @@ export function view(app, name, search) {
     ];
   }
 
-  const onlyBox = (group) =>
-    h(
-      "label",
-      { class: "only", key: `only ${group}` },
-      `only ${group}`,
-      h("input", {
-        type: "search",
-        value: typed[group] ?? only[group] ?? "",
-        placeholder: "all",
-        autocomplete: "off",
-        spellcheck: "false",
-        oninput: (event) => (typed[group] = event.target.value),
-        onchange: (event) => narrow(group, event.target.value),
-      }),
-    );
+  function latestHits(rows, flow, today) {
+    const newest = [...rows].sort((a, b) => millis(b._updated_at) - millis(a._updated_at));
+    const hits = newest.map((row) => ({ at: row._updated_at, row }));
+    return hitsPanel(hits, textsOf(flow), today, (hit) => hit.row._id);
+  }
 
   const csvButton = () =>
     h(
@@ -306,7 +311,7 @@ export function view(app, name, search) {
 
   function commandsOf() {
     const conditions = Object.entries(only).map(([group, text]) => [`${quoted(group)} = ?`, text]);
-    if (range?.from)
+    if (range?.from && !isPattern())
       conditions.push(
         ["window_start >= ?", new Date(range.from).toISOString()],
         ["window_start < ?", new Date(range.to).toISOString()],
@@ -317,10 +322,11 @@ export function view(app, name, search) {
       : [name];
     return [
       ["The rows", "query", ...words],
+      isPattern() && ["What each key waits for", "query", `${name}_partials`],
       ["Its changes, as they come", "watch", name],
       ["What became of every record", "ledger", name],
       ["How far it is", "views", "show", name],
-    ];
+    ].filter(Boolean);
   }
 
   const panelOfLedger = (flow, narrow = true) =>
@@ -374,7 +380,7 @@ export function view(app, name, search) {
       rows,
       {
         keyed: nameOf,
-        total: range === null && Object.keys(only).length === 0 ? Math.max(found.rows, rows.length) : rows.length,
+        total: (range === null || isPattern()) && Object.keys(only).length === 0 ? Math.max(found.rows, rows.length) : rows.length,
         rowClass: (row) => (now - (fresh.get(nameOf(row)) ?? 0) < FRESH_MS ? "fresh" : ""),
         max: ROWS_MAX,
         ...(meets(flow) && {
@@ -477,6 +483,8 @@ export function view(app, name, search) {
     leave() {
       feed?.close();
       load.close();
+      waits.leave();
+      matched.leave();
     },
   };
 }

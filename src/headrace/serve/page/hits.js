@@ -1,0 +1,78 @@
+// Hits of stored queries: what was found, with the words that were asked for marked. `piecesOf` is pure; texts stay
+// text.
+
+import { h } from "./dom.js";
+import { clock } from "./format.js";
+import { panel, shown } from "./parts.js";
+
+const HITS_MAX = 50;
+const CELLS_MAX = 8;
+const OWN = ["query", "version", "highlights"];
+
+/** A text in pieces, each with whether it is one that was asked for. `spans`: [[begin, end]] in characters. */
+export function piecesOf(text, spans) {
+  const characters = [...text]; // as the server counts them, and not as UTF-16
+  const pieces = [];
+  let at = 0;
+  for (const [begin, end] of spans) {
+    if (begin > at) pieces.push({ text: characters.slice(at, begin).join(""), marked: false });
+    if (end > Math.max(at, begin)) pieces.push({ text: characters.slice(Math.max(at, begin), end).join(""), marked: true });
+    at = Math.max(at, end);
+  }
+  if (at < characters.length) pieces.push({ text: characters.slice(at).join(""), marked: false });
+  return pieces;
+}
+
+/** The panel, of hits [{at, row}] with the columns that were searched for words; `keyed(hit)` tells them apart. */
+export function hitsPanel(hits, texts, today, keyed) {
+  return panel(
+    "Latest hits",
+    { key: "hits", wide: true, about: "The words that a query asked for are marked." },
+    h(
+      "ol",
+      { class: "hits" },
+      hits.slice(0, HITS_MAX).map((hit) => h("li", { key: keyed(hit), tabindex: "0" }, one(hit, texts, today))),
+    ),
+  );
+}
+
+function one({ at, row }, texts, today) {
+  const marks = marksOf(row.highlights);
+  const rest = Object.entries(row).filter(
+    ([name]) => !OWN.includes(name) && !texts.includes(name) && !name.startsWith("_"),
+  );
+  return [
+    h(
+      "p",
+      { key: "query" },
+      h("strong", null, row.query),
+      h("span", { class: "muted" }, ` version ${row.version} · ${clock(at, today)}`),
+    ),
+    texts
+      .filter((name) => typeof row[name] === "string")
+      .map((name) =>
+        h(
+          "p",
+          { key: `text ${name}` },
+          h("span", { class: "column" }, name),
+          piecesOf(row[name], marks[name] ?? []).map(({ text, marked }) => (marked ? h("mark", null, text) : text)),
+        ),
+      ),
+    rest.length > 0 &&
+      h(
+        "dl",
+        { class: "rest", key: "rest" },
+        rest
+          .slice(0, CELLS_MAX)
+          .map(([name, cell]) => h("div", { key: name }, h("dt", null, name), h("dd", null, shown(cell, "string")))),
+      ),
+  ];
+}
+
+function marksOf(text) {
+  try {
+    return JSON.parse(text) ?? {};
+  } catch {
+    return {};
+  }
+}
