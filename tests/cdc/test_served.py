@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from headrace.log.contract import Log
-from headrace.serve.captured import capture_facts
+from headrace.serve.routes.captured import capture_facts
 from tests.cdc.conftest import Source
 from tests.cdc.test_program import USERS
 from tests.cli.conftest import Shell

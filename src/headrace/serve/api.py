@@ -32,15 +32,15 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rows.texts import field_value
 from headrace.serve.answers import ERRORS, Json, error_response, failure, refusal, table_json
-from headrace.serve.beside import BesideRoutes
-from headrace.serve.calls import CallRoutes
 from headrace.serve.exposition import exposition
 from headrace.serve.feeds import Feeds, Place
 from headrace.serve.home import Busy, Home
 from headrace.serve.overview import Overview, letter_facts
-from headrace.serve.patterns import PatternRoutes
+from headrace.serve.routes.beside import BesideRoutes
+from headrace.serve.routes.calls import CallRoutes
+from headrace.serve.routes.patterns import PatternRoutes
+from headrace.serve.routes.stored import StoredRoutes
 from headrace.serve.shapes import ANSWERS, Refusal
-from headrace.serve.stored import StoredRoutes
 from headrace.serve.streams import EventStream
 from headrace.views import past
 from headrace.views.contract import FlowSpec, LedgerRow

@@ -29,9 +29,9 @@ from headrace.errors import (
 )
 from headrace.log.contract import DEAD_LETTERS
 from headrace.log.standing import counted_queues, duration, group_facts, groups_in, risks_of
-from headrace.serve.beside import beside_problems, captures_now, indexes_now
 from headrace.serve.home import Home
 from headrace.serve.naming import flow_names, reader_name
+from headrace.serve.routes.beside import beside_problems, captures_now, indexes_now
 from headrace.serve.streams import event
 from headrace.views.contract import HISTORY
 from headrace.views.origins import Reader, branches

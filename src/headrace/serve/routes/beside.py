@@ -16,7 +16,7 @@ from headrace.connect.index.searching import HITS_MAX, SECONDS_MAX, SKIP_MAX, Se
 from headrace.connect.index.standing import index_facts, index_file, index_names
 from headrace.names import check_name
 from headrace.serve.answers import Json
-from headrace.serve.captured import capture_facts
+from headrace.serve.routes.captured import capture_facts
 from headrace.sink import lock_name as sink_lock_name
 from headrace.views.owner import is_held
 
