@@ -166,6 +166,20 @@ def test_a_name_without_a_history_is_refused(shop: Shop, views: str | None) -> N
     assert query("SELECT zip FROM people WHERE id = ?", ("nobody",), as_of=shop.clock.now).num_rows == 0
 
 
+def test_a_time_that_is_not_kept_any_more_is_refused(shop: Shop) -> None:
+    kept = shop.app.table("kept", "id int, n int", key="id", history="versions", keep="1 hour")
+    for n in range(3):
+        shop.clock.now += timedelta(minutes=50)
+        kept.upsert({"id": 1, "n": n})
+        shop.app.drain()
+        for minutes in (0, 10, 49, 60):
+            time = shop.clock.now - timedelta(minutes=minutes)
+            found = shop.app.query("SELECT n FROM kept", as_of=time).to_pylist()
+            assert found == [{"n": n - (minutes + 49) // 50}][: n + 1 - (minutes + 49) // 50]
+        with pytest.raises(InvalidArgument, match="bounds its history with keep=: it has versions since 20"):
+            shop.app.query("SELECT n FROM kept", as_of=shop.clock.now - timedelta(minutes=61))
+
+
 def test_a_position_is_the_arrival_of_its_last_record(shop: Shop) -> None:
     shop.step()
     done = shop.people.upsert([{"id": "ann", "zip": 7}, {"id": "ann", "zip": 8}])

@@ -4,22 +4,25 @@ log knows that, and no store of views does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.durations import from_us, instant_us
+from headrace.durations import duration_us, from_us, instant_us
 from headrace.errors import InvalidArgument, TopicReplaced, UnknownView
 from headrace.log.contract import Log, Topic
 from headrace.position import Position
 from headrace.rows.texts import field_value
-from headrace.views.contract import HISTORY, FlowSpec
+from headrace.views.contract import HISTORY, FlowSpec, FlowState
 from headrace.views.reading import Views, quoted, schema_of
 
-__all__ = ["Asked", "arrival_of", "history_of", "parse_as_of", "rows_at", "shown_at", "table_of", "without_past"]
+__all__ = ["Asked", "NamesAt", "arrival_of", "history_of", "parse_as_of", "rows_at", "table_of"]
 
 SPANS = (("valid_from", "valid_to"), ("known_from", "known_to"))
+KEEP = re.compile(r"keep='([^']+)'")
+"""In the text of a table."""
 CONSTANT = {"_status": "'open'", "_corrections": "0"}
 """What these columns have in every table, and in every join of tables."""
 
@@ -78,17 +81,41 @@ def history_of(table: FlowSpec, key: Sequence[str]) -> Asked:
     return Asked(f"{_select(table)} WHERE {where} ORDER BY {order}", values)
 
 
-def shown_at(specs: Iterable[FlowSpec], time: str, schema: str) -> dict[str, str]:
-    """By the name of each table and view with a history, a SELECT of the rows that it had at that time: those of which
-    every span that is kept has the time in it. `time`: as the store writes it; `schema`: where the histories are."""
-    return {spec.name: _shown_at(spec, time, schema) for spec in specs if _has_past(spec)}
+class NamesAt:
+    """What names in a query stand for as of a time: the rows of which every span that is kept has the time in it.
+    `state`: how far a flow has read."""
+
+    def __init__(self, specs: Sequence[FlowSpec], us: int, state: Callable[[str], FlowState]) -> None:
+        self.us, self.specs = us, specs
+        self.histories = [each for each in specs if each.view and each.view.public and each.history != "latest"]
+        since_us = {each.name: _kept_since_us(each, state) for each in self.histories}
+        self._gone = {name: since for name, since in since_us.items() if since is not None and us < since}
+
+    def selects(self, time: str, schema: str) -> dict[str, str]:
+        """By name, what has the rows. `time`: as the store writes it; `schema`: where the histories are."""
+        return {each.name: _select_at(each, time, schema) for each in self.histories if each.name not in self._gone}
+
+    def refusal(self, name: str) -> InvalidArgument:
+        """For a name that the query reads as it is now; for a view's table, too."""
+        name = name.partition("/")[0]
+        found = next((spec for spec in self.specs if spec.name == name), None)
+        if name in self._gone:
+            why = f"table {name!r} bounds its history with keep=: it has versions since {from_us(self._gone[name])}"
+        elif found is None:
+            why = f"{name!r} has no history: only tables, and joins of tables, keep what they were"
+        elif found in self.histories:
+            why = f"{name!r} is read past its name, as it is now: name it without a schema"
+        elif found.is_table:
+            why = f"table {name!r} keeps its latest rows only: app.table({name!r}, …, history='versions') keeps more"
+        else:
+            why = (
+                f"view {name!r} keeps its latest rows only: tables keep their history with history='versions', and so "
+                f"do joins of tables, with .to_view({name!r}, history='versions')"
+            )
+        return InvalidArgument("as_of", str(from_us(self.us)), why)
 
 
-def _has_past(spec: FlowSpec) -> bool:
-    return spec.view is not None and spec.view.public and spec.history != "latest"
-
-
-def _shown_at(spec: FlowSpec, time: str, schema: str) -> str:
+def _select_at(spec: FlowSpec, time: str, schema: str) -> str:
     assert spec.view is not None
     kept = next({*each.names} for each in spec.tables if each.name == HISTORY)
     known = {name: quoted(name) for name in kept} | CONSTANT
@@ -98,22 +125,14 @@ def _shown_at(spec: FlowSpec, time: str, schema: str) -> str:
     return f"SELECT {columns} FROM {schema}.{quoted(f'{spec.name}_history')} WHERE {' AND '.join(within)}"
 
 
-def without_past(name: str, specs: Iterable[FlowSpec], as_of: object) -> InvalidArgument:
-    """The refusal of a name that a query reads, and that has no history; of a view's table, by the view's."""
-    name = name.partition("/")[0]
-    found = next((spec for spec in specs if spec.name == name), None)
-    if found is None:
-        why = f"{name!r} has no history: only tables, and joins of tables, keep what they were"
-    elif _has_past(found):
-        why = f"{name!r} is read past its name, as it is now: name it without a schema"
-    elif found.is_table:
-        why = f"table {name!r} keeps its latest rows only: app.table({name!r}, …, history='versions') keeps its history"
-    else:
-        why = (
-            f"view {name!r} keeps its latest rows only: tables keep their history with history='versions', and so do "
-            f"joins of tables, with .to_view({name!r}, history='versions')"
-        )
-    return InvalidArgument("as_of", str(as_of), why)
+def _kept_since_us(spec: FlowSpec, state: Callable[[str], FlowState]) -> int | None:
+    """From when on a history with `keep=` has all that was valid; None: from the beginning."""
+    keep = KEEP.search(spec.operator)
+    if keep is None:
+        return None
+    places = (place for of_topic in state(spec.name).places.values() for place in of_topic.values())
+    arrived = [place.arrived_us for place in places if place.arrived_us is not None]
+    return max(arrived) - duration_us(keep[1], argument="keep") if arrived else None
 
 
 # -- positions -------------------------------------------------------------------------------------------

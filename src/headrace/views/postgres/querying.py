@@ -13,11 +13,10 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
-from headrace.durations import from_us
 from headrace.errors import InvalidArgument, InvalidQuery, QueryTimeout
 from headrace.jsonrows import encode_value
-from headrace.views.contract import HISTORY, FlowSpec
-from headrace.views.past import shown_at, without_past
+from headrace.views.contract import HISTORY
+from headrace.views.past import NamesAt
 from headrace.views.postgres.connections import Connection, quoted
 from headrace.views.postgres.keyed import table_name
 from headrace.views.postgres.values import plain_text, text_of
@@ -139,25 +138,25 @@ class Past:
     """A query as of a time: the names of tables and views with a history show the rows that they had then. All else of
     the store is refused, but the histories, which have all times."""
 
-    def __init__(self, specs: Sequence[FlowSpec], us: int, schema: str) -> None:
-        self._specs, self._us, self._schema = specs, us, schema
-        self._shown = shown_at(specs, f"{text_of_us(us)}+00", quoted(schema))
+    def __init__(self, names: NamesAt, schema: str) -> None:
+        self._names, self._schema = names, schema
 
     def over(self, statement: str) -> str:
         """The statement, for which each name stands for its rows of that time."""
         asked = statement.rstrip().removesuffix(";")
-        names = ", ".join(f"{quoted(name)} AS ({select})" for name, select in self._shown.items())
+        selects = self._names.selects(f"{text_of_us(self._names.us)}+00", quoted(self._schema))
+        names = ", ".join(f"{quoted(name)} AS ({select})" for name, select in selects.items())
         return f"WITH {names} SELECT * FROM (\n{asked}\n) AS asked" if names else asked
 
     def check(self, db: Connection, statement: str, values: Sequence[Any]) -> None:
         """Refuses what would be read as it is now: Postgres' plan says which tables that would be. `statement` is one,
         and reads."""
         (plan,) = db.run(f"EXPLAIN (VERBOSE, FORMAT JSON) {statement}", values).fetchone()
-        own = {table_name(spec.name, each.name): spec.name for spec in self._specs for each in spec.tables}
-        histories = {table_name(name, HISTORY) for name in self._shown}
+        own = {table_name(spec.name, each.name): spec.name for spec in self._names.specs for each in spec.tables}
+        histories = {table_name(spec.name, HISTORY) for spec in self._names.histories}
         for table in _tables(plan, self._schema):
             if table not in histories and (table in own or "/" in table or table.startswith("_")):
-                raise without_past(own.get(table, table), self._specs, from_us(self._us))
+                raise self._names.refusal(own.get(table, table))
 
 
 def _tables(plan: Any, schema: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from psycopg.adapt import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 
-from headrace.durations import Duration, instant_us
+from headrace.durations import Duration
 from headrace.errors import CannotRebuild, HeadraceError, InvalidArgument, InvalidQuery, QueryTimeout, nearest
 from headrace.position import Position
 from headrace.views.contract import FlowSpec, ViewSpec, version_name
@@ -313,7 +313,7 @@ class PostgresReading(SqlReading[Connection]):
             db.run(f"SET LOCAL search_path TO {quoted(self._address.schema)}, public")
             past = None
             if as_of is not None:
-                past = Past(self._served(db), instant_us(as_of, argument="as_of"), self._address.schema)
+                past = Past(self._names_at(db, as_of), self._address.schema)
                 statement = past.over(statement)
             cursor = psycopg.RawServerCursor(db.raw, "headrace_query")
             cursor.adapters.register_loader("timestamptz", _Instant)

@@ -19,6 +19,7 @@ from headrace.position import Position
 from headrace.schema import type_ddl
 from headrace.views.contract import Emit, FlowSpec, FlowState, LedgerRow, ReadMark, is_version
 from headrace.views.origins import Reader, position_of
+from headrace.views.past import NamesAt
 from headrace.views.reading import LEDGER_COLUMNS, AsOf, FlowGlance, SqlViews, ViewStatus, Watch
 from headrace.views.sql.database import Db, us_of
 from headrace.views.sql.flow_rows import parse_spec, read_marks, reader_of, spec_of, state_of, whole
@@ -71,6 +72,10 @@ class SqlReading(SqlViews, Generic[Db]):
         if wait_for is not None:
             self.wait_for(wait_for, timeout=timeout)
         return as_of
+
+    def _names_at(self, db: Db, as_of: datetime | str) -> NamesAt:
+        us = instant_us(as_of, argument="as_of")
+        return NamesAt(self._served(db), us, lambda name: state_of(db, name))
 
     def _arrival(self, position: Position) -> datetime:
         """When the last record before the position arrived."""

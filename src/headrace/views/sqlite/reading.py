@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.durations import Duration, from_us, instant_us
+from headrace.durations import Duration
 from headrace.errors import (
     CannotRebuild,
     HeadraceError,
@@ -34,7 +34,7 @@ from headrace.log.open import open_address
 from headrace.position import Position
 from headrace.views.contract import HISTORY, RESULTS, WIDE, FlowSpec, ViewSpec, version_name
 from headrace.views.naming import NUMBER
-from headrace.views.past import arrival_of, shown_at, without_past
+from headrace.views.past import NamesAt, arrival_of
 from headrace.views.reading import (
     AsOf,
     Bounds,
@@ -235,7 +235,10 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
             return names, _handed_out(opened, cursor)
 
     def _past(self, db: sqlite3.Connection, as_of: datetime | str | None) -> _Past | None:
-        return None if as_of is None else _Past(db, self._served(db), instant_us(as_of, argument="as_of"))
+        if as_of is None:
+            return None
+        with self._connected() as plain:  # in which times are texts
+            return _Past(db, self._names_at(plain, as_of))
 
     def _begun(
         self,
@@ -434,12 +437,11 @@ class _Past:
     """A connection to a time that was. Temporary views stand before the file's own: the names of tables and views with
     a history show the rows that they had then. All else is refused, but the histories, which have all times."""
 
-    def __init__(self, db: sqlite3.Connection, specs: Sequence[FlowSpec], us: int) -> None:
-        self._specs, self._us = specs, us
-        shown = shown_at(specs, text_of_us(us), "main")
-        for name, select in shown.items():
+    def __init__(self, db: sqlite3.Connection, names: NamesAt) -> None:
+        self._names = names
+        for name, select in names.selects(text_of_us(names.us), "main").items():
             db.execute(f"CREATE TEMP VIEW {quoted(name)} AS {select}")
-        histories = {f"{name}{sep}{HISTORY}" for name in shown for sep in "_/"}
+        histories = {f"{spec.name}{sep}{HISTORY}" for spec in names.histories for sep in "_/"}
         found = {name for (name,) in db.execute("SELECT name FROM main.sqlite_schema")}
         self._present = {*found, "sqlite_master", "sqlite_schema"} - histories - {"_types"}
         self._refused: str | None = None
@@ -458,7 +460,7 @@ class _Past:
         except sqlite3.DatabaseError:
             if self._refused is None:
                 raise
-            raise without_past(self._refused, self._specs, from_us(self._us)) from None
+            raise self._names.refusal(self._refused) from None
 
 
 # -- pages -----------------------------------------------------------------------------------------------
