@@ -27,7 +27,7 @@ import pyarrow as pa
 from headrace.durations import Duration, duration_us
 from headrace.errors import CallCancelled, CallTimeout, InvalidArgument, UnknownTopic, VersionConflict
 from headrace.log.capabilities import Versions
-from headrace.log.contract import Log, Record, Topic
+from headrace.log.contract import Log, Record, Start, Topic
 from headrace.position import Position
 
 if TYPE_CHECKING:
@@ -97,12 +97,13 @@ def call(
     _refuse_token(token)
     with _log_of(where) as log:
         requests = Requests(log, name)
+        start = requests.answered_from(named, fresh=id is None)
         if request is not None:
             requests.ask(request, named, seconds)
         until = time.monotonic() + seconds
         while True:
             seen = requests.news()
-            if (reply := requests.reply(named)) is not None:
+            if (reply := requests.reply(named, start)) is not None:
                 return reply
             left = until - time.monotonic()
             if left <= 0:
@@ -128,6 +129,7 @@ class Requests:
 
     def __init__(self, log: Log, name: str) -> None:
         self._log, self.topic = log, log.topic(name)
+        self._known: dict[str, Topic] = {}
         if self.topic.settings.key != (ID,):
             why = f"is no topic of requests, whose key is {ID!r}: app.topic({name!r}, 'id string, …', key='id')"
             raise InvalidArgument("topic", name, why)
@@ -147,14 +149,21 @@ class Requests:
             with contextlib.suppress(VersionConflict):  # somebody else calls with this id
                 cast(Versions, topic).append(row, expect={id: 0})
 
-    def reply(self, id: str) -> Reply | None:
-        """The newest reply; None if there is none yet. CallCancelled if the request was taken back."""
-        self._refuse_cancelled(id)
+    def answered_from(self, id: str, *, fresh: bool = False) -> Start:
+        """Where a reply can be, at the earliest: what was there before need not be read. `fresh`: nobody has asked with
+        this id yet."""
         answers = self._beside(answers_of)
-        if answers is None or _never_had(answers, id):
-            return None
-        found = _found(answers, id)
-        if found is None:
+        if answers is None:
+            return "earliest"
+        ends = {number: end.next for number, end in answers.ends().items()}
+        return ends if fresh or _never_had(answers, id) else "earliest"
+
+    def reply(self, id: str, start: Start) -> Reply | None:
+        """The newest reply, from there on; None if there is none yet. CallCancelled if the request was taken back."""
+        answers = self._beside(answers_of)
+        found = None if answers is None or _never_had(answers, id) else _found(answers, id, start)
+        self._refuse_cancelled(id)  # looked at last: what has a reply by now can no longer be taken back
+        if answers is None or found is None:
             return None
         own = OP if answers.settings.changes else None  # else it is a column like any other
         value = {column: held for column, held in found.value.items() if column != own}
@@ -200,10 +209,11 @@ class Requests:
         return [topic for of in (answers_of, cancelled_of) if (topic := self._beside(of)) is not None]
 
     def _beside(self, of: Callable[[str], str]) -> Topic | None:
-        try:
-            return self._log.topic(of(self.topic.name))
-        except UnknownTopic:  # the flow has not begun; nothing was taken back
-            return None
+        name = of(self.topic.name)
+        if name not in self._known:
+            with contextlib.suppress(UnknownTopic):  # the flow has not begun; nothing was taken back
+                self._known[name] = self._log.topic(name)
+        return self._known.get(name)
 
     def _refuse_cancelled(self, id: str) -> None:
         taken = self._beside(cancelled_of)
@@ -221,10 +231,10 @@ def _never_had(topic: Topic, id: str) -> bool:
     return isinstance(topic, Versions) and topic.settings.versioned and topic.version(id) == 0
 
 
-def _found(answers: Topic, id: str) -> Record | None:
+def _found(answers: Topic, id: str, start: Start) -> Record | None:
     """The newest answer that was not taken back."""
     last = None
-    for record in answers.records(key=id):
+    for record in answers.records(start, key=id):
         last = None if answers.settings.changes and record.value[OP] == "-" else record
     return last
 

@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.calls import Requests, answers_of, cancelled_of
 from headrace.errors import CallCancelled, CallFailed, CallTimeout, InvalidArgument, RecordRejected, UnknownTopic
 from headrace.log.embedded.log import EmbeddedLog
 from headrace.serve.server import Server
@@ -136,6 +137,29 @@ def test_who_waits_is_told_that_the_request_was_taken_back(shop: Shop) -> None:
     with pytest.raises(CallCancelled):
         hr.call(shop.log, "quotes", {"sku": "k"}, id="never-asked")
     assert shop.quotes.version("never-asked") == 0
+
+
+def test_a_reply_that_comes_behind_the_cancellation_is_not_delivered(shop: Shop) -> None:
+    """Both come while it is looked at one topic, and at the other."""
+
+    class Slow(Requests):
+        behind: Callable[[str], str]
+        id: str
+
+        def _beside(self, of: Callable[[str], str]) -> Any:
+            found = super()._beside(of)
+            if of is self.behind and not shop.answers.version(self.id):
+                assert hr.cancel(shop.log, "quotes", self.id)
+                shop.answer(self.id)
+            return found
+
+    ways: list[tuple[str, Callable[[str], str]]] = [("r1", answers_of), ("r2", cancelled_of)]
+    for id, behind in ways:
+        slow = Slow(shop.log, "quotes")
+        slow.id, slow.behind = id, behind
+        with pytest.raises(CallCancelled):
+            for _ in range(2):
+                assert slow.reply(id, "earliest") is None
 
 
 def test_what_cannot_be_taken_back(shop: Shop) -> None:

@@ -19,6 +19,7 @@ from headrace.calls import Reply, Requests
 from headrace.durations import duration_us
 from headrace.errors import CallTimeout, InvalidArgument
 from headrace.jsonrows import decode_row, encode_row
+from headrace.log.contract import Start
 from headrace.names import check_name
 from headrace.serve.answers import Json
 from headrace.serve.home import Busy, Home
@@ -64,20 +65,21 @@ class CallRoutes:
             raise InvalidArgument("request", "id", "is the column of the request's id: give it beside the request")
         id = call.id or uuid.uuid4().hex
 
-        def append() -> None:
+        def append() -> Start:
             requests = self._requests(topic)
-            row = decode_row(encode_row(call.request), requests.topic.schema)
-            requests.ask(row, id, seconds)
+            start = requests.answered_from(id, fresh=call.id is None)
+            requests.ask(decode_row(encode_row(call.request), requests.topic.schema), id, seconds)
+            return start
 
         with self._one_more():
-            await self._home.read(append)
-            return await self._replied(topic, id, wait)
+            return await self._replied(topic, id, await self._home.read(append), wait)
 
     async def reply(self, topic: str, id: IdGiven, wait: str = "0 seconds") -> Json:
         """The reply to a request by its id; the error CallTimeout while there is none."""
         seconds = _seconds(wait, "wait")
         with self._one_more():
-            return await self._replied(topic, id, seconds)
+            start = await self._home.read(lambda: self._requests(topic).answered_from(id))
+            return await self._replied(topic, id, start, seconds)
 
     async def cancel(self, topic: str, id: IdGiven) -> Json:
         """Takes a request back, unless it was answered before: `cancelled` says which of both. That never changes."""
@@ -100,10 +102,10 @@ class CallRoutes:
         finally:
             self._waiting -= 1
 
-    async def _replied(self, topic: str, id: str, seconds: float) -> Json:
+    async def _replied(self, topic: str, id: str, start: Start, seconds: float) -> Json:
         until = time.monotonic() + seconds
         while True:
-            seen, found = await self._home.read(lambda: self._look(topic, id))
+            seen, found = await self._home.read(lambda: self._look(topic, id, start))
             if found is not None:
                 return Json({"id": id, "value": found.value, "position": str(found.position)})
             left = until - time.monotonic()
@@ -111,9 +113,9 @@ class CallRoutes:
                 raise CallTimeout(topic=topic, id=id, seconds=seconds)
             await self._news(topic, seen, min(left, LOOK_SECONDS))
 
-    def _look(self, topic: str, id: str) -> tuple[dict[str, int], Reply | None]:
+    def _look(self, topic: str, id: str, start: Start) -> tuple[dict[str, int], Reply | None]:
         requests = self._requests(topic)
-        return requests.news(), requests.reply(id)
+        return requests.news(), requests.reply(id, start)
 
     async def _news(self, topic: str, seen: dict[str, int], seconds: float) -> None:
         """Until there is something new since `seen`. Who has seen the same waits for the same thread; one that waits
