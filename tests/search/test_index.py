@@ -83,6 +83,12 @@ def test_words_that_were_forgotten_are_looked_up_again(seed: int, monkeypatch: p
     assert sum(agrees(dice, 30, 25) for _ in range(4)) > 20
 
 
+def test_checks_that_were_forgotten_are_made_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.search.index.CHECKS_MAX", 2)
+    dice = random.Random(seed)
+    assert sum(agrees(dice, 30, 25) for _ in range(4)) > 20
+
+
 def test_a_word_is_known_by_queries_that_come_later() -> None:
     index = QueryIndex(FIELDS)
     index.add("pump", 0)

@@ -35,7 +35,8 @@ WAYS_MAX = 16
 GONE = -(2**63)
 CANDIDATES_MAX = 2_000_000
 """So many are looked at at a time: that bounds the memory that a batch takes."""
-CHECKS_MAX = 100_000
+CHECKS_MAX = 250_000
+"""So many queries that were asked lately are kept as functions: to make one takes as long as many questions."""
 LAY_FIRST = 1_000
 """Records, until queries are laid out anew for the first time."""
 RECORDS_MAX = 1 << 22
@@ -108,9 +109,7 @@ class QueryIndex:
     def asks(self, slot: int) -> tuple[Phrase, ...]:
         """What a text may have been found by."""
         meaning = int(self._meaning.values[slot])
-        if meaning not in self._checks:
-            self._check(meaning)
-        return self._checks[meaning][1]
+        return self._known_check(meaning)[1]
 
     def forget(self, slot: int) -> None:
         """It finds nothing any more. The slot is used again after the next layout: until then it lies under terms."""
@@ -137,13 +136,18 @@ class QueryIndex:
         return known
 
     def _check(self, meaning: int) -> Check:
-        found = self._checks.get(meaning)
+        return self._known_check(meaning)[0]
+
+    def _known_check(self, meaning: int) -> tuple[Check, tuple[Phrase, ...]]:
+        """The one that was not asked for longest goes."""
+        found = self._checks.pop(meaning, None)
         if found is None:
-            if len(self._checks) >= CHECKS_MAX:
-                self._checks.clear()
+            while len(self._checks) >= CHECKS_MAX:
+                del self._checks[next(iter(self._checks))]
             node = bound(self._texts[meaning], self.fields)
-            found = self._checks[meaning] = check_of(node), asked_for(node)
-        return found[0]
+            found = check_of(node), asked_for(node)
+        self._checks[meaning] = found
+        return found
 
     # -- where they lie --------------------------------------------------------------------------------
 
