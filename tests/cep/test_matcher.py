@@ -56,9 +56,7 @@ def settings(of: Pattern, wait: int = 0) -> Settings:
 
 
 def told(of: Pattern, made: Scan) -> list[tuple[str, Taken]]:
-    return [
-        (each.outcome, tuple((of.symbols[symbol], row) for symbol, row in labels(each.trail))) for each in made.found
-    ]
+    return [(each.outcome, tuple((of.symbols[symbol], row) for symbol, row in labels(each))) for each in made.found]
 
 
 def wanted(of: Pattern, times: list[int], marks: list[int]) -> list[tuple[str, Taken]]:
@@ -140,7 +138,7 @@ def one(text: str, rows: str, within: int = 100, frontier: float = EVER, **more:
 
 
 def rows_of(made: Scan) -> list[list[int]]:
-    return [[row for _, row in labels(each.trail)] for each in made.found]
+    return [[row for _, row in labels(each)] for each in made.found]
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from headrace.cep.program import FORK, JUMP, MATCH, QUIET, ROW, SKIP, Program
 
-__all__ = ["LIMITS", "Attempt", "Limits", "Outcome", "Rows", "Scan", "Settings", "Trail", "labels", "scan"]
+__all__ = ["LIMITS", "PASSED", "Attempt", "Limits", "Outcome", "Rows", "Scan", "Settings", "labels", "scan"]
 
 Outcome = Literal["match", "none", "timed_out", "open", "given_up"]
 Trail = tuple[Any, int, int, Any] | None
-"""The rows that an attempt has taken, the last one first: (those before, symbol, row, what is summed up)."""
+"""The rows that a way has taken, the last one first: (those before, symbol, row, what is summed up)."""
+PASSED = -1
+"""In place of a symbol: the row was passed over."""
 Test = Callable[[int, Any], bool]
 """A condition over earlier rows: of a row, and what is summed up with it."""
 
@@ -54,15 +56,20 @@ class Rows:
     nothing: Any = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What came of an attempt at row `start`. `stands`: the instructions at which an open one waits for a row."""
+class Attempt(NamedTuple):
+    """What came of an attempt at row `start`. `symbols`: what the rows from there to the last one that was taken were
+    taken as, or PASSED. `stands`: the instructions at which an open one waits for a row."""
 
     start: int
     outcome: Outcome
     extent_us: int
-    trail: Trail = None
+    symbols: tuple[int, ...] = ()
     stands: tuple[int, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The last row that was taken; `start` if none was."""
+        return self.start + max(0, len(self.symbols) - 1)
 
 
 @dataclass(slots=True)
@@ -88,14 +95,9 @@ class Settings:
     timed_out: bool = False
 
 
-def labels(trail: Trail) -> list[tuple[int, int]]:
+def labels(attempt: Attempt) -> list[tuple[int, int]]:
     """The (symbol, row) of each row that was taken, in order."""
-    out = []
-    while trail is not None:
-        out.append((trail[1], trail[2]))
-        trail = trail[0]
-    out.reverse()
-    return out
+    return [(symbol, row) for row, symbol in enumerate(attempt.symbols, attempt.start) if symbol != PASSED]
 
 
 def scan(
@@ -164,15 +166,29 @@ def _after(skip: tuple[str, int], match: Attempt) -> int:
     how, symbol = skip
     if how == "to_next":
         return match.start + 1
-    assert match.trail is not None
     if how == "past_last":
-        last: int = match.trail[2]
-        return last + 1
-    of = [row for each, row in labels(match.trail) if each == symbol]
+        return match.last + 1
+    of = [row for each, row in labels(match) if each == symbol]
     return max(match.start + 1, of[0] if how == "to_first" else of[-1])
 
 
-def _standing(at: int, end: int, ways: list[tuple[int, int, Trail]]) -> tuple[int, ...]:
+def _taken(symbols: list[int]) -> tuple[int, ...]:
+    """Up to the last row that was taken."""
+    size = len(symbols)
+    while size and symbols[size - 1] == PASSED:
+        size -= 1
+    return tuple(symbols[:size])
+
+
+def _of_trail(trail: Trail, start: int) -> tuple[int, ...]:
+    symbols = [] if trail is None else [PASSED] * (trail[2] + 1 - start)
+    while trail is not None:
+        trail, symbol, row, _ = trail
+        symbols[row - start] = symbol
+    return tuple(symbols)
+
+
+def _standing(at: int, end: int, ways: list[tuple[int, int, Any]]) -> tuple[int, ...]:
     """Where ways stand at the last known row, the most preferred one first."""
     return at, *(other for other, row, _ in reversed(ways) if row == end)
 
@@ -189,13 +205,14 @@ def _by_row(
     dead: set[int],
 ) -> Attempt:
     """Conditions look at one row. `dead`: the (instruction, row) from which no way leads on, of earlier attempts at
-    rows of this key; what is found here is added if it does not depend on where this attempt ends."""
+    rows of this key; what is found here is added if it does not depend on where this attempt ends. A way that is left
+    for later: its instruction and row, and whether it passes over the row before."""
     code, marks, size = program.code, rows.marks, len(program.code)
-    ways: list[tuple[int, int, Trail]] = []
+    ways: list[tuple[int, int, bool]] = []
     seen: set[int] = set()
-    late: Trail = None
+    late: tuple[int, ...] = ()
     at, row = 0, start
-    trail: Trail = None
+    symbols: list[int] = []  # of the rows from `start` on that this way has taken
     furthest, bound = start, start + limits.rows
     ended = False
     times = rows.times_us
@@ -206,16 +223,16 @@ def _by_row(
             if row == end:
                 ended = True
                 if not over:
-                    return Attempt(start, "open", until_us, trail, _standing(at, end, ways))
-                late = late or trail
+                    return Attempt(start, "open", until_us, _taken(symbols), _standing(at, end, ways))
+                late = late or _taken(symbols)
                 failed = True
             else:
                 if row > furthest:
                     furthest = row
                     if row >= bound:
-                        return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
+                        return Attempt(start, "given_up", until_us if ended else times[furthest])
                 if marks[row] & one:
-                    trail = (trail, other, row, None)
+                    symbols.append(other)
                     at += 1
                     row += 1
                 else:
@@ -226,10 +243,10 @@ def _by_row(
                 failed = True
             else:
                 seen.add(place)
-                ways.append((other, row, trail))
+                ways.append((other, row, False))
                 at = one
         elif op == MATCH:
-            return Attempt(start, "match", until_us if ended else times[furthest], trail)
+            return Attempt(start, "match", until_us if ended else times[furthest], _taken(symbols))
         elif op == JUMP:
             at = one
         elif op == SKIP:
@@ -242,34 +259,37 @@ def _by_row(
                     if row > furthest:
                         furthest = row
                         if row >= bound:
-                            return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
+                            return Attempt(start, "given_up", until_us if ended else times[furthest])
                     if not marks[row] & one:
-                        ways.append((at, row + 1, trail))
+                        ways.append((at, row + 1, True))
                 at += 1
         else:  # QUIET
             if row == end:
                 if not over:
-                    return Attempt(start, "open", until_us, trail, _standing(at, end, ways))
-                return Attempt(start, "match", until_us, trail)
+                    return Attempt(start, "open", until_us, _taken(symbols), _standing(at, end, ways))
+                return Attempt(start, "match", until_us, _taken(symbols))
             place = row * size + at
             if row > furthest:
                 furthest = row
                 if row >= bound:
-                    return Attempt(start, "given_up", until_us if ended else times[furthest], trail)
+                    return Attempt(start, "given_up", until_us if ended else times[furthest])
             if marks[row] & one or place in seen or place in dead:
                 failed = True
             else:
                 seen.add(place)
+                symbols.append(PASSED)
                 row += 1
         if failed:
-            if ways:
-                at, row, trail = ways.pop()
-                continue
-            break
+            if not ways:
+                break
+            at, row, passes = ways.pop()
+            del symbols[row - start - passes :]
+            if passes:
+                symbols.append(PASSED)
     if not ended:
         dead |= seen
         return Attempt(start, "none", times[furthest])
-    if timed_out and late is not None:
+    if timed_out and late:
         return Attempt(start, "timed_out", until_us, late)
     return Attempt(start, "none", until_us)
 
@@ -305,9 +325,9 @@ def _by_history(
         if row < end and row > furthest:
             furthest = row
         if steps > limits.steps or row >= bound:
-            return Attempt(start, "given_up", extent_us(), trail)
+            return Attempt(start, "given_up", extent_us())
         if op == MATCH:
-            return Attempt(start, "match", extent_us(), trail)
+            return Attempt(start, "match", extent_us(), _of_trail(trail, start))
         if op == FORK:
             ways.append((other, row, trail))
             at = one
@@ -318,9 +338,9 @@ def _by_history(
         elif row == end:
             ended = True
             if not over:
-                return Attempt(start, "open", until_us, trail, _standing(at, end, ways))
+                return Attempt(start, "open", until_us, _of_trail(trail, start), _standing(at, end, ways))
             if op == QUIET:
-                return Attempt(start, "match", until_us, trail)
+                return Attempt(start, "match", until_us, _of_trail(trail, start))
             late = late or trail
             failed = True
         else:
@@ -352,5 +372,5 @@ def _by_history(
     if not ended:
         return Attempt(start, "none", rows.times_us[furthest])
     if timed_out and late is not None:
-        return Attempt(start, "timed_out", until_us, late)
+        return Attempt(start, "timed_out", until_us, _of_trail(late, start))
     return Attempt(start, "none", until_us)

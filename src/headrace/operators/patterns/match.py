@@ -484,11 +484,8 @@ class MatchPattern:
         starts, last, counts, waits, texts = [], [], [], [], dict[tuple[int, ...], str]()
         for each, order in found.opened:
             starts.append(int(order[each.start]))
-            count, trail = 0, each.trail
-            last.append(events.at[order[each.start if trail is None else trail[2]]])
-            while trail is not None:
-                count, trail = count + 1, trail[0]
-            counts.append(count)
+            last.append(events.at[order[each.last]])
+            counts.append(len(each.symbols) - each.symbols.count(matcher.PASSED))
             if each.stands not in texts:
                 texts[each.stands] = parts_of(self.pattern).program.waits_for(each.stands)
             waits.append(texts[each.stands])
@@ -544,12 +541,11 @@ def _groups(key: I64) -> list[tuple[int, int, int]]:
 
 
 def _taken(attempt: Attempt, numbers: list[int]) -> Taken:
-    symbols, rows, trail = [], [], attempt.trail
-    while trail is not None:
-        trail, symbol, row, _ = trail
-        symbols.append(symbol)
-        rows.append(numbers[row])
-    return Taken(attempt.outcome, tuple(reversed(symbols)), tuple(reversed(rows)))
+    symbols, first = attempt.symbols, attempt.start
+    if matcher.PASSED not in symbols:
+        return Taken(attempt.outcome, symbols, tuple(numbers[first : first + len(symbols)]))
+    taken = matcher.labels(attempt)
+    return Taken(attempt.outcome, tuple(symbol for symbol, _ in taken), tuple(numbers[row] for _, row in taken))
 
 
 def _true(value: Any) -> matcher.Test:
