@@ -136,6 +136,8 @@ def test_nan_stays_nan() -> None:
 REFUSED: list[tuple[str, Any, str]] = [
     ("int", True, "got bool True, expected int"),
     ("int", np.bool_(True), "expected int"),
+    ("int", "x", "got str 'x', expected int."),
+    ("bigint", "x", "expected int (bigint)."),
     ("int", 1.0, "Round it"),
     ("int", np.float64(1), "Round it"),
     ("int", NAN, "None, not NaN"),

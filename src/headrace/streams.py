@@ -401,7 +401,8 @@ class Stream(_Steps):
         """Behind enrich, join, match and search: keeps a row for each record, pair, match or hit in a view. Transforms
         between them must keep the columns `_id` and `op`."""
         if not isinstance(origin(self.node), graph.Meet):
-            raise InvalidArgument("to_view", name, f"a view has results: {_AGGREGATE_FIRST}")
+            why = f"a view has results: {_AGGREGATE_FIRST}. Records as they are go to a topic: .to_topic(…)"
+            raise InvalidArgument("to_view", name, why)
         if keep is not None:
             raise InvalidArgument("keep", keep, "joined rows and matches are kept for ever: leave it out")
         check_name(name, argument="name")

@@ -70,9 +70,8 @@ def why(views: SqlViews, log: Log, view: str, *key: Any) -> Why:
     assert spec is not None
     names = [name for name in spec.key if name != WINDOW[1]]
     if len(key) != len(names):
-        raise InvalidArgument(
-            "key", key, f"a row of view {view!r} is known by {', '.join(names) or 'nothing: it has one'}"
-        )
+        known = f"{', '.join(names)}: give all of them, in this order" if names else "nothing: it has one"
+        raise InvalidArgument("key", ", ".join(map(str, key)), f"a row of view {view!r} is known by {known}")
     schema = schema_of([column for column in spec.columns if column.name in names])
     typed = {
         name: field_value(schema.field(name), value, argument=name) if isinstance(value, str) else value

@@ -93,6 +93,17 @@ def test_a_sink_that_has_delivered_nothing_has_all_of_it_to_do(shell: Shell) -> 
     assert [row["lag_records"] for row in shell.ok("sinks", "list").rows] == [1]
 
 
+def test_a_sink_is_dropped_only_by_somebody_who_says_so(shell: Shell) -> None:
+    shell.ok("topics", "create", "users", USERS, "--key", "id")
+    with hr.App("site") as app:
+        app.stream("users").to_sink("out", lambda *_: None)
+        app.drain()
+    for command in ("drop", "rewind"):
+        asked = shell("sinks", command, "out", stdin=b"y\n")  # a pipe is no terminal, whatever it says
+        assert asked.code == 2 and "Say --yes to do it" in asked.err
+    assert len(shell.ok("sinks", "list").rows) == 1
+
+
 def test_a_request_names_its_id_by_the_option(shell: Shell) -> None:
     shell.ok("topics", "create", "quotes", "id string, sku string", "--key", "id")
     assert "(--id)" in shell.refused("call", "quotes", '{"id": "1", "sku": "k1"}')

@@ -180,6 +180,24 @@ def test_csv_headers_that_make_no_sense(clicks: Shell, text: bytes, why: str) ->
     assert why in done.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'[\n{"user": "a"},\n{"user": "b"}\n]\n', "is an array; a row is one JSON object on one line. jq -c '.[]'"),
+        (b'\xef\xbb\xbf\n[{"user": "a"}, {"user": "b"}]', "is an array"),
+        (b'{\n  "user": "a"\n}\n', "is an object over several lines; a row is one JSON object on one line. jq -c ."),
+    ],
+)
+def test_one_json_document_is_refused_before_a_line_of_it_is_taken_for_a_row(
+    clicks: Shell, text: bytes, why: str
+) -> None:
+    for more in ("clicks",), ("others", "--create"):
+        done = clicks("produce", *more, stdin=text)
+        assert done.code == 1
+        assert f"headrace: file 'stdin': {why}" in done.err.splitlines()[-1]
+    assert len(clicks.ok("consume", "clicks").rows) == 3  # as before
+
+
 def test_parquet_and_arrow_files(shell: Shell, tmp_path: Path) -> None:
     table = pa.table({"x": pa.array([1, 2, 3], pa.int32()), "s": ["a", None, "c"]})
     pq.write_table(table, tmp_path / "a.parquet")

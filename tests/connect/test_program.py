@@ -187,7 +187,7 @@ def test_commands(log: Any, shell: Shell) -> None:
     assert "No sinks yet" in shell.ok("sinks", "list").err
     assert "there is no topic 'user'" in shell.refused("index", "add", "people", "user", "--text", "name")
     shell.ok("index", "add", "people", "users", "--text", "name")
-    assert "there is no index there yet" in shell.refused("index", "search", "people", "ann")
+    assert "headrace index run people" in shell.refused("index", "search", "people", "ann")
     (row,) = shell("index", "list").rows
     assert (row["state"], row["problem"] is not None) == ("waiting", True)
     put(log, (1, "Ann \x1b[31mRed"), (2, "Bob"))

@@ -19,6 +19,13 @@ def log(tmp_path: Path) -> Any:
         yield log
 
 
+def test_a_start_with_a_typo_is_told_what_a_start_is(log: Any) -> None:
+    topic = log.create_topic("t", "s string")
+    for begin in (topic.records, lambda start: topic.group("g").rewind(start)):
+        with pytest.raises(hr.InvalidArgument, match="start='erliest': must be 'earliest', 'latest', a time with zone"):
+            list(begin(start="erliest"))
+
+
 def test_what_a_flow_has_not_read_is_kept_until_it_tells(log: Any) -> None:
     topic = log.create_topic("t", "s string", retention_bytes=3_000, unread="keep", durability="os")
     log.report("v", [(topic, {0: 0})]).result()

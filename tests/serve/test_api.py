@@ -251,6 +251,17 @@ def test_a_query(shared: Served) -> None:
     assert shared.query("select ?", 400, params=[[1]])["error"]["type"] == "InvalidQuery"
 
 
+def test_requests_that_are_none(shared: Served) -> None:
+    said = shared.get("/api/topics/clicks/records", 400, params={"limt": 3})["error"]["message"]
+    assert "limt='3': there is no such parameter. Did you mean 'limit'? There are: start, " in said
+    assert "There are: none" in shared.get("/api/topics", 400, params={"limit": 3})["error"]["message"]
+    said = shared.post("/api/query", 400, content=b'{"sql":', headers={"Content-Type": "application/json"})
+    assert said["error"]["message"] == "body: is not JSON at character 7: Expecting value"
+    assert shared.post("/api/query", 422)["error"]["message"] == "body: Field required"
+    assert "there is no /api/topic: /api/openapi.json" in shared.get("/api/topic", 404)["error"]["message"]
+    assert "/api/query takes no GET" in shared.get("/api/query", 405)["error"]["message"]
+
+
 def test_lists_are_lists(served: Served) -> None:
     with SqliteViews(served.home) as store:
         spec = all_rules("listed", "string")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import complete_sink, format_option, home, home_option, opened
+from headrace.cli.options import complete_sink, confirm, format_option, home, home_option, opened, yes_option
 from headrace.cli.output import note, print_rows
 from headrace.connect.calling import rewind as begin_anew
 from headrace.connect.index.spec import KIND
@@ -71,7 +71,7 @@ def _listed(log: Log, name: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 @sinks.command()
 @click.argument("name", shell_complete=complete_sink)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @home_option
 def rewind(name: str, yes: bool) -> None:
     """Let a sink get all records of its topic again.
@@ -88,8 +88,7 @@ def rewind(name: str, yes: bool) -> None:
             why = f"is an {KIND}, which is built again with: headrace index rebuild {name}"
             raise InvalidArgument("name", name, why)
         topic = log.topic(facts["topic"])
-        if not yes:
-            click.confirm(f"Deliver all of {topic.name} to {name} again?", abort=True, err=True)
+        confirm(f"deliver all of {topic.name} to {name} again", yes)
         with sink_lock(home(), name):
             begin_anew(name, log, topic)
     note(f"{name} gets all of {topic.name} again, with new keys")
@@ -97,7 +96,7 @@ def rewind(name: str, yes: bool) -> None:
 
 @sinks.command()
 @click.argument("name", shell_complete=complete_sink)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @home_option
 def drop(name: str, yes: bool) -> None:
     """Forget a sink.
@@ -110,8 +109,7 @@ def drop(name: str, yes: bool) -> None:
     """
     with contextlib.closing(opened()) as log:
         recorded(log, name)
-        if not yes:
-            click.confirm(f"Forget the sink {name}?", abort=True, err=True)
+        confirm(f"forget how far sink {name} is, and the file of an index", yes)
         with sink_lock(home(), name):
             forget(log, home(), name)
     note(f"{name} is forgotten")

@@ -110,7 +110,10 @@ class Source:
         if self.format in ("parquet", "arrow"):
             return _arrow_batches(self, batch_rows, head)
         lines = head.lines_again() if head is not None else Lines(self.stream)
-        rows = _json_rows(lines, schema) if self.format == "json" else _csv_rows(lines, schema, extra, self.name)
+        if self.format == "json":
+            rows = _json_rows(_a_row_a_line(lines, self.name), schema)
+        else:
+            rows = _csv_rows(lines, schema, extra, self.name)
         return _gathered(self.name, rows, batch_rows)
 
     def infer(self, rows_max_seekable: int, rows_max_piped: int) -> tuple[pa.Schema, Head | None]:
@@ -220,6 +223,20 @@ class Head:
 
 Found = tuple[int, dict[str, Any] | str | None, bytes]
 """A line's number, its row (or why it is none; None: a pause), and its bytes."""
+
+
+def _a_row_a_line(lines: Any, source: str) -> Iterator[tuple[int, bytes]]:
+    """The lines, unless the first shows that they are one JSON document: some of its lines may look like rows."""
+    begun = False
+    for number, line in lines:
+        if not begun and number != IDLE and (text := line.removeprefix(b"\xef\xbb\xbf").strip()):
+            begun = True
+            if text.startswith(b"[") or text == b"{":
+                lines_of = "jq -c '.[]'" if text.startswith(b"[") else "jq -c ."
+                what = "an array" if text.startswith(b"[") else "an object over several lines"
+                why = f"is {what}; a row is one JSON object on one line. {lines_of} prints such lines"
+                raise InvalidArgument("file", source, why)
+        yield number, line
 
 
 def _json_rows(lines: Any, schema: pa.Schema) -> Iterator[Found]:
@@ -428,7 +445,7 @@ def _inferred(source: Source, head: Head | None, limit: int) -> pa.Schema:
         return schema_from(reader[0].remove_metadata())
     lines = Lines(source.stream) if head is None else head.lines(limit)
     if source.format == "json":
-        rows = (row for row in map(_parsed, lines) if row is not None)
+        rows = (row for row in map(_parsed, _a_row_a_line(lines, source.name)) if row is not None)
         return infer.schema_of_rows(islice(rows, limit))
     records = _csv_records(lines)
     header = _csv_header(records, source.name)

@@ -10,7 +10,9 @@ from headrace.durations import from_us, instant_us
 from headrace.errors import InvalidArgument
 from headrace.log.contract import Start
 
-__all__ = ["check_start", "start_of"]
+__all__ = ["check_start", "start_of", "start_us"]
+
+WHY = "must be 'earliest', 'latest', a time with zone, or {partition: offset}"
 
 
 def start_of(text: str) -> Start:
@@ -39,13 +41,17 @@ def check_start(start: Any) -> Start:
     """As a program says it; what is none is refused where it is written, not where it is first used."""
     if isinstance(start, str) and start in ("earliest", "latest"):
         return "earliest" if start == "earliest" else "latest"
-    why = "must be 'earliest', 'latest', a time with zone, or {partition: offset}"
     if isinstance(start, Mapping):
         for number in (*start, *start.values()):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise InvalidArgument("start", dict(start), f"{why}: {number!r} is neither")
+                raise InvalidArgument("start", dict(start), f"{WHY}: {number!r} is neither")
         return start
+    return from_us(start_us(start))
+
+
+def start_us(start: Any) -> int:
+    """The time, where it is neither an end nor offsets."""
     try:
-        return from_us(instant_us(start, argument="start"))
+        return instant_us(start, argument="start")
     except InvalidArgument as error:
-        raise InvalidArgument("start", start, f"{why} ({error.why})") from None
+        raise InvalidArgument("start", start, f"{WHY} ({error.why})") from None

@@ -167,7 +167,7 @@ def _plain_integer(arrow: pa.DataType) -> Callable[[Any], int]:
         if type(whole) is not int:
             if isinstance(whole, bool) or not isinstance(whole, int):
                 do = "Round it and convert it with int()." if isinstance(whole, float) else ""
-                raise _wrong(value, f"int ({name})", do)
+                raise _wrong(value, "int" if name == "int" else f"int ({name})", do)
             whole = int(whole)
         if not -limit <= whole < limit:
             raise _wrong(

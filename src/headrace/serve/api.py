@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 import headrace
 from headrace.durations import duration_us, instant_us
-from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout
+from headrace.errors import HeadraceError, InvalidArgument, WaitTimeout, nearest
 from headrace.jsonrows import decode_row, encode_row, split_objects
 from headrace.log.contract import Appended, Offsets, Topic
 from headrace.log.standing import counted_queues, duration, group_facts, groups_in, queue_facts, topic_facts
@@ -84,7 +84,10 @@ def make_app(home: Home) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(HTTPBearer(auto_error=False, description="The token that headrace printed."))],
+        dependencies=[
+            Depends(HTTPBearer(auto_error=False, description="The token that headrace printed.")),
+            Depends(_all_known),
+        ],
         responses={status: {"description": text, "model": Refusal} for status, text in ERRORS.items()},
     )
     routes = Routes(home)
@@ -107,17 +110,36 @@ async def _untyped(_request: Request, _error: Exception) -> Response:
     return failure()
 
 
+async def _all_known(request: Request) -> None:
+    """Refuses a parameter that the route does not have: it would be left out in silence. A route that takes the request
+    reads parameters of any name."""
+    needs = request.scope["route"].dependant
+    if needs.request_param_name is None and request.url.path.startswith("/api/"):
+        known = [each.alias for each in needs.query_params]
+        for name in request.query_params:
+            if name not in known:
+                why = f"there is no such parameter.{nearest(name, known)} There are: {', '.join(known) or 'none'}"
+                raise InvalidArgument(name, request.query_params[name], why)
+
+
 async def _wrong_kind(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"][1:])
+    if found["type"] == "json_invalid":
+        why = f"is not JSON at character {found['loc'][-1]}: {found['ctx']['error']}"
+        return refusal(400, "InvalidArgument", f"body: {why}", {"argument": "body", "why": why})
+    where = ".".join(str(part) for part in found["loc"][1:] or found["loc"])
     return refusal(422, "InvalidArgument", f"{where}: {found['msg']}", {"argument": where, "why": found["msg"]})
 
 
-async def _plain(_request: Request, error: Exception) -> Response:
+async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kinds = {404: "NotFound", 405: "MethodNotAllowed"}
-    answer = refusal(error.status_code, kinds.get(error.status_code, "Refused"), str(error.detail))
+    path = request.url.path
+    kind, message = {
+        404: ("NotFound", f"there is no {path}: /api/openapi.json lists what there is"),
+        405: ("MethodNotAllowed", f"{path} takes no {request.method}: /api/openapi.json says what it takes"),
+    }.get(error.status_code, ("Refused", str(error.detail)))
+    answer = refusal(error.status_code, kind, message)
     answer.headers.update(error.headers or {})
     return answer
 

@@ -110,7 +110,8 @@ def _settled(db: sqlite3.Connection) -> sqlite3.Connection:
 def open_to_read(path: Path) -> sqlite3.Connection:
     """SearchIndexDamaged if the file is no index; StorageError if there is none."""
     if not path.exists():
-        raise StorageError(str(path), "there is no index there yet: run the program, or headrace index run NAME")
+        why = f"there is no index there yet: run the program, or headrace index run {path.stem}"
+        raise StorageError(str(path), why)
     with typed(path):
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",

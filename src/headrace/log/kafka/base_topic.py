@@ -30,6 +30,7 @@ from headrace.log.kafka.reading import Chunk, Mark, Reader
 from headrace.log.kafka.settings import Kafka
 from headrace.log.kafka.writing import Prepared, ahead_letters, prepare
 from headrace.log.settings import TopicDescription, TopicSettings
+from headrace.log.starting import start_us
 from headrace.names import META, OWN_PREFIX
 from headrace.position import Position
 from headrace.schema import EXTRA_COLUMN, read_as, to_ddl
@@ -213,7 +214,7 @@ class BaseTopic:
         if isinstance(start, str) and start in ("earliest", "latest"):
             return ends[0] if start == "earliest" else ends[1]
         if isinstance(start, datetime | str):
-            return self._offsets_at([number], instant_us(start, argument="start"), {number: ends})[number]
+            return self._offsets_at([number], start_us(start), {number: ends})[number]
         if isinstance(start, bool) or not isinstance(start, int):
             raise InvalidArgument("start", start, "must be 'earliest', 'latest', a time with zone, or offsets")
         if not ends[0] <= start <= ends[1]:

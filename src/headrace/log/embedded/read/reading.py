@@ -47,6 +47,7 @@ from headrace.log.embedded.storage.frames import (
 from headrace.log.embedded.storage.index import BATCHES, PARTITIONS, BatchRow, PartitionRow
 from headrace.log.embedded.storage.key_filters import RECORDS_MIN
 from headrace.log.embedded.storage.stored import INSTANT, stored_schema
+from headrace.log.starting import start_us
 from headrace.schema import EXTRA_COLUMN, read_as
 from headrace.time import UNSET, progress_of_rows
 
@@ -509,22 +510,18 @@ def _key(value: dict[str, Any], columns: tuple[str, ...]) -> Any:
     return value[columns[0]] if len(columns) == 1 else tuple(value[name] for name in columns)
 
 
-def start_offset(
-    engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, start: Any, argument: str = "start"
-) -> int:
+def start_offset(engine: Engine, catalog: Catalog, topic: TopicState, state: PartitionRow, start: Any) -> int:
     """The offset a `Start` means in one partition; outside the log it is OffsetOutOfRange."""
     if isinstance(start, str) and start in ("earliest", "latest"):
         return state.earliest if start == "earliest" else state.next
     if isinstance(start, (datetime, str)):
-        from headrace.durations import instant_us
-
-        return Reader(engine, catalog, topic, state.partition).offset_at(instant_us(start, argument=argument), state)[0]
+        return Reader(engine, catalog, topic, state.partition).offset_at(start_us(start), state)[0]
     if isinstance(start, Mapping):
         if unknown := [number for number in start if number not in range(topic.settings.partitions)]:
-            raise InvalidArgument(argument, dict(start), f"topic {topic.name!r} has no partition {unknown[0]!r}")
+            raise InvalidArgument("start", dict(start), f"topic {topic.name!r} has no partition {unknown[0]!r}")
         start = start.get(state.partition, state.earliest)
     if isinstance(start, bool) or not isinstance(start, int):
-        raise InvalidArgument(argument, start, "must be 'earliest', 'latest', a time with zone, or {partition: offset}")
+        raise InvalidArgument("start", start, "must be 'earliest', 'latest', a time with zone, or {partition: offset}")
     offset = start
     check_range(topic, state, offset)
     return offset
