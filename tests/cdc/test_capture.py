@@ -13,6 +13,7 @@ import pytest
 from headrace.cdc.choice import Choice
 from headrace.cdc.journal import Journal, recorded
 from headrace.cdc.postgres.applying import Spool
+from headrace.cdc.postgres.capture import PostgresCapture
 from headrace.cdc.postgres.doctor import findings
 from headrace.cdc.postgres.server import lsn_of, lsn_text
 from headrace.cdc.running import CaptureThread, status_of
@@ -286,6 +287,36 @@ def test_any_other_change_stops_the_table_and_says_how_to_go_on(source: Source, 
     source.same()
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_column_that_is_dropped_and_added_again_is_another_one(source: Source, connected: bool) -> None:
+    """It has the same name and type: only the catalog's number tells them apart."""
+    source.sql(USERS, "CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO users VALUES (1, 'ann', 'x')")
+    source.drain()
+    change = ["ALTER TABLE users DROP note", "ALTER TABLE users ADD note text", "INSERT INTO users VALUES (2, 'bob')"]
+    if connected:
+        with source.capture().living() as life:
+            source.sql("UPDATE users SET name = 'eve'")
+            source.sql(*change, "INSERT INTO orders VALUES (1)")
+            target = life.target()
+            while life.applying.end < target:
+                life.step(0.1)
+            life.finish()
+    else:
+        source.sql(*change, "INSERT INTO orders VALUES (1)")
+        source.drain()
+    stopped = source.state()
+    assert stopped.state == "stopped"
+    assert "column 'note' was dropped, and another one has its name" in stopped.why
+    source.same("orders")
+    source.drain(again=["users"])
+    source.same()
+    source.sql("ALTER TABLE users ADD more int", "INSERT INTO users VALUES (3, 'cem', 'z', 1)")
+    source.drain()
+    source.sql("ALTER TABLE users DROP more", "ALTER TABLE users ADD more int", "DELETE FROM users WHERE id = 2")
+    source.drain()
+    assert "column 'more' was dropped" in source.state().why
+
+
 def test_order_of_columns_is_no_change(source: Source) -> None:
     """Added and gone again before anything was written to it."""
     source.sql(USERS)
@@ -294,6 +325,21 @@ def test_order_of_columns_is_no_change(source: Source) -> None:
     source.drain()
     assert source.state().state == "live"
     source.same()
+
+
+def test_a_database_without_an_encoding_is_refused(source: Source) -> None:
+    """Its bytes may be no text, in names and keys, too."""
+    source.sql(f"CREATE DATABASE {source.name}_ascii ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    try:
+        url = source.url.replace(source.name, f"{source.name}_ascii")
+        capture = PostgresCapture(source.log, "ascii", url, source.choice, source.home / "captures" / "ascii")
+        with pytest.raises(CaptureFailed, match=r"its encoding is SQL_ASCII.*createdb") as refused:
+            capture.drain()
+        assert not refused.value.passing
+        with pytest.raises(CaptureFailed, match="SQL_ASCII"):
+            findings("ascii", url, source.choice)
+    finally:
+        source.sql(f"DROP DATABASE {source.name}_ascii WITH (FORCE)")
 
 
 # -- choosing ----------------------------------------------------------------------------------------

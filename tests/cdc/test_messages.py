@@ -63,7 +63,7 @@ u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 times = st.integers(0, 2**52)
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 rows = st.lists(st.none() | st.just(UNCHANGED) | st.binary(max_size=20), max_size=8).map(tuple)
-columns = st.builds(Column, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans())
+columns = st.builds(Column, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans(), st.just(0))
 messages: st.SearchStrategy[m.Message] = st.one_of(
     st.builds(m.Begin, u64, times, u32),
     st.builds(m.Commit, u64, u64, times),

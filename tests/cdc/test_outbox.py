@@ -130,6 +130,7 @@ def test_events_go_into_their_topics_and_leave_the_table(shop: Application) -> N
 
 
 def test_what_is_rolled_back_is_no_event(shop: Application) -> None:
+    shop.drain()
     shop.sql("BEGIN")
     shop.event("order", "o1", 1)
     assert shop.drain() == 0
@@ -252,6 +253,48 @@ def test_a_second_process_is_refused(shop: Application, monkeypatch: pytest.Monk
     assert shop.payloads("order") == [1, 2]
 
 
+def test_a_second_capture_with_another_log_or_name_is_refused(shop: Application, tmp_path: Path) -> None:
+    """Two would share the events between them."""
+    shop.event("order", "o1", 1)
+    assert shop.drain() == 1
+    shop.event("order", "o1", 2)
+    choice = choice_for(shop.outbox, None, None)
+    with contextlib.closing(open_log(tmp_path / "other")) as log:
+        others = [
+            open_source(log, "shop", shop.outbox, choice, tmp_path / "other"),
+            open_source(shop.log, "second", shop.outbox, choice, shop.home),
+        ]
+        for other in others:
+            with pytest.raises(CaptureFailed, match=r"capture 'shop' .*make a table for each.*DELETE FROM") as refused:
+                other.drain()
+            assert not refused.value.passing
+            assert other.uninstall() == []
+        assert shop.sql("SELECT count(*) FROM outbox")[0][0] == 1
+        assert shop.drain() == 1  # the first goes on
+        assert shop.payloads("order") == [1, 2]
+        assert shop.capture().uninstall() == ["its row in headrace_outbox_readers"]
+        shop.event("order", "o1", 3)
+        assert others[0].drain() == 1
+        with pytest.raises(CaptureFailed, match="capture 'shop' of another log"):
+            shop.drain()
+
+
+def test_without_the_right_to_make_a_table_nobody_is_refused(
+    postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"t_{uuid.uuid4().hex[:16]}"
+    shop = Application("postgres", postgres.database(name), tmp_path / "home")
+    shop.sql(TABLE["postgres"], f"CREATE ROLE {name} LOGIN", f"GRANT SELECT, DELETE ON outbox TO {name}")
+    shop.sql("REVOKE CREATE ON SCHEMA public FROM public")
+    shop.event("order", "o1", 1)
+    to = urlsplit(shop.url)
+    shop.outbox = hr.outbox(f"postgresql://{name}@{to.netloc.rpartition('@')[2]}{to.path}?{to.query}")
+    assert shop.drain() == 1
+    assert "A second capture of table 'outbox' is not noticed" in caplog.text
+    shop.sql(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+    shop.close()
+
+
 def test_tables_that_are_no_outbox(shop: Application) -> None:
     for outbox, why in (
         (hr.outbox(shop.url, "nothing"), "there is no table 'nothing'"),
@@ -298,12 +341,18 @@ def test_a_program_and_commands(shop: Application, monkeypatch: pytest.MonkeyPat
         app.drain()
         with pytest.raises(InvalidArgument, match="topics and no tables"):
             db.table("outbox")
+    shop.capture().uninstall()
     shop.event("order", "o1", 2)
     shell.ok("capture", "add", "events", shop.outbox)
-    assert {row["check"] for row in shell.ok("capture", "doctor", "events").rows} == {"table outbox", "waiting"}
+    assert {row["check"] for row in shell.ok("capture", "doctor", "events").rows} == {
+        "table outbox",
+        "reader",
+        "waiting",
+    }
     assert "1 change captured" in shell.ok("capture", "run", "events", "--drain").err
     assert [record.value["payload"] for record in shop.log.topic("events_order").records()] == ["2"]
     assert "cannot be read again" in shell.refused("capture", "snapshot", "events")
+    assert "removed its row in headrace_outbox_readers" in shell.ok("capture", "uninstall", "events", "--yes").err
     assert "has made nothing" in shell.ok("capture", "uninstall", "events", "--yes").err
 
 

@@ -20,6 +20,8 @@ __all__ = ["HOME_SCHEMA", "Choice", "masked", "state_topic"]
 
 HOME_SCHEMA = "public"
 MASKS = ("hash", "null")
+READERS = "headrace_outbox_readers"
+"""Made beside an outbox: no table of the application's."""
 _NAME = re.compile(r"!?[^.\s]+(\.[^.\s]+)?")
 
 
@@ -82,7 +84,7 @@ class Choice:
 
     def takes(self, schema: str, table: str) -> bool:
         found = False
-        for pattern in self.tables:
+        for pattern in () if table == READERS else self.tables:
             wanted = pattern.removeprefix("!")
             wanted = wanted if "." in wanted else f"{self.home}.{wanted}"
             if fnmatchcase(f"{schema}.{table}", wanted):

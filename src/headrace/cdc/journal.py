@@ -78,6 +78,11 @@ class Journal:
         if self._counted() != self._turn:
             raise CaptureFenced(capture)
 
+    @property
+    def id(self) -> str:
+        """Of no other log, and no other capture."""
+        return self._topic.topic_id
+
     def _counted(self) -> int | None:
         return self._topic.version(TURN) if isinstance(self._topic, Versions) and self._versioned else None
 

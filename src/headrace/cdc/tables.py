@@ -42,12 +42,14 @@ class NotHeld(ValueError):
 
 class Column(NamedTuple):
     """`type`: as the database names or numbers it. `modifier`: of the type, as in numeric(10,2); -1 for none.
-    `in_identity`: part of what identifies a row (with Postgres' REPLICA IDENTITY FULL, all are)."""
+    `in_identity`: part of what identifies a row (with Postgres' REPLICA IDENTITY FULL, all are). `number`: which column
+    it is, also when another one takes its name; 0 where nobody says."""
 
     name: str
     type: int | str
     modifier: int = -1
     in_identity: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Known:
 
     def value(self) -> dict[str, Any]:
         """For the journal."""
-        return {**asdict(self), "columns": [list(column[:3]) for column in self.columns]}
+        return {**asdict(self), "columns": [[*column[:3], column.number] for column in self.columns]}
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Known:
@@ -157,7 +159,7 @@ class Known:
             **{
                 **value,
                 "key": tuple(value["key"]),
-                "columns": tuple(Column(*column) for column in value["columns"]),
+                "columns": tuple(Column(name, kind, more, False, at) for name, kind, more, at in value["columns"]),
                 "after": None if value["after"] is None else tuple(value["after"]),
                 "chunks": tuple(chunks),
             }
@@ -226,20 +228,26 @@ class Difference:
     gone: tuple[Column, ...]
     retyped: tuple[str, ...]
     key: tuple[str, ...] | None
+    replaced: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.gone or self.retyped or self.key is not None)
+        return bool(self.added or self._more)
+
+    @property
+    def _more(self) -> bool:
+        return bool(self.gone or self.retyped or self.replaced or self.key is not None)
 
     @property
     def is_growth(self) -> bool:
         """Only columns more."""
-        return bool(self.added) and not (self.gone or self.retyped or self.key is not None)
+        return bool(self.added) and not self._more
 
     def __str__(self) -> str:
         parts = [
             *(f"column {each.name!r} is new" for each in self.added),
             *(f"column {each.name!r} is gone" for each in self.gone),
             *(f"column {name!r} has another type" for name in self.retyped),
+            *(f"column {name!r} was dropped, and another one has its name" for name in self.replaced),
             *([f"the key is ({', '.join(self.key)})"] if self.key is not None else []),
         ]
         return ", ".join(parts)
@@ -255,7 +263,12 @@ def difference_of(known: Known, columns: Sequence[Column], key: Sequence[str] | 
         tuple(column for name, column in before.items() if name not in now),
         tuple(name for name in before if name in now and before[name][1:3] != now[name][1:3]),
         None if key is None or set(key) == set(known.key) else tuple(key),
+        tuple(name for name in before if name in now and _is_another(before[name], now[name])),
     )
+
+
+def _is_another(before: Column, now: Column) -> bool:
+    return bool(before.number and now.number) and before.number != now.number
 
 
 def with_chunk(known: Known, chunk: Chunk) -> Known:

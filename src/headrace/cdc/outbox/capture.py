@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from headrace.cdc.choice import READERS
 from headrace.cdc.journal import Journal, Value
 from headrace.cdc.outbox.table import Connected, Event, Events
 from headrace.errors import HeadraceError, InvalidArgument, RecordTooLarge
@@ -89,8 +90,10 @@ class OutboxCapture:
         raise InvalidArgument("name", table, why)
 
     def uninstall(self) -> list[str]:
-        """Nothing of it is in the database."""
-        return []
+        """Others may read the table from now on."""
+        with contextlib.closing(self._connect()) as db:
+            released = Events(db, self._outbox).release(self.name, Journal(self.log, self.name).id)
+        return [f"its row in {READERS}"] if released else []
 
 
 class Life:
@@ -100,6 +103,7 @@ class Life:
         self._capture, self._db, self._outbox = capture, db, outbox
         self.events = Events(db, outbox)
         self.journal = Journal(capture.log, capture.name)
+        self.events.claim(capture.name, self.journal.id)
         self._pending: dict[str, str] = self.journal.states.get(("taken", ""), {})
         self._schema = _schema(pa.binary() if self.events.is_binary else pa.string())
         self._topics: set[str] = set()

@@ -42,8 +42,10 @@ class OutboxOf:
         inner, outbox = outbox_at(url)
         db = self._connect(name, inner)
         with contextlib.closing(db):
-            waiting = Events(db, outbox).waiting()
+            events = Events(db, outbox)
+            waiting, reader = events.waiting(), events.reader()
         return [
             Finding(f"table {outbox.table}", True, f"in the order of {outbox.ordered_by}"),
+            Finding("reader", None, "nobody yet" if reader is None else f"capture {reader[0]!r} reads it"),
             Finding("waiting", None, f"{waiting:,} events wait"),
         ]

@@ -47,5 +47,6 @@ def connect(capture: str, url: str) -> Connected:
         translated=server.translated,
         writing=writing,
         columns=columns,
+        insert_new="INSERT IGNORE INTO {} VALUES ({})",
         close=db.close,
     )

@@ -41,5 +41,6 @@ def connect(capture: str, url: str) -> Connected:
         translated=server.translated,
         writing=db.transaction,
         columns=columns,
+        insert_new="INSERT INTO {} VALUES ({}) ON CONFLICT DO NOTHING",
         close=db.close,
     )

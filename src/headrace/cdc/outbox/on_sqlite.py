@@ -44,6 +44,7 @@ def connect(capture: str, url: str) -> Connected:
         translated=file.translated,
         writing=file.writing,
         columns=columns,
+        insert_new="INSERT INTO {} VALUES ({}) ON CONFLICT DO NOTHING",
         close=file.close,
         refused=refused,
         is_new=is_new,

@@ -1,20 +1,23 @@
 """A table of events in a database that Python's DB-API reaches. Owns the SQL: which rows wait, in which order, and that
-rows which are taken are deleted or marked. Knows no topic.
+rows which are taken are deleted or marked; and which capture reads it, in a table beside it. Knows no topic.
 
 Rows that are committed late, with a lower number, are found: a row waits until it is taken, whatever its number."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from headrace.cdc.choice import READERS
 from headrace.cdc.outbox.address import Outbox
 from headrace.errors import CaptureFailed
 
 __all__ = ["Connected", "Event", "Events"]
 
+logger = logging.getLogger("headrace.cdc")
 BINARY: Final = {"bytea", "tinyblob", "blob", "mediumblob", "longblob", "binary", "varbinary"}
 TOLD_ROWS: Final = 500
 """So many are named in one statement."""
@@ -32,7 +35,8 @@ def _always() -> bool:
 class Connected:
     """A connection, and what its database does in its own way. `mark`: the place of a parameter, counted from 1.
     `writing`: a transaction. `columns`: of a table, with
-    their types in lower case; none if there is no table. `refused`: why the table cannot be an outbox.
+    their types in lower case; none if there is no table. `insert_new`: what inserts a row unless its key is there, with
+    places for the table and the values. `refused`: why the table cannot be an outbox.
     `is_new`: whether there may be something that was not there before, where that is cheaper than to look."""
 
     connection: Any
@@ -42,6 +46,7 @@ class Connected:
     translated: Callable[[], AbstractContextManager[None]]
     writing: Callable[[], AbstractContextManager[Any]]
     columns: Callable[[Sequence[str]], dict[str, str]]
+    insert_new: str
     close: Callable[[], None]
     refused: Callable[[Sequence[str], Outbox, dict[str, str]], str | None] = _never
     is_new: Callable[[], bool] = _always
@@ -64,7 +69,8 @@ class Events:
         self._more = False
         """Whether something was there at the last look: then more may be."""
         parts = outbox.table.split(".")
-        self._table = ".".join(db.quoted(part) for part in parts)
+        self._table, self._own_name = self._name_of(parts), parts[-1]
+        self._readers = [*parts[:-1], READERS]
         with db.translated():
             there = db.columns(parts)
             why = self._refused(there) or db.refused(parts, outbox, there)
@@ -87,6 +93,9 @@ class Events:
             return f"column {outbox.ordered_by!r} is a uuid, which has no order: name one that grows with order="
         return None
 
+    def _name_of(self, parts: Sequence[str]) -> str:
+        return ".".join(map(self._db.quoted, parts))
+
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         cursor = self._db.connection.cursor()
         try:
@@ -94,6 +103,64 @@ class Events:
             return list(cursor.fetchall())
         finally:
             cursor.close()
+
+    # -- who reads it ------------------------------------------------------------------------------
+
+    def reader(self) -> tuple[str, str] | None:
+        """The capture that reads it, and the state that this has; None if nobody has said so."""
+        with self._db.translated():
+            if not self._db.columns(self._readers):
+                return None
+            sql = f"SELECT capture, state FROM {self._name_of(self._readers)} WHERE outbox = {self._db.mark(1)}"
+            found = self._rows(sql, (self._own_name,))
+        return (str(found[0][0]), str(found[0][1])) if found else None
+
+    def claim(self, capture: str, state: str) -> None:
+        """This capture reads it from now on, and no other one. CaptureFailed if another does: they would share its
+        events between them. Where the table that says so may not be made, nobody is refused."""
+        reader = self.reader()
+        if reader is None:
+            try:
+                self._claim(capture, state)
+            except CaptureFailed as error:
+                if error.passing:
+                    raise
+                logger.warning("%s. A second capture of table %r is not noticed", error, self._outbox.table)
+                return
+            reader = self.reader()
+        if reader != (capture, state):
+            first = "nobody" if reader is None else reader[0]
+            raise self._db.failed(
+                f"capture {first!r} of another log, or of another name, reads table {self._outbox.table!r} already, "
+                f"and two would share its events: make a table for each. If that one is no more, or lost its log: "
+                f"DELETE FROM {READERS} WHERE outbox = '{self._own_name}'"
+            )
+
+    def _claim(self, capture: str, state: str) -> None:
+        table = self._name_of(self._readers)
+        marks = ", ".join(map(self._db.mark, (1, 2, 3)))
+        with self._db.translated():
+            if not self._db.columns(self._readers):
+                columns = "outbox varchar(200) PRIMARY KEY, capture varchar(200) NOT NULL, state varchar(200) NOT NULL"
+                self._told(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            self._told(self._db.insert_new.format(table, marks), (self._own_name, capture, state))
+
+    def release(self, capture: str, state: str) -> bool:
+        """It reads the table no more; False if it did not."""
+        if self.reader() != (capture, state):
+            return False
+        sql = f"DELETE FROM {self._name_of(self._readers)} WHERE outbox = {self._db.mark(1)}"
+        with self._db.translated():
+            self._told(sql, (self._own_name,))
+        return True
+
+    def _told(self, sql: str, values: Sequence[Any] = ()) -> None:
+        with self._db.writing():
+            cursor = self._db.connection.cursor()
+            cursor.execute(sql, values)
+            cursor.close()
+
+    # -- its events --------------------------------------------------------------------------------
 
     def waiting(self) -> int:
         with self._db.translated():

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 from headrace.cdc import applying
 from headrace.cdc.change import UNCHANGED, Change, Place, Transaction, parts_of
 from headrace.cdc.postgres import messages as m
-from headrace.cdc.tables import Difference, Known, Tracked, difference_of
+from headrace.cdc.tables import Column, Difference, Known, Tracked, difference_of
 from headrace.storage import disk
 
 __all__ = ["Applying", "Spool"]
@@ -70,6 +70,8 @@ class Applying(applying.Applying):
         self._begun: m.Begin | None = None
         self._skipped = False
         self._spool = Spool(self._folder)
+        self.numbered: Callable[[int, Sequence[Column]], tuple[Column, ...]] = lambda _, columns: tuple(columns)
+        """Columns with their numbers in the catalog."""
 
     @property
     def in_transaction(self) -> bool:
@@ -106,6 +108,7 @@ class Applying(applying.Applying):
                 number += 1
             elif isinstance(message, m.Relation):
                 if (table := self.live(message.oid)) is not None:
+                    message = message._replace(columns=self.numbered(message.oid, message.columns))
                     self.lay_out(table, relation_difference(table.known, message), message.columns, transaction)
             elif isinstance(message, m.Truncate):
                 for table in filter(None, map(self.live, message.oids)):

@@ -23,7 +23,7 @@ from headrace.cdc.envelopes.writing import Encoded, Envelopes
 from headrace.cdc.journal import Journal, Name, Value, recorded
 from headrace.cdc.postgres import slot as slots
 from headrace.cdc.postgres.applying import Applying
-from headrace.cdc.postgres.catalog import Kinds, PostgresTable, tables_of
+from headrace.cdc.postgres.catalog import Kinds, PostgresTable, numbered, tables_of
 from headrace.cdc.postgres.copying import chunks, count_rows, is_behind
 from headrace.cdc.postgres.envelopes import encoded, facts_of
 from headrace.cdc.postgres.server import Lsn, Server, Stream, lsn_of
@@ -105,6 +105,7 @@ class Life(life.Life[Applying, PostgresTable]):
         super().__init__(capture, capture.server, Applying)
         self._postgres, self._db, self._stream = capture.server, db, stream
         self._kinds = Kinds(db)
+        self.applying.numbered = self._numbered
         found = self.journal.states.get(("slot", ""))
         self._slot = slots.Slot("", "") if found is None else slots.slot_of(found)
         self._confirmed: Lsn = 0
@@ -120,6 +121,10 @@ class Life(life.Life[Applying, PostgresTable]):
         return encoded(columns, lambda column: self._kinds.of(column.type, column.modifier), masks, self._secret)
 
     # -- what tables are ---------------------------------------------------------------------------
+
+    def _numbered(self, oid: int, columns: Sequence[Column]) -> tuple[Column, ...]:
+        with self.server.translated():
+            return numbered(self._db, oid, columns)
 
     def _shape(self, known: Known, columns: Sequence[Column]) -> Shape:
         return _shape(

@@ -13,7 +13,7 @@ from headrace.cdc.choice import Choice
 from headrace.cdc.postgres.types import Kind
 from headrace.cdc.tables import Column, SourceTable
 
-__all__ = ["Kinds", "PostgresTable", "quoted", "tables_of"]
+__all__ = ["Kinds", "PostgresTable", "numbered", "quoted", "tables_of"]
 
 _TABLES: Final = """
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
@@ -30,9 +30,11 @@ _TABLES: Final = """
     ORDER BY 2, 3"""
 _COLUMNS: Final = """
     SELECT attrelid::int8, attname::text, atttypid::int8, atttypmod, attnotnull,
-           atthasmissing OR atthasdef OR attnotnull OR attidentity <> '', format_type(atttypid, atttypmod)
+           atthasmissing OR atthasdef OR attnotnull OR attidentity <> '', format_type(atttypid, atttypmod),
+           attnum::int8
     FROM pg_attribute WHERE attrelid = any($1::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
     ORDER BY attrelid, attnum"""
+_NUMBERS: Final = "SELECT attname::text, attnum::int8 FROM pg_attribute WHERE attrelid = $1::int8 AND attnum > 0"
 _TYPES: Final = (
     "SELECT oid::int8, typname::text, typtype::text, typbasetype::int8, typtypmod, typelem::int8, typarray::int8 "
     "FROM pg_type"
@@ -88,6 +90,13 @@ class Kinds:
         return Kind(name, modifier)
 
 
+def numbered(db: psycopg.Connection[Any], oid: int, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns with their numbers, as far as the table has them now. The stream says names alone, and a column that
+    was dropped and added again has its name, and another number."""
+    numbers = dict(db.execute(_NUMBERS, (oid,)).fetchall())
+    return tuple(column._replace(number=numbers.get(column.name, 0)) for column in columns)
+
+
 def tables_of(
     db: psycopg.Connection[Any], choice: Choice | None = None, oid: int | str | None = None
 ) -> list[PostgresTable]:
@@ -105,7 +114,10 @@ def tables_of(
             schema,
             name,
             key,
-            tuple(Column(each, type_, modifier, each in key) for each, type_, modifier, *_ in columns[number]),
+            tuple(
+                Column(each, type_, modifier, each in key, place)
+                for each, type_, modifier, *_, place in columns[number]
+            ),
             frozenset(each[0] for each in columns[number] if each[4]),
             refused,
             partitioned,

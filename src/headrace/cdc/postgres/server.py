@@ -38,6 +38,7 @@ TEXTS: Final = {
 }
 """How values are written; that no wait of ours is ended, since a snapshot's transaction waits for our log; and that row
 level security is an error, and does not leave rows out."""
+NO_ENCODING: Final = "SQL_ASCII"
 SENDER_TIMEOUT: Final = "5min"
 """An append of a large transaction may take that long before the server takes us for gone."""
 _PASSING: Final = ("08", "53", "55006", "57", "58", "40")
@@ -100,7 +101,15 @@ class Server:
         """For SQL; each statement is a transaction of its own."""
         with self.translated():
             given = self._parameters(TEXTS)
-            return psycopg.connect(**given, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
+            db = psycopg.connect(**given, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
+        if db.info.parameter_status("server_encoding") == NO_ENCODING:
+            db.close()
+            raise self.failed(
+                f"its encoding is {NO_ENCODING}: nobody says which characters its bytes are. Copy it into a database "
+                "that has one, and capture that: createdb --template=template0 --encoding=UTF8 …, then pg_dump with "
+                "--encoding= of what its programs write"
+            )
+        return db
 
     def connect_to_stream(self) -> Stream:
         """For commands of replication, and then the stream of changes."""
