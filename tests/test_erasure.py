@@ -19,6 +19,7 @@ import headrace as hr
 from headrace import failpoints
 from headrace import sourcing as es
 from headrace.erasure import Forgotten
+from headrace.sink import Sink
 from headrace.traces import traces
 from tests.databases import PostgresServer
 from tests.operators.sparkless_joins import without_spark
@@ -137,7 +138,8 @@ def check(home: Path, expected: dict[str, list[str]], views: str | None = None) 
         assert rows(app) == {view: [row for row in each if CANARY not in row] for view, each in expected.items()}
         copies = [record.value["user"] for record in app.log.topic("copies").records()]
         assert CANARY not in copies and len(copies) == 24
-        assert len(app._sinks["pages"].search("page").hits) == 8
+        (pages,) = [each for each in app.beside if isinstance(each, Sink)]
+        assert len(pages.search("page").hits) == 8
         assert people_in(app.log).load("other").state == "Named other"
         assert app.log.verify().ok  # type: ignore[attr-defined]
     assert found(home, views) == []

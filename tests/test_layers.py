@@ -49,6 +49,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
     {"flows"},
     {
         "app",
+        "beside",
         "calls",
         "capture",
         "copying",
@@ -60,6 +61,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "remote",
         "sink",
         "streams",
+        "supervised",
         "table",
         "traces",
         "view",

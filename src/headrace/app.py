@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
+from headrace.beside import AllBeside
 from headrace.calls import ID, answers_of
 from headrace.durations import Duration, duration_us
 from headrace.errors import (
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from headrace.notebook import Live
     from headrace.queries import Queries
     from headrace.sink import Sink
+    from headrace.sourcing.processes import ProcessManager
+    from headrace.supervised import Supervised
     from headrace.table import Table
     from headrace.views.reading import SqlViews
 
@@ -126,8 +129,8 @@ class App:
         self._targets: dict[str, DeclaredTopic] = {}
         """The topics that its flows write to."""
         self._tables: dict[str, Table] = {}
-        self._captures: dict[str, Capture] = {}
-        self._sinks: dict[str, Sink] = {}
+        self.beside = AllBeside()
+        """What runs beside its flows."""
         self.flows: dict[str, Flow] = {}
 
     def __repr__(self) -> str:
@@ -231,8 +234,8 @@ class App:
             until.callback(setattr, self, "_log", before)
             disk.make_directory(self.home)  # Spark writes there
             self.running.check()
-            for sink in self._sinks.values():
-                sink.check()
+            for each in self.beside:
+                each.check()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -349,12 +352,14 @@ class App:
         topic PREFIX.SCHEMA.TABLE, with a schema block if `debezium_schemas`."""
         from headrace.capture import Capture
 
-        if name in self._captures and not _in_notebook():
-            raise InvalidArgument("name", name, "the app has a capture of that name: choose another")
-        if name in self._captures:
-            self._captures[name].stop()
-        made = self._captures[name] = Capture(self, name, url, tables, mask, debezium, debezium_schemas)
-        return made
+        made = Capture(self, name, url, tables, mask, debezium, debezium_schemas)
+        return self.beside.put(made, again=_in_notebook())
+
+    def supervise(self, manager: ProcessManager[Any]) -> Supervised:
+        """Runs the process manager while the app runs, and again after what passes."""
+        from headrace.supervised import Supervised
+
+        return self.beside.put(Supervised(self, manager), again=_in_notebook())
 
     def stream(
         self,
@@ -465,12 +470,7 @@ class App:
         return topic
 
     def _add_sink(self, sink: Sink) -> Sink:
-        if sink.name in self._sinks and not _in_notebook():
-            raise InvalidArgument("name", sink.name, "the app has a sink of that name: choose another")
-        if sink.name in self._sinks:
-            self._sinks[sink.name].stop()
-        self._sinks[sink.name] = sink
-        return sink
+        return self.beside.put(sink, again=_in_notebook())
 
     def _settled(self, flow: Flow) -> Flow:
         """The flow, planned again if it reads a topic that has turned out to hold changes."""
@@ -527,17 +527,17 @@ class App:
 
     def drain(self, batch_rows: int | None = None, *, close: bool = False) -> int:
         """Processes all records there are, and returns how many. `close=True` also closes every window. What captured
-        databases have committed by now is captured first, and sinks get it at last."""
-        for capture in self._captures.values():
-            capture.drain()
+        databases have committed by now is captured first, then process managers do what is due, and sinks get it all at
+        last."""
+        self.beside.drain(behind=False)
         rows = None if batch_rows is None else _checked_rows(batch_rows)
         total = self.running.drain(rows, close=close) if self._has_flows else 0
-        return total + sum(sink.drain() for sink in self._sinks.values())
+        return total + self.beside.drain(behind=True)
 
     @property
     def _has_flows(self) -> bool:
-        """Whether flows are to be run, or there is nothing at all: captures and sinks do without Spark."""
-        return bool(self.flows) or not (self._captures or self._sinks)
+        """Whether flows are to be run, or there is nothing at all: what runs beside them does without Spark."""
+        return bool(self.flows) or not self.beside
 
     def start(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows in the background, until `stop`; called again, it starts those that do not run. Raises
@@ -548,23 +548,18 @@ class App:
     def begin(self, *, wait: Callable[[], bool] | None, take_over: bool, share: bool = False) -> None:
         """As `start`; on standby as long as `wait()` says so. Of runners that share the flows, one captures and
         one delivers."""
-        for capture in self._captures.values():
-            with contextlib.suppress(*((AlreadyRunning,) if share else ())):
-                capture.start(wait=wait, take_over=take_over)
+        ignore: tuple[type[Exception], ...] = (AlreadyRunning,) if share else ()
+        self.beside.start(behind=False, wait=wait, take_over=take_over, ignore=ignore)
         if self._has_flows:
             self.running.start(wait=wait, take_over=take_over, share=share)
-        for sink in self._sinks.values():
-            with contextlib.suppress(*((AlreadyRunning,) if share else ())):
-                sink.start(wait=wait, take_over=take_over)
+        self.beside.start(behind=True, wait=wait, take_over=take_over, ignore=ignore)
 
     def stop(self) -> None:
         """Stops captures and flows in bounded time. What is not committed is read again by the next start."""
-        for capture in self._captures.values():
-            capture.stop()
+        self.beside.stop(behind=False)
         if self._running is not None:
             self._running.stop()
-        for sink in self._sinks.values():
-            sink.stop()
+        self.beside.stop(behind=True)
         self._stop_lives()
 
     def _stop_lives(self) -> None:
@@ -574,12 +569,9 @@ class App:
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the flows have ended, or for `timeout`. Raises the error that stopped one. True if they ended."""
         seconds = None if timeout is None else duration_us(timeout, argument="timeout") / 1e6
-        beside: list[Capture | Sink] = [*self._captures.values(), *self._sinks.values()]
-        if not beside:
+        if not self.beside:
             return self.running.wait(seconds)
-        from headrace.capture import wait_for_all
-
-        return wait_for_all(beside, self.running.wait if self.flows else None, seconds)
+        return self.beside.wait(self.running.wait if self.flows else None, seconds)
 
     def run(self, *, standby: bool = False, take_over: bool = False, share: bool = False) -> None:
         """Runs all flows until they are stopped by Ctrl-C, or fail."""
@@ -684,13 +676,11 @@ class App:
         with self._lock:
             if self._closed:
                 return
-            for capture in self._captures.values():
-                capture.stop()
+            self.beside.stop(behind=False)
             self._closed = True
             if self._running is not None:
                 self._running.close()
-            for sink in self._sinks.values():
-                sink.stop()
+            self.beside.stop(behind=True)
             self._stop_lives()
             if self._log is not None and self._given_log is None:
                 self._log.close()

@@ -31,7 +31,7 @@ from headrace.log.capabilities import Erasure, Files, capability
 from headrace.log.contract import Log, Topic
 from headrace.log.open import open_address
 from headrace.places import directory
-from headrace.sink import lock_name
+from headrace.sink import Sink
 from headrace.sourcing.snapshots import forget_all
 from headrace.sourcing.topics import beside
 from headrace.views.contract import FlowSpec, ViewStore, is_version
@@ -325,7 +325,7 @@ class _Subject:
             if facts.get("kind") != KIND:
                 more = f", and headrace sinks rewind {name}" if facts["topic"] in deleted else ""
                 self._told(f"sink {name}", "out of reach", do=f"ask who gets its records to erase them{more}")
-            elif why := self._lock(lock_name(name), until):
+            elif why := self._lock(Sink.lock_name(name), until):
                 self._told(f"index {name}", "left", do=why)
             else:
                 file.remove(SearchIndex.of(name, facts).file(self._home))

@@ -50,6 +50,7 @@
     ├── TransformFailed                          a flow's function that fails on results
     ├── AggregateFailed                          an aggregate's own function that fails, or depends on the cut
     ├── OperatorFailed                           an operator of a user that fails
+    ├── ProcessFailed                            a function of a process manager, or what it sends to, that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout ─ CallTimeout                waited long enough; a request without a reply yet
     ├── CallCancelled                            a request that was taken back
@@ -124,6 +125,7 @@ __all__ = [
     "OperatorFailed",
     "OutOfOrderSequence",
     "Overloaded",
+    "ProcessFailed",
     "ProducerFenced",
     "QueryTimeout",
     "RecordRejected",
@@ -418,6 +420,22 @@ class UnknownEvent(HeadraceError, LookupError):
 
     def __str__(self) -> str:
         return f"{self.topic}: event {self.event!r} of version {self.version}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class ProcessFailed(HeadraceError):
+    """A function of a process manager, or of the entities that it sends commands to, raised. `doing`: what the manager
+    was about to do, and has not done."""
+
+    manager: str
+    doing: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"process manager {self.manager!r}, {self.doing}: {self.why}. It was not done: fix the function, and run "
+            f"the process manager again."
+        )
 
 
 @dataclass(eq=False, repr=False)

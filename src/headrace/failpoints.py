@@ -73,6 +73,9 @@ KNOWN: dict[str, str] = {
     "capture.slot": "the database keeps changes for a capture; the capture has not recorded from where on",
     "capture.before": "changes of another database are read; nothing is written",
     "capture.written": "these changes and their place are in the log; the database was not told",
+    "process.handled": "a process's command is handled, or refused, by its target; the process was not told",
+    "process.answered": "the process was told what came of its command; how far the outbox is sent is not reported",
+    "process.fired": "a timer's event and what it asked for are in the log; nothing of that is sent",
     "relay.appended": "rows of the outbox are appended to their topic; the outbox does not know",
 }
 """name -> what has happened, and what has not, when the point is reached. A test walks all of it."""

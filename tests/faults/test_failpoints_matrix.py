@@ -30,7 +30,7 @@ from tests.faults.children import Child, Children, ack
 UPKEEP = ("swap.", "retention.", "reclaim.", "erase.")
 """Upkeep's own points are walked by test_upkeep_failpoints."""
 ELSEWHERE = ("mend.", "queue.", "view.", "flow.", "relay.", "kafka.", "switch.", "begin.", "capture.", "sink.")
-ELSEWHERE += ("index.", "forget.")
+ELSEWHERE += ("index.", "forget.", "process.")
 """These have tests of their own, too."""
 POINTS = sorted(p for p in failpoints.KNOWN if not p.startswith((*UPKEEP, *ELSEWHERE)))
 ROUNDS = 12

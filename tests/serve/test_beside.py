@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.sink import lock_name, sink_lock
+from headrace.sink import Sink
 from headrace.views.owner import is_held
 from tests.serve.beside import WHY, make_capture, make_index
 from tests.serve.conftest import Served
@@ -78,7 +78,7 @@ def test_indexes_and_captures(found: Served) -> None:
     (index,) = found.get("/api/indexes")
     wanted = {"topic": "people_rows", "state": "serving", "runs": "stopped", "rows": 2, "lag_records": 0, "key": ["id"]}
     assert {name: index[name] for name in wanted} == wanted
-    with sink_lock(found.home, "people"):
+    with Sink.locked(found.home, "people"):
         (index,) = found.get("/api/indexes")
         assert index["runs"] == "running"
     (capture,) = found.get("/api/captures")
@@ -112,9 +112,9 @@ def test_metrics(found: Served) -> None:
 
 
 def test_who_holds_a_lock_is_seen_without_taking_it(found: Served) -> None:
-    name = lock_name("nobody")
+    name = Sink.lock_name("nobody")
     assert is_held(found.home, name) is False
-    with sink_lock(found.home, "nobody"):
+    with Sink.locked(found.home, "nobody"):
         assert is_held(found.home, name) is True
     assert is_held(found.home, name) is False
 

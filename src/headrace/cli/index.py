@@ -21,7 +21,7 @@ from headrace.connect.open import open_sink
 from headrace.connect.running import SinkThread, drained
 from headrace.errors import InvalidArgument
 from headrace.names import check_name
-from headrace.sink import sink_lock
+from headrace.sink import Sink
 
 if TYPE_CHECKING:
     from headrace.connect.index.searching import Hit
@@ -70,7 +70,7 @@ def add(name: str, topic: str, texts: tuple[str, ...], keys: tuple[str, ...], to
     """
     check_name(name, argument="name")
     made = search_index(path or f"{name}.db", text=texts, key=keys or None, tokenizer=tokenizer)
-    with contextlib.closing(opened()) as log, sink_lock(home(), name):
+    with contextlib.closing(opened()) as log, Sink.locked(home(), name):
         check_fits(log.topic(topic), made)
         known = sinks(log).get(name)
         if known is not None and known.get("kind") != made.kind:
@@ -103,7 +103,7 @@ def run(name: str, drain: bool) -> None:
       headrace index run users
       headrace index run users --drain
     """
-    with _known(name) as (log, made, topic), sink_lock(home(), name), stoppable() as stopping:
+    with _known(name) as (log, made, topic), Sink.locked(home(), name), stoppable() as stopping:
         if drain:
             with contextlib.closing(open_sink(made, name, log, log.topic(topic), home())) as found:
                 note(f"{counted(drained(log, name, found), 'record')} taken")

@@ -113,7 +113,7 @@ def run(
         ticker = Ticker(lambda: f"{what}: {time.monotonic() - began:.0f} s")
         run_in_thread(lambda: app.begin(wait=waiting, take_over=take_over, share=share), stopping, ticker)
         note(f"running {_parts(app)} of {app.name} in {app.home}; Ctrl-C stops")
-        if not app._captures:  # which make topics
+        if "capture" not in app.beside.kinds():  # they make topics
             _say_who_waits(app)
         if metrics is not None:
             from headrace.flows import metrics as numbers
@@ -136,11 +136,10 @@ def _server(app: App, wanted: bool | None) -> Server | None:
         return None
     from headrace.cli.serve import token
     from headrace.serve import open_server
-    from headrace.sink import states_beside
 
     try:
         at = {"views": app.views_at, "log": app.log_at}
-        return open_server(app.home, token=token(), flows=app.status, beside=lambda: states_beside(app), **at)
+        return open_server(app.home, token=token(), flows=app.status, beside=app.beside.states, **at)
     except ServeMissing as error:
         if wanted:
             app.close()
@@ -204,29 +203,25 @@ def line(statuses: list[FlowStatus], pace: Pace, columns: int) -> str:
 
 
 def _beside(app: App, *, whole: bool) -> list[str]:
-    """Captures and sinks that do not run as they should; or all of them."""
-    from headrace.sink import states_beside
-
+    """What runs beside the flows and not as it should; or all of it."""
     return [
         f"{lock.replace('/', ' ')}: {state}{f': {error}' if error else ''}"
-        for lock, (state, error) in states_beside(app).items()
+        for lock, (state, error) in app.beside.states().items()
         if whole or state != "running"
     ]
 
 
 def _parts(app: App) -> str:
     """How much of it there is: "2 flows, 1 capture"."""
-    from headrace.sink import states_beside
-
-    locks = [lock.partition("/")[0] for lock in states_beside(app)]
-    numbers = {"flow": len(app.flows), "capture": locks.count("capture"), "sink": locks.count("sink")}
+    kinds = app.beside.kinds()
+    numbers = {"flow": len(app.flows), **{kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}}
     return ", ".join(counted(number, what) for what, number in numbers.items() if number)
 
 
 def _say_who_waits(app: App) -> None:
     """A topic that is misspelt never comes."""
-    for sink in app._sinks.values():
-        if said := sink.waits:
+    for each in app.beside:
+        if said := each.waits:
             note(said)
 
 

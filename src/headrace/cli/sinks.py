@@ -19,7 +19,7 @@ from headrace.connect.running import reader_of
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.log.contract import FLOW_GROUP
 from headrace.log.standing import group_facts
-from headrace.sink import sink_lock
+from headrace.sink import Sink
 
 if TYPE_CHECKING:
     from headrace.log.contract import Log
@@ -89,7 +89,7 @@ def rewind(name: str, yes: bool) -> None:
             raise InvalidArgument("name", name, why)
         topic = log.topic(facts["topic"])
         confirm(f"deliver all of {topic.name} to {name} again", yes)
-        with sink_lock(home(), name):
+        with Sink.locked(home(), name):
             begin_anew(name, log, topic)
     note(f"{name} gets all of {topic.name} again, with new keys")
 
@@ -110,6 +110,6 @@ def drop(name: str, yes: bool) -> None:
     with contextlib.closing(opened()) as log:
         recorded(log, name)
         confirm(f"forget how far sink {name} is, and the file of an index", yes)
-        with sink_lock(home(), name):
+        with Sink.locked(home(), name):
             forget(log, home(), name)
     note(f"{name} is forgotten")

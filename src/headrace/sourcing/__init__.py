@@ -3,7 +3,8 @@
     from headrace import sourcing as es
 
 Owns the public names. `entities.py` handles commands, `boundary.py` appends on conditions wider than one entity,
-`events.py` and `columns.py` make events typed columns, `snapshots.py` keeps states."""
+`processes.py` sends commands for what has happened, `events.py` and `columns.py` make events typed columns,
+`snapshots.py` keeps states."""
 
 from headrace.errors import BoundaryConflict as BoundaryConflict
 from headrace.errors import Rejected as Rejected
@@ -17,6 +18,15 @@ from headrace.sourcing.boundary import query as query
 from headrace.sourcing.boundary import read as read
 from headrace.sourcing.boundary import tagged as tagged
 from headrace.sourcing.entities import Entities as Entities
+from headrace.sourcing.processes import ProcessManager as ProcessManager
+from headrace.sourcing.reactions import Action as Action
+from headrace.sourcing.reactions import Cancel as Cancel
+from headrace.sourcing.reactions import CommandAccepted as CommandAccepted
+from headrace.sourcing.reactions import CommandRejected as CommandRejected
+from headrace.sourcing.reactions import PendingTimer as PendingTimer
+from headrace.sourcing.reactions import Send as Send
+from headrace.sourcing.reactions import Timer as Timer
+from headrace.sourcing.reactions import TimerFired as TimerFired
 from headrace.sourcing.results import Difference as Difference
 from headrace.sourcing.results import EntityAudit as EntityAudit
 from headrace.sourcing.results import Event as Event

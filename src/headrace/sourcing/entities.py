@@ -55,6 +55,8 @@ RETRIES = 100
 CACHED = 10_000
 """The states that are kept in memory, at most: those used last."""
 COMMANDS = "id string, entity string, first bigint, events int"
+Beside = tuple[str, Any, Mapping[Any, int] | None]
+"""Rows for another topic, and the versions that these rows' keys must have there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Entities(Generic[State]):
         self._ids: Topic | None = None
 
     def __repr__(self) -> str:
-        return f"Entities({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     @property
     def topic(self) -> Topic:
@@ -155,10 +157,12 @@ class Entities(Generic[State]):
             try:
                 return self._append(key, known, events, id, at)
             except VersionConflict as conflict:
-                if conflict.topic != self.name:
-                    assert id is not None
-                    return cast("Handled[State]", self._handled(id, key))
-                known = self._load(key)
+                if conflict.topic == self.name:
+                    known = self._load(key)
+                elif id is not None and (before := self._handled(id, key)) is not None:
+                    return before
+                else:
+                    raise
         raise VersionConflict(topic=self.name, key=key, expected=known.version, actual=self._load(key).version)
 
     def append(self, key: str, *events: Any, expected: int, at: datetime | None = None) -> Handled[State]:
@@ -176,12 +180,13 @@ class Entities(Generic[State]):
         topic, _ = self._open()
         when = self._clock() if at is None else at
         check_ahead(topic, when)
-        state, rows = _own(known.state), []
+        state, rows, beside = _own(known.state), [], list[Beside]()
         for number, event in enumerate(events, known.version + 1):
             header = {"entity": key, "version": number, "command": id, "at": when}
             rows.append(self._types.row(event) | header)
             state = self.evolve(state, event)
-        done = self._write(topic, key, known.version, rows, id)
+            beside += self._beside(key, number, event, state, when)
+        done = self._write(topic, key, known.version, rows, id, beside)
         position = Position()
         for each in done:
             position |= each.position
@@ -195,18 +200,28 @@ class Entities(Generic[State]):
                 self._put_snapshot(key, after)
         return Handled(key, events, after.version, _own(after.state), position)
 
+    def _beside(self, _key: str, _version: int, _event: Any, _state: State, _at: datetime) -> list[Beside]:
+        """What else is appended in the transaction of an event, which has made this state."""
+        return []
+
     def _write(
-        self, topic: Topic, key: str, version: int, rows: list[dict[str, Any]], id: str | None
+        self, topic: Topic, key: str, version: int, rows: list[dict[str, Any]], id: str | None, beside: list[Beside]
     ) -> list[Appended]:
-        if id is None:
+        if id is not None:
+            beside.append(self._id_row(id, key, version, len(rows)))
+        if not beside:
             return [capability(topic, Versions).append(rows, expect={key: version})] if rows else []
-        commands = self._commands()
         with cast("AbstractContextManager[Transaction]", self._log.transaction()) as tx:
             if rows:
                 tx.append(topic.name, rows, expect={key: version})
-            command = {"id": id, "entity": key, "first": version, "events": len(rows)}
-            tx.append(commands.name, command, expect={id: 0})
+            for name, more, expect in beside:
+                tx.append(name, more, expect=expect)
         return tx.results
+
+    def _id_row(self, id: str, key: str, version: int, events: int) -> Beside:
+        """That a command of this id had so many events, behind this version; on condition that it is the first."""
+        row = {"id": id, "entity": key, "first": version, "events": events}
+        return self._commands().name, row, {id: 0}
 
     def _handled(self, id: str, key: str) -> Handled[State] | None:
         """The result of the command with this id, if there was one."""
@@ -258,8 +273,13 @@ class Entities(Generic[State]):
     def events(self, key: str) -> Iterator[Event]:
         """All that happened to the entity, in order."""
         _check_key(key)
-        for record, event in self._stored(key, _Known(None)):
-            yield Event(event, record.value["version"], record.value["at"], record.value["command"])
+        for record in self.topic.records(key=key):
+            yield self.event_of(record)
+
+    def event_of(self, record: Record) -> Event:
+        """The event of a record of the topic."""
+        value = record.value
+        return Event(self._types.event(value, self.name), value["version"], value["at"], value["command"])
 
     def audit(self) -> EntityAudit:
         """Folds the events of every entity that has a snapshot again, and compares."""

@@ -62,18 +62,24 @@ class EventTypes:
 
     def row(self, event: Any) -> dict[str, Any]:
         """The columns of an event: its name, its version, its fields."""
+        fields = self.fields(event)
+        kind = self._by_class[type(event)]
+        row: dict[str, Any] = {"event": kind.name, "event_version": kind.version}
+        if kind.column.type is not None:
+            row[kind.field(kind.version)] = fields
+        return row
+
+    def fields(self, event: Any) -> dict[str, Any]:
+        """The event's fields, as they are stored."""
         kind = self._by_class.get(type(event))
         if kind is None:
             known = ", ".join(sorted(self._by_name))
             raise InvalidArgument("event", type(event).__name__, f"is none of the event classes: {known}")
         try:
-            fields = kind.column.store(event)
+            stored: dict[str, Any] = kind.column.store(event)
         except TypeError as error:
             raise InvalidArgument("event", event, str(error)) from None
-        row: dict[str, Any] = {"event": kind.name, "event_version": kind.version}
-        if kind.column.type is not None:
-            row[kind.field(kind.version)] = fields
-        return row
+        return stored
 
     def event(self, row: Mapping[str, Any], topic: str) -> Any:
         """The event of a row, as its class is now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query
 
-from headrace.capture import lock_name as capture_lock_name
+from headrace.capture import Capture
 from headrace.cdc.choice import state_topic
 from headrace.cdc.journal import captures
 from headrace.connect.index.searching import HITS_MAX, SECONDS_MAX, SKIP_MAX, Searching
@@ -17,7 +17,7 @@ from headrace.connect.index.standing import index_facts, index_file, index_names
 from headrace.names import check_name
 from headrace.serve.answers import Json
 from headrace.serve.routes.captured import capture_facts
-from headrace.sink import lock_name as sink_lock_name
+from headrace.sink import Sink
 from headrace.views.owner import is_held
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def captures_now(home: Home, log: Log, counted: Counted | None = None) -> list[F
     here = home.beside()
     for name in captures(log):
         facts = _read(("capture", name), log, state_topic(name), counted, partial(capture_facts, log, name))
-        found.append({**facts, **_state(home, capture_lock_name(name), here)})
+        found.append({**facts, **_state(home, Capture.lock_name(name), here)})
     return found
 
 
@@ -49,7 +49,7 @@ def indexes_now(home: Home, log: Log) -> list[Facts]:
     out = []
     for name in index_names(log):
         facts = index_facts(log, home.path, name)
-        state = _state(home, sink_lock_name(name), here)
+        state = _state(home, Sink.lock_name(name), here)
         out.append({**facts, "runs": state["state"], "problem": facts["problem"] or state["error"]})
     return out
 
