@@ -165,8 +165,10 @@ class Seen:
 class running:
     """The app in a process of its own. `settings`: where its log and views are, if not in the home."""
 
-    def __init__(self, home: Path, transform: str, settings: Mapping[str, str] | None = None) -> None:
-        self.home, self.code = home, _APP.format(ddl=DDL, transform=transform)
+    def __init__(
+        self, home: Path, transform: str, settings: Mapping[str, str] | None = None, *, code: str = _APP
+    ) -> None:
+        self.home, self.code = home, code.format(ddl=DDL, transform=transform)
         self.settings = settings or {}
 
     def __enter__(self) -> subprocess.Popen[str]:

@@ -93,9 +93,13 @@ def test_the_rows_of_kafka(broker: str, tmp_path: Path) -> None:
 def test_the_rows_of_latency_and_memory(tmp_path: Path) -> None:
     results = tmp_path / "results"
     printed = bench(
-        "latency", "memory", "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results), timeout=500
+        *("latency", "memory", "calls"),
+        *("--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results)),
+        timeout=500,
     )
     for row in (
+        "a request and its reply, looked up in a table, by the log, p50",
+        "a request and its reply, and then a transform in PySpark, over HTTP, 8 callers at a time, p50",
         "a batch of 20 rows in the loop, plain columns, p50",
         "append of 20 rows to seen in the view by another process, plain columns, p50",
         "append of 20 rows to seen in the view by another process, behind a computed filter in PySpark, p99",

@@ -97,6 +97,18 @@ def test_a_request_is_taken_back_before_the_flow_reads_it(made: tuple[hr.App, hr
     assert not hr.cancel(app, "quotes", "order-2") and hr.cancel(app, "quotes", "order-1")
 
 
+def test_a_flow_can_leave_out_what_arrived_too_late(tmp_path: Path, headrace_spark: Any) -> None:
+    with hr.App("sums", home=tmp_path / "home", spark=headrace_spark) as app:
+        sums = app.topic("sums", "id string, n int, deadline timestamp", key="id", versioned=True)
+        in_time = app.stream(sums).transform(lambda df: df.where("deadline >= _arrived_at"))
+        app.answers("sums", in_time)
+        for id, deadline in (("late", "2020-01-01T00:00:00Z"), ("early", "2200-01-01T00:00:00Z")):
+            with pytest.raises(hr.CallTimeout):
+                hr.call(app, "sums", {"n": 1, "deadline": deadline}, id=id, timeout="1 millisecond")
+        app.drain()
+        assert [record.key for record in app.log.topic("sums.answers").records()] == ["early"]
+
+
 def test_requests_that_make_no_sense(made: tuple[hr.App, hr.Table]) -> None:
     app, _ = made
     app.log.create_topic("clicks", "user string", key="user")

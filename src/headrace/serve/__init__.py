@@ -7,7 +7,7 @@
     overview    everything at a glance, gathered once for all who look
     feeds       a view's changes, read once for all who listen
     streams     server-sent events: what is sent to one who listens
-    calls       requests over topics: asked, waited for, taken back
+    routes      those of a part of a home: captures, indexes, patterns, stored queries, requests
     api         the other routes
     exposition  numbers for Prometheus
     server      the socket, the token, the thread
