@@ -10,6 +10,7 @@ Queries are added, ended and forgotten one by one. They are laid out anew when r
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,7 +73,7 @@ class QueryIndex:
         self._meanings: dict[str, int] = {}
         self._texts: list[str] = []
         self._needs: list[tuple[Need, ...]] = []
-        self._checks: dict[int, tuple[Check, tuple[Phrase, ...]]] = {}
+        self._checks: OrderedDict[int, tuple[Check, tuple[Phrase, ...]]] = OrderedDict()
         self._tenants: dict[str | None, int] = {}
         self._count = 0
         self._meaning, self._tenant = _Growing(NONE), _Growing(NONE)
@@ -140,13 +141,13 @@ class QueryIndex:
 
     def _known_check(self, meaning: int) -> tuple[Check, tuple[Phrase, ...]]:
         """The one that was not asked for longest goes."""
-        found = self._checks.pop(meaning, None)
+        found = self._checks.get(meaning)
         if found is None:
             while len(self._checks) >= CHECKS_MAX:
-                del self._checks[next(iter(self._checks))]
+                self._checks.popitem(last=False)
             node = bound(self._texts[meaning], self.fields)
-            found = check_of(node), asked_for(node)
-        self._checks[meaning] = found
+            found = self._checks[meaning] = check_of(node), asked_for(node)
+        self._checks.move_to_end(meaning)
         return found
 
     # -- where they lie --------------------------------------------------------------------------------
