@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,7 @@ AT, LATE, ARRIVED = "/at", "/late", "/arrived_at"
 START, END, OUTCOME, SYMBOL = "match_start", "match_end", "outcome", "symbol"
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """A match, or what timed out of one: its symbols, and the numbers of its rows."""
 
     outcome: str
@@ -93,7 +93,7 @@ class MatchRows:
         """Rows that go, then rows that come."""
         taken = sorted(taken, key=lambda each: each.comes)
         sizes = np.array([len(each.rows) for each in taken])
-        flat = np.concatenate([np.array(each.rows, np.int64) for each in taken])
+        flat = np.fromiter(chain.from_iterable(each.rows for each in taken), np.int64, int(sizes.sum()))
         begin = np.cumsum(sizes) - sizes
         rows = rows.take(pa.array(flat))
         every = self.pattern.rows == "all"
@@ -114,19 +114,19 @@ class MatchRows:
         own: dict[str, Any] = {
             START: time_column(start_us[numbers]),
             END: time_column(end_us[numbers]),
-            OUTCOME: pa.array([taken[n].outcome for n in numbers.tolist()], pa.string()),
-            SYMBOL: pa.array(
-                [self.pattern.symbols[symbol] for each in taken for symbol in each.symbols] if every else [],
-                pa.string(),
-            ),
             **self._measures(rows, taken, begin.tolist(), every=every),
         }
+        if self.pattern.timed_out:
+            own[OUTCOME] = pa.array([each.outcome for each in taken], pa.string()).take(pa.array(numbers))
+        if every:
+            symbols = [self.pattern.symbols[symbol] for each in taken for symbol in each.symbols]
+            own[SYMBOL] = pa.array(symbols, pa.string())
         picked = rows.take(pa.array(shown))
         for name in (*self.by, *self.passed):
             own[name] = self.cells(picked, name)
         return pa.table(
             {
-                OP: pa.array(["+" if taken[n].comes else "-" for n in numbers.tolist()], pa.string()),
+                OP: pc.if_else(pa.array([each.comes for each in taken]).take(pa.array(numbers)), "+", "-"),
                 **{name: cast_to(_array(own[name]), kind) for name, kind in self.columns},
                 ID: row_ids,
                 FINAL_AT: time_column(start_us[numbers] + self.pattern.within_us + self.grace_us),
@@ -143,7 +143,7 @@ class MatchRows:
         made = dict[str, pa.Array]()
         trees = dict(parts_of(self.pattern).measure_trees)
         if not every:
-            symbols = np.array([symbol for each in taken for symbol in each.symbols])
+            symbols = np.fromiter(chain.from_iterable(each.symbols for each in taken), np.int64, rows.num_rows)
             for name, tree in trees.items():
                 if (found := self._at_once(tree, rows, symbols, np.array(begin))) is not None:
                     made[name] = found.cast(self.measure_types[name])
