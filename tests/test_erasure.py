@@ -4,9 +4,12 @@ what needs one."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import multiprocessing
 import shutil
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,10 +21,12 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace import sourcing as es
-from headrace.erasure import Forgotten
+from headrace.erasure import Forgotten, erase_from
 from headrace.sink import Sink
 from headrace.traces import traces
+from tests.cdc.sqlite_source import SqliteSource
 from tests.databases import PostgresServer
+from tests.log.twin import TwinLog
 from tests.operators.sparkless_joins import without_spark
 
 CANARY = "canary-17"
@@ -161,7 +166,7 @@ def test_nothing_of_it_is_left_and_all_else_is_made_again(before: Path, tmp_path
     assert said >= {("snapshots of entities", "removed"), ("dead letters of clicks", "erased")}
     check(home, expected)
     again = erase_all(home)
-    assert again.complete and not any(each.records for each in again.places)
+    assert again.complete and not any(each.records for each in again.places if each.done == "erased")
 
 
 def test_the_views_in_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
@@ -254,6 +259,8 @@ def test_a_topic_that_a_flow_with_state_writes_goes_only_if_that_is_said(app: hr
     app.drain(close=True)
     app.close()
     assert found(app.home)
+    (writer,) = hr.erase(app.home, "matches", CANARY, column="user").left
+    assert (writer.place, writer.done) == ("flow matches", "left") and "erase from what it reads" in str(writer.do)
     said = left(app)
     assert "would write all of matches again. headrace erase … --all deletes that" in str(said["flow matches"])
     assert "would write all of behind again" in str(said["flow behind"])
@@ -292,3 +299,78 @@ def test_a_version_that_is_not_served_goes_too(app: hr.App) -> None:
     app.rebuild("matches").switch()
     app.close()
     assert hr.erase(app.home, "clicks", CANARY).complete and found(app.home) == []
+
+
+def test_a_runner_that_has_lost_its_lock_brings_nothing_back(app: hr.App) -> None:
+    """It has read the subject's records before, and would commit them."""
+    counts(app).to_view("matches")
+    append(app, "bob")
+    app.drain()
+    append(app, CANARY, "cat")
+    loop = app.running.loop(app.flows["matches"])
+    batch = loop.prepare()
+    assert batch is not None
+    for lock in app.running._locks.values():
+        lock.release()
+    assert left(app) == {}
+    with pytest.raises(hr.HeadraceError):
+        loop.commit(batch)
+    app.close()
+    assert found(app.home) == []
+
+
+def test_a_log_that_cannot_erase_says_what_to_do(tmp_path: Path) -> None:
+    log: Any = TwinLog()
+    with hr.App("small", home=tmp_path / "home", log=log) as app:
+        app.topic("clicks", "user string, n int, at timestamp", key="user", event_time="at")
+        counts(app).to_view("matches")
+        append(app, CANARY)
+        app.drain()
+    done = erase_from(log, tmp_path / "home", "clicks", [CANARY], views=tmp_path / "home")
+    said = {each.place.split(" in ")[0]: str(each.do) for each in done.left}
+    assert "a record with the key and no value" in said["topic clicks"]
+    assert said["view matches"] == "when the log has forgotten: headrace views drop matches"
+
+
+def test_a_captured_table_is_told_of(tmp_path: Path) -> None:
+    shop = SqliteSource(tmp_path)
+    shop.sql("CREATE TABLE users (id TEXT PRIMARY KEY)", f"INSERT INTO users VALUES ('{CANARY}')")
+    shop.drain()
+    done = {
+        each.place: each for each in erase_from(shop.log, shop.home, "shop_users", [CANARY], views=shop.home).places
+    }
+    assert (done["topic shop_users"].records, done["capture shop"].done) == (1, "out of reach")
+    assert "delete it in the database, too" in str(done["capture shop"].do)
+
+
+def test_archives_lie_elsewhere(tmp_path: Path) -> None:
+    home, archive = tmp_path / "home", tmp_path / "archive"
+    with hr.open_log(home) as log:
+        clicks = log.create_topic("clicks", "user string", key="user", retention_bytes=1, archive=str(archive))
+        clicks.append([{"user": CANARY}, {"user": "bob"}])
+        clicks.append({"user": "cat"})
+        assert log.maintain().records_archived == 3  # type: ignore[attr-defined]
+    assert any(str(archive) in place for place in found(home))
+    assert hr.erase(home, "clicks", CANARY).complete
+    assert found(home) == []
+
+
+def test_while_somebody_reads_the_views_it_is_not_complete(app: hr.App) -> None:
+    counts(app).to_view("matches")
+    append(app, CANARY)
+    app.drain()
+    app.close()
+    with contextlib.closing(sqlite3.connect(app.home / "views.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM _flows").fetchone()
+        assert "a process is reading the views" in str(left(app)["the write-ahead log of views.db"])
+    assert left(app) == {} and found(app.home) == []
+
+
+def test_what_is_searched_for_is_not_found_by_chance(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("Grüße, canary-17!".encode("utf-16-le"))
+    (tmp_path / "b").write_text(json.dumps("Grüße"))
+    assert [(each.place, each.form) for each in traces(tmp_path, "Grüße")] == [("a", "UTF-16"), ("b", "JSON")]
+    with pytest.raises(hr.InvalidArgument, match="shorter than 3 bytes") as refused:
+        list(traces(tmp_path, "ab"))
+    assert "ab'" not in str(refused.value)

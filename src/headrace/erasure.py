@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.cdc.journal import captures, recorded
 from headrace.connect.index import file
 from headrace.connect.index.spec import KIND, SearchIndex
 from headrace.connect.journal import sinks
@@ -49,8 +50,8 @@ LOSES = "headrace erase … --all"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place where the subject was, or may be. `records`: that were erased there, where they were counted. `do`: what
-    is left to do; of what is "left" it may have the subject until then."""
+    """A place where the subject was, or may be. `records`: how many were erased there; of what was dropped, all rows
+    that it had. `do`: what is left to do; what is "left" may have the subject until then."""
 
     place: str
     done: Done
@@ -131,7 +132,7 @@ class _Subject:
 
     def erase(self, until: contextlib.ExitStack) -> Forgotten:
         if not isinstance(self._topic, Erasure):
-            return self._out_of_reach()
+            return self._elsewhere()
         sources = [(self._topic, self._column), *beside(self._log, self._topic, self._column)]
         for topic, column in sources:
             self._erase_topic(topic, column)
@@ -140,6 +141,8 @@ class _Subject:
         kept, dropped = self._decide(flows, until)
         self._erase_written(kept)
         deleted = {topic for spec in dropped for topic in spec.writes}
+        self._name_writers({topic.name for topic, _ in sources}, dropped)
+        self._name_captures({topic.name for topic, _ in sources})
         self._forget_caches(topics, deleted, until)
         self._delete_topics(deleted)
         self._drop(dropped)
@@ -164,13 +167,13 @@ class _Subject:
             self._told(f"dead letters of {topic.name}", "erased", done.dead_letters)
         self._incomplete(done.incomplete)
 
-    def _out_of_reach(self) -> Forgotten:
+    def _elsewhere(self) -> Forgotten:
         name = self._topic.name
         do = (
             "delete the records there: a record with the key and no value in a compacted topic, or wait for the "
             "topic's retention; then drop the views that were made of them"
         )
-        self._told(f"topic {name} in {self._log.address}", "out of reach", do=do)
+        self._told(f"topic {name} in {self._log.address}", "left", do=do)
         for spec in _made_of({name}, self._specs)[0]:
             self._told(_named(spec), "left", do=f"when the log has forgotten: headrace views drop {spec.name}")
         return Forgotten(list(self.places.values()))
@@ -189,10 +192,13 @@ class _Subject:
     def _delete_topics(self, names: Collection[str]) -> None:
         for name in sorted(names):
             try:
+                archive = self._log.topic(name).settings.archive
                 self._log.delete_own_topic(name)
             except UnknownTopic:
                 continue
             self._told(f"topic {name}", "deleted", do=AGAIN)
+            if archive is not None:
+                self._told(f"archive of {name}", "out of reach", do=f"remove {name}-*.parquet in {archive}")
             reach("forget.deleted")
         if names:
             done = capability(self._log, Files).erase_letters(names)
@@ -292,15 +298,18 @@ class _Subject:
     def _drop(self, flows: Sequence[FlowSpec]) -> None:
         """Those that read before those that they read from."""
         assert self._store is not None or not flows
-        names = {spec.name for spec in flows}
+        names, views = {spec.name for spec in flows}, open_views(self._views)
         for spec in reversed(flows):
             if spec.parent in names or self._store is None:
                 continue  # it goes with the flow that it works for
+            family = with_helpers(spec, flows)
             with contextlib.suppress(UnknownView):
+                for each in family:
+                    rows = views.status(each.name, topics=True).rows
+                    self._told(_named(each), "dropped", rows, AGAIN)
                 self._store.drop(spec.name)
-            for each in with_helpers(spec, flows):
+            for each in family:
                 self._log.forget_flow(each.name)
-                self._told(_named(each), "dropped", do=AGAIN)
             reach("forget.dropped")
 
     def _discard_versions(self, topics: set[str]) -> None:
@@ -314,7 +323,20 @@ class _Subject:
                     self._store.discard(spec.name)
                     self._told(f"version {beside}", "removed")
 
-    # -- caches, sinks, and what is free in files ----------------------------------------------------
+    # -- what is beside topics and flows ---------------------------------------------------------------
+
+    def _name_writers(self, topics: Collection[str], dropped: Sequence[FlowSpec]) -> None:
+        """Flows that keep what they have made the topics of."""
+        for spec in self._specs:
+            if spec.target in topics and spec not in dropped and not self._passes_on(spec):
+                do = f"it writes {spec.target}, and has the subject in what it keeps: erase from what it reads"
+                self._told(_named(spec), "left", do=do)
+
+    def _name_captures(self, topics: Collection[str]) -> None:
+        for name in captures(self._log):
+            if any(value.get("topic") in topics for value in recorded(self._log, name).values()):
+                do = "delete it in the database, too, or the next copy of the table brings it back"
+                self._told(f"capture {name}", "out of reach", do=do)
 
     def _forget_caches(self, topics: Collection[str], deleted: Collection[str], until: contextlib.ExitStack) -> None:
         if forget_all(self._home):

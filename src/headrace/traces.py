@@ -18,8 +18,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import InvalidArgument
+from headrace.errors import HeadraceError, InvalidArgument
 from headrace.formats.frames import plain_frames
+from headrace.log.open import open_log
 from headrace.places import directory
 from headrace.views.open import dumped_views
 
@@ -40,18 +41,32 @@ class Trace:
 
 
 def traces(home: str | Path, text: str, *, views: str | None = None) -> Iterator[Trace]:
-    """Where the text is found in the directory, and in the views at an address of Postgres. No log and no views of the
-    directory may be open in this process: closing a file that SQLite has open ends its locks."""
+    """Where the text is found in the directory, in archives of its log, and in the views at an address of Postgres. No
+    log and no views of the directory may be open in this process: closing a file that SQLite has open ends its
+    locks."""
     forms = _forms(text)
-    folder = directory(home)
-    for path in sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()):
-        shown = str(path.relative_to(folder))
+    folder = directory(home).resolve()
+    for path in sorted({each for top in (folder, *_archives(folder)) for each in _files(top)}):
+        shown = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
         yield from _found(shown, forms, _of_file(path))
         if _begins(path, SQLITE):
             for table, rows in _tables(path):
                 yield from _found(f"{shown}: table {table}", forms, rows)
     for table, rows in dumped_views(views) if views is not None else ():
         yield from _found(f"Postgres: table {table}", forms, (piece for row in rows for piece in _with_plain(row)))
+
+
+def _archives(home: Path) -> list[Path]:
+    """Where archives of the log in the directory are; they may be elsewhere."""
+    try:
+        with open_log(home, create=False) as log:
+            return [Path(topic.settings.archive).resolve() for topic in log.topics() if topic.settings.archive]
+    except HeadraceError:  # there is no log, or it cannot be opened: what is in the directory is searched
+        return []
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
 
 
 def _forms(text: str) -> dict[str, bytes]:
