@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,7 +14,10 @@ from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.operators.contract import InputTimes, Operator
 from headrace.operators.joins.rows import ID
 from headrace.operators.stored.search import EVERY, FACTS, QUERIES, VERSIONS, Search
+from headrace.operators.stored.versions import StoredQueries, Version
 from headrace.schema import parse_ddl
+from headrace.search.batch import Batch
+from headrace.search.fields import fields_of
 from headrace.testing import MemoryTables, OperatorContract
 from headrace.testing.view_contract import INSTANT, SECOND, T0
 
@@ -189,3 +193,20 @@ def test_columns_that_do_not_fit_are_refused() -> None:
             Search(**{"facts": ARTICLES, "queries": STORED, "text": ("title",), "time": "at", **settings})
     with pytest.raises(InvalidArgument, match="Rename"):
         Search(ARTICLES.append(pa.field("version", pa.string())), STORED, ("title",), "at")
+
+
+def test_a_version_that_ended_before_as_of_keeps_its_slot() -> None:
+    """A query that is put later is not taken for it."""
+    stored = StoredQueries(fields_of(ARTICLES, ("title",)), as_of_us=100)
+    first, second = (Version(("a",), (at, 0, at), "heat") for at in (10, 20))
+    stored.add([first, second])
+    batch = Batch(
+        pa.Table.from_pylist([{"title": "heat pump", "whose": None, "price": 1.0, "at": None}], ARTICLES),
+        stored.index.fields,
+    )
+    stored.index.learn(batch)  # which lays queries out anew
+    later = Version(("b",), (30, 0, 30), "pump")
+    stored.add([later])
+    stored.replace([("a",)], [second])
+    found = stored.index.hits(batch, np.full(1, 200))
+    assert {stored.versions[slot] for slot in found.slots.tolist()} == {second, later}

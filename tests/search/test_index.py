@@ -153,6 +153,20 @@ def test_queries_that_mean_the_same_are_asked_once(monkeypatch: pytest.MonkeyPat
     assert found.slots.tolist() == slots and asked == [0]
 
 
+def test_nothing_is_left_of_queries_that_were_forgotten() -> None:
+    index = QueryIndex(FIELDS)
+    stays = index.add("heat", 0)
+    batch = Batch(table([{"title": "heat pump 7"}]), FIELDS)
+    for number in range(5_000):
+        index.forget(index.add(f"pump AND {number}", 0))
+        if number % 100 == 0:
+            assert index.hits(batch, np.ones(1, np.int64)).slots.tolist() == [stays]
+    again = index.add("pump AND 7", 0)
+    assert index.hits(batch, np.ones(1, np.int64)).slots.tolist() == sorted([stays, again])
+    assert index.text(again) == "pump AND 7" and len(index._texts) < 1_300 and index._count < 1_300
+    assert sum(index._uses) <= 2 * len(index._meanings)
+
+
 def test_a_slot_is_used_again() -> None:
     index = QueryIndex(FIELDS)
     first = index.add("heat", 0)

@@ -6,7 +6,8 @@ many there are. What a record meets is a candidate. Candidates go through three 
 arrivals it counts; whether the record has the other terms that the query needs, by a filter that may err to one side;
 and the query itself. So how it is indexed changes the cost, and never the result.
 
-Queries are added, ended and forgotten one by one. They are laid out anew when records have shown enough more."""
+Queries are added, ended and forgotten one by one. They are laid out anew when records have shown enough more, or when
+more were forgotten than are there: then nothing is left of those."""
 
 from __future__ import annotations
 
@@ -38,6 +39,8 @@ CANDIDATES_MAX = 2_000_000
 """So many are looked at at a time: that bounds the memory that a batch takes."""
 CHECKS_MAX = 250_000
 """So many queries that were asked lately are kept as functions: to make one takes as long as many questions."""
+GONE_MIN = 1_000
+"""So many may be forgotten, at least, until queries are laid out anew."""
 LAY_FIRST = 1_000
 """Records, until queries are laid out anew for the first time."""
 RECORDS_MAX = 1 << 22
@@ -79,6 +82,8 @@ class QueryIndex:
         self._meaning, self._tenant = _Growing(NONE), _Growing(NONE)
         self._since, self._until = _Growing(FOREVER), _Growing(GONE)
         self._free: list[int] = []
+        self._free_meanings: list[int] = []
+        self._gone = 0
         self._unlaid: list[int] = []
         self._seen = _Growing(0)
         self._uses: list[int] = []
@@ -115,6 +120,7 @@ class QueryIndex:
     def forget(self, slot: int) -> None:
         """It finds nothing any more. The slot is used again after the next layout: until then it lies under terms."""
         self.count_for(slot, FOREVER, GONE)
+        self._gone += 1
 
     def text(self, slot: int) -> str:
         """The query, as it was understood."""
@@ -127,9 +133,9 @@ class QueryIndex:
         known = self._meanings.get(said)
         if known is None:
             needs = needs_of(node, text, self.fields.kinds, self._vocabulary.number)
-            known = self._meanings[said] = len(self._texts)
-            self._texts.append(said)
-            self._needs.append(tuple(needs))  # of numbers: the garbage collector passes it by
+            known = self._meanings[said] = self._free_meanings.pop() if self._free_meanings else len(self._texts)
+            self._texts[known : known + 1] = [said]
+            self._needs[known : known + 1] = [tuple(needs)]  # of numbers: the garbage collector passes it by
             self._seen.reach(self._vocabulary.count)
             self._uses += [0] * (self._vocabulary.count - len(self._uses))
             for term in _terms_in(needs):
@@ -171,14 +177,25 @@ class QueryIndex:
                 self._postings.add(tenant | term, slot, others)
 
     def _lay_anew(self) -> None:
-        self._postings, self._free, self._unlaid = Postings(), [], []
+        self._postings, self._unlaid, self._gone = Postings(), [], 0
+        there = self._until.values[: self._count] != GONE
+        self._free = np.flatnonzero(~there).tolist()
+        self._forget_meanings(self._meaning.values[: self._count][there])
         cost = cache(self._cost)
-        for slot in range(self._count):
-            if self._until.values[slot] == GONE:
-                self._free.append(slot)
-            else:
-                self._lay(slot, cost)
+        for slot in np.flatnonzero(there).tolist():
+            self._lay(slot, cost)
         self._lay_at, self._met = 2 * self._records, 0
+
+    def _forget_meanings(self, used: I64) -> None:
+        """All but these. Their numbers are given again."""
+        known = np.fromiter(self._meanings.values(), np.int64, len(self._meanings))
+        for meaning in np.setdiff1d(known, used).tolist():
+            del self._meanings[self._texts[meaning]]
+            for term in _terms_in(self._needs[meaning]):
+                self._uses[term] -= 1
+            self._texts[meaning], self._needs[meaning] = "", ()
+            self._checks.pop(meaning, None)
+            self._free_meanings.append(meaning)
 
     def laid(self, slot: int) -> Laid:
         ways = _laid(self._needs[int(self._meaning.values[slot])], self._cost)
@@ -199,7 +216,8 @@ class QueryIndex:
     ) -> Hits:
         """Which queries find which records. `tenants`: whose queries each record is for; None: all have none. `learn`:
         from these records, too, how often terms occur."""
-        if self._met > 2 * self._count and self._records >= self._lay_at:
+        is_shown = self._met > 2 * self._count and self._records >= self._lay_at
+        if is_shown or self._gone > max(GONE_MIN, len(self) - self._gone):
             self._lay_anew()
         self._lay_new()
         rows, terms = batch.terms(self._vocabulary)

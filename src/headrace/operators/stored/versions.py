@@ -96,8 +96,8 @@ class StoredQueries:
             until_us = known[at + 1][0][0] if at + 1 < len(known) else FOREVER
             if slot != NONE:
                 since_us = BEGINNING if place[0] <= self._as_of_us else place[0]
-                ended = until_us <= self._as_of_us
-                self.index.count_for(slot, since_us, BEGINNING if ended else until_us)
+                ended = until_us <= self._as_of_us  # it counts for no record, and is not forgotten
+                self.index.count_for(slot, FOREVER if ended else since_us, until_us)
         if len(known) > 1 or known[-1][2].text is None:
             self._passing.add(key)
 
