@@ -20,6 +20,7 @@ from tests.sourcing.transferring import (
     Asked,
     Close,
     Credit,
+    Credited,
     Debit,
     Debited,
     HandClock,
@@ -253,10 +254,52 @@ def test_an_erased_process_sends_nothing_more(log: Any, clock: HandClock) -> Non
     assert transfers_in(log, clock).drain() == 0 and mails(log) == []
 
 
+def test_a_process_is_erased_from_all_that_was_made_of_it(tmp_path: Path, clock: HandClock) -> None:
+    with hr.open_log(tmp_path) as log:
+        transfers = transfers_in(log, clock)
+        transfers.handle("subject", Asked("ann", "bob", 1), id="k1")
+        transfers.handle("t2", Asked("ann", "bob", 1))
+        transfers.handle("subject", TakenBack())
+    hr.erase(tmp_path, "transfers", "subject")
+    with hr.open_log(tmp_path) as log:
+        transfers = transfers_in(log, clock)
+        left = [*transfers.outbox.records(), *log.topic("transfers.timers").records(), *transfers.topic.records()]
+        assert {record.value.get("process") or record.value["entity"] for record in left} == {"t2"}
+        assert transfers.load("subject").state == Transfer() and transfers.drain() == 0
+
+
+def test_what_is_erased_holds_nothing_up(log: Any, clock: HandClock) -> None:
+    """The entity has handled the command and is erased, before the process was told; the process is erased, and how
+    far it was routed is lost."""
+    accounts, transfers = accounts_in(log), transfers_in(log, clock)
+    accounts.handle("ann", Credit(100))
+    transfers.handle("t1", Asked("ann", "bob", 70))
+    clock.pass_on(minutes=10)
+    failpoints.arm("process.handled", "raise")
+    with pytest.raises(hr.ProcessFailed):
+        transfers.drain()
+    accounts.erase("ann")
+    transfers_in(log, clock).drain()
+    assert transfers.load("t1").state.stage == "done" and accounts.load("bob").state == Account(70)
+
+    def copies() -> es.ProcessManager[int]:
+        route = {accounts: lambda _, entity: entity}
+        given: dict[str, Any] = {"evolve": lambda times, _: times + 1, "react": lambda *_: [], "initial": 0}
+        return es.ProcessManager(log, "copies", events=[Credited], commands={Debit: accounts}, inputs=route, **given)
+
+    assert copies().drain() > 0 and copies().load("bob").state == 1
+    copies().erase("bob")
+    log.forget_flow("process.copies")
+    copies().drain()
+    assert copies().load("bob").state == 0
+
+
 def test_what_is_refused_where_it_is_written(log: Any, clock: HandClock, tmp_path: Path) -> None:
     transfers = transfers_in(log, clock)
     with pytest.raises(hr.InvalidArgument, match="comes from"):
         transfers.handle("t1", es.TimerFired("waited"))
+    with pytest.raises(hr.InvalidArgument, match="comes from"):
+        transfers.append("t1", es.CommandAccepted("Debit", "ann"), expected=0)
     with pytest.raises(hr.InvalidArgument, match="the process manager's own"):
         transfers.handle("t1", TakenBack(), id="transfers/t1/2/0")
     with pytest.raises(hr.InvalidArgument, match="one at least"):

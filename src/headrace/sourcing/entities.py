@@ -223,12 +223,16 @@ class Entities(Generic[State]):
         row = {"id": id, "entity": key, "first": version, "events": events}
         return self._commands().name, row, {id: 0}
 
+    def _has_id(self, id: str) -> bool:
+        """Whether there was a command with this id; it may be erased."""
+        return bool(capability(self._commands(), Versions).version(id))
+
     def _handled(self, id: str, key: str) -> Handled[State] | None:
         """The result of the command with this id, if there was one."""
         if not isinstance(id, str) or not id:
             raise InvalidArgument("id", id, "must be a text that names the command, such as a UUID")
         commands = self._commands()
-        if not capability(commands, Versions).version(id):
+        if not self._has_id(id):
             return None
         record = next(iter(commands.records(key=id)), None)
         if record is None:

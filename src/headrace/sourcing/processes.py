@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from headrace import failpoints
 from headrace.errors import HeadraceError, InvalidArgument, ProcessFailed, Rejected, UnknownTopic, VersionConflict
-from headrace.log.capabilities import Erasure, Versions, capability
+from headrace.log.capabilities import Erasure, capability
 from headrace.log.contract import FLOW_GROUP, Log, Record, Topic
 from headrace.schema import TIMESTAMP
 from headrace.sourcing.columns import is_fixed
@@ -129,11 +129,20 @@ class ProcessManager(Entities[State]):
     ) -> Handled[State]:
         """Appends the event to the process, and in the same transaction what it asks for. With an `id`, an event that
         came before gives its first result."""
-        if isinstance(event, (*TOLD, PendingTimer)):
-            raise InvalidArgument("event", event, f"comes from {self!r} itself")
+        self._check_outside(event)
         if isinstance(id, str) and id.startswith(f"{self.name}/"):
             raise InvalidArgument("id", id, f"ids that begin with '{self.name}/' are the process manager's own")
         return super().handle(key, event, id=id, expected=expected, at=at)
+
+    def append(self, key: str, *events: Any, expected: int, at: datetime | None = None) -> Handled[State]:
+        """Appends events, and what they ask for: VersionConflict unless the process is at the version `expected`."""
+        for event in events:
+            self._check_outside(event)
+        return super().append(key, *events, expected=expected, at=at)
+
+    def _check_outside(self, event: Any) -> None:
+        if isinstance(event, (*TOLD, PendingTimer)):
+            raise InvalidArgument("event", event, f"comes from {self!r} itself")
 
     def _decide(self, _state: State, event: Any, _key: str) -> tuple[Any, ...]:
         if not isinstance(event, PendingTimer):
@@ -239,8 +248,8 @@ class ProcessManager(Entities[State]):
         def take(record: Record) -> None:
             event = source.event_of(record)
             key = route(event.event, record.value["entity"])
-            if key is not None:
-                id = f"{self.name}/{topic.name}@{record.partition}@{record.offset}"
+            id = f"{self.name}/{topic.name}@{record.partition}@{record.offset}"
+            if key is not None and not self._has_id(id):
                 super(ProcessManager, self).handle(key, event.event, id=id, at=event.at)
 
         return self._taken(topic, take, lambda value: f"an event of {value['entity']!r} in {topic.name!r}")
@@ -264,6 +273,8 @@ class ProcessManager(Entities[State]):
         return self._taken(self.outbox, send, lambda value: f"command {value['command']} of {value['process']!r}")
 
     def _deliver(self, row: dict[str, Any]) -> None:
+        if self._has_id(row["id"]):
+            return  # it is sent, and answered
         command = self._command(row)
         target, told = self._targets[type(command)], (row["command"], row["to"])
         if not isinstance(target, Entities):
@@ -272,7 +283,8 @@ class ProcessManager(Entities[State]):
         while True:
             reply: CommandAccepted | CommandRejected
             try:
-                target.handle(row["to"], command, id=row["id"])
+                if not target._has_id(row["id"]):
+                    target.handle(row["to"], command, id=row["id"])
                 reply = CommandAccepted(*told, row["step"], row["number"])
             except Rejected as error:
                 reply = CommandRejected(*told, str(error), row["step"], row["number"])
@@ -287,8 +299,6 @@ class ProcessManager(Entities[State]):
 
     def _append_once(self, topic: Topic, command: Any, row: dict[str, Any]) -> None:
         name, mark, expect = self._id_row(row["id"], row["process"], row["step"], 0)
-        if capability(self._commands(), Versions).version(row["id"]):
-            return
         stored = self._command_types.fields(command)
         try:
             with cast("AbstractContextManager[Transaction]", self._log.transaction()) as tx:

@@ -37,10 +37,11 @@ def check_ahead(topic: Topic, at: datetime) -> None:
 
 def beside(log: Log, topic: Topic, column: str | None) -> Iterator[tuple[Topic, str]]:
     """What holds the same subject beside a topic of events, and the column that names it: the ids of an entity's
-    commands, the copies of events by tag."""
+    commands, what a process has asked for, the copies of events by tag."""
     of_entities, of_events = topic.settings.key == ("entity",), topic.settings.key == ("id",)
     found = {}
     if of_entities and column in (None, "entity"):
+        found = {f"{topic.name}.{side}": "process" for side in ("outbox", "timers")}
         found[f"{topic.name}.commands"] = "entity"
     if of_events:
         found[f"{topic.name}.tags"] = column or "id"
