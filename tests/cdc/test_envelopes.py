@@ -124,6 +124,11 @@ def test_large_values_masks_and_keys(source: Source) -> None:
     assert second["after"]["age"] is None
     assert [event["key"] for event in written(source, "srv1.public.users")] == ['{"b":"x","a":1}'] * 2
     assert "sesame" not in json.dumps(written(source, "srv1.public.users"))
+    source.sql("ALTER TABLE users ADD extra text DEFAULT 'x'", "INSERT INTO users (a, b) VALUES (2, 'y')")
+    source.drain()
+    *_, again = (json.loads(event["value"]) for event in written(source, "srv1.public.users"))
+    assert (again["source"]["snapshot"], again["after"]["extra"]) == ("incremental", "x")
+    assert again["after"]["email"] == first["after"]["email"] == source.rows()["x", 1]["email"]
 
 
 def test_a_value_without_a_form_stops_its_table(source: Source) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cdc.mysql import events as e
 from headrace.cdc.mysql.address import Address
-from headrace.cdc.mysql.decimals import decimal_reader
-from headrace.cdc.mysql.images import decoder_of, rows_of
-from headrace.cdc.mysql.jsons import json_text
+from headrace.cdc.mysql.binlog import events as e
+from headrace.cdc.mysql.binlog.decimals import decimal_reader
+from headrace.cdc.mysql.binlog.images import decoder_of, rows_of
+from headrace.cdc.mysql.binlog.jsons import json_text
 from headrace.cdc.mysql.statements import is_data, is_definition, mentions, rewrites, truncated, without_texts
 from headrace.errors import InvalidArgument
 

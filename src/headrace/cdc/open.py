@@ -105,6 +105,7 @@ KINDS: Final = (
         _mysql,
         "pymysql",
         "mysql",
+        echoes=True,
     ),
     Kind(
         "Debezium's events",

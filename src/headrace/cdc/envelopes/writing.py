@@ -50,12 +50,15 @@ class Encoded:
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What events say of where they come from. `place`: of a change, and of the transaction before it."""
+    """What events say of where they come from. `table`: database and table. `place`: of a change, its transaction (None
+    of a snapshot), its place and the end of the transaction before, as far as there are any. `transaction`: the id of
+    one, of a change at a place. `fields`: the schema of all of it."""
 
     connector: str
-    database: str
     version: str
-    place: Callable[[int, int], dict[str, Any]]
+    table: Callable[[Known], dict[str, Any]]
+    place: Callable[[Transaction | None, int | None, int | None], dict[str, Any]]
+    transaction: Callable[[Transaction, int], str]
     fields: Sequence[Mapping[str, Any]]
 
 
@@ -73,7 +76,7 @@ class _Table:
         self.keys.sort(key=lambda found: known.key.index(found[1].name))
         self.waiting: list[tuple[bytes | None, bytes | None]] = []
         self._source = {"version": facts.version, "connector": facts.connector, "name": prefix}
-        self._source |= {"db": facts.database, "schema": known.schema, "table": known.name}
+        self._source |= facts.table(known)
         self._blocks = self._made_blocks(facts) if blocks else None
 
     def _made_blocks(self, facts: SourceFacts) -> tuple[bytes, bytes]:
@@ -149,7 +152,8 @@ class Envelopes:
     ) -> None:
         self._log, self._prefix, self._facts, self._describe, self._blocks = log, prefix, facts, describe, blocks
         self._tables: dict[int | str, _Table] = {}
-        self._end = self._order = 0
+        self._behind: int | None = None
+        self._order = 0
         self._orders: dict[str, int] = {}
 
     def lay_out(self, known: Known, columns: Sequence[Column]) -> None:
@@ -165,6 +169,11 @@ class Envelopes:
             made.waiting = before.waiting
         self._tables[known.id] = made
 
+    def _table(self, known: Known) -> _Table:
+        if known.id not in self._tables:
+            self.lay_out(known, known.columns)
+        return self._tables[known.id]
+
     def topic_of(self, known: Known) -> str:
         return event_topic(self._prefix, known)
 
@@ -172,24 +181,24 @@ class Envelopes:
 
     def changed(self, known: Known, change: Change, behind: int) -> None:
         """`behind`: the end of the transaction before."""
-        table, now_ns = self._tables[known.id], time.time_ns()
+        table, now_ns = self._table(known), time.time_ns()
         before = change.before if change.op != "insert" else None
         row = change.after if change.after is not None else change.before
         source = self._of(change.transaction, change.at, behind)
-        transaction = self._ordered(known, change.transaction, change.at)
+        transaction = self._ordered(known, change.transaction, change.at, behind)
         table.add(OPS[change.op], row, before, change.after, source, transaction, now_ns)
 
     def truncated(self, known: Known, transaction: Transaction, at: int, behind: int) -> None:
         source = self._of(transaction, at, behind)
-        ordered = self._ordered(known, transaction, at)
-        self._tables[known.id].add("t", None, None, None, source, ordered, time.time_ns())
+        ordered = self._ordered(known, transaction, at, behind)
+        self._table(known).add("t", None, None, None, source, ordered, time.time_ns())
 
     def copied(self, known: Known, columns: Sequence[Column], texts: pa.Table, place: int) -> tuple[str, pa.Table]:
         """Rows of a snapshot, as the database has them."""
         if known.id not in self._tables:
             self.lay_out(known, columns)
         table, now_ns = self._tables[known.id], time.time_ns()
-        source = self._at(now_ns, "true", place, place)
+        source = self._at(now_ns, "true", None, place, place)
         for row in zip(*(texts[each.name].to_pylist() for each in table.columns), strict=True):
             table.add("r", row, None, row, source, None, now_ns)
         return table.topic, table.take()
@@ -198,7 +207,7 @@ class Envelopes:
         """Records of the topic that say what differs from a table that was read again."""
         self.lay_out(known, columns)
         table, now_ns = self._tables[known.id], time.time_ns()
-        source = self._at(now_ns, "incremental", None, None)
+        source = self._at(now_ns, "incremental", None, None, None)
         values = [map(each.again, rows[each.name].to_pylist()) for each in table.columns]
         for op, *row in zip(rows[OP_COLUMN].to_pylist(), *values, strict=True):
             found = tuple(row)
@@ -214,18 +223,21 @@ class Envelopes:
     # -- what is said of it ------------------------------------------------------------------------
 
     def _of(self, transaction: Transaction, at: int, behind: int) -> dict[str, Any]:
-        return {**self._at(1000 * transaction.at_us, "false", at, behind), "txId": transaction.number}
+        return self._at(1000 * transaction.at_us, "false", transaction, at, behind)
 
-    def _at(self, ns: int, snapshot: str, at: int | None, behind: int | None) -> dict[str, Any]:
+    def _at(
+        self, ns: int, snapshot: str, transaction: Transaction | None, at: int | None, behind: int | None
+    ) -> dict[str, Any]:
         times = {"ts_ms": ns // 1_000_000, "ts_us": ns // 1_000, "ts_ns": ns}
-        return {**times, "snapshot": snapshot, "txId": None, **self._facts.place(at, behind)}  # type: ignore[arg-type]
+        return {**times, "snapshot": snapshot, **self._facts.place(transaction, at, behind)}
 
-    def _ordered(self, known: Known, transaction: Transaction, at: int) -> dict[str, Any]:
-        if transaction.end != self._end:
-            self._end, self._order, self._orders = transaction.end, 0, {}
+    def _ordered(self, known: Known, transaction: Transaction, at: int, behind: int) -> dict[str, Any]:
+        if behind != self._behind:
+            self._behind, self._order, self._orders = behind, 0, {}
         self._order += 1
         of_table = self._orders[known.full_name] = self._orders.get(known.full_name, 0) + 1
-        return {"id": f"{transaction.number}:{at}", "total_order": self._order, "data_collection_order": of_table}
+        id_ = self._facts.transaction(transaction, at)
+        return {"id": id_, "total_order": self._order, "data_collection_order": of_table}
 
 
 def _plain(kind: str, name: str, optional: bool = True) -> dict[str, Any]:

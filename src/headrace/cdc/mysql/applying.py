@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from headrace.cdc import applying
 from headrace.cdc.change import Change, Place, Row, Transaction, parts_of
-from headrace.cdc.mysql import events as e
+from headrace.cdc.mysql.binlog import events as e
+from headrace.cdc.mysql.binlog.images import Value, decoder_of, rows_of
 from headrace.cdc.mysql.catalog import Cascade, MySqlTable
-from headrace.cdc.mysql.images import Value, decoder_of, rows_of
 from headrace.cdc.mysql.statements import is_data, is_definition, mentions, rewrites, truncated, without_texts
 from headrace.cdc.mysql.types import kind_of
 from headrace.cdc.tables import Known, Tracked, difference_of
@@ -81,6 +81,8 @@ class Applying(applying.Applying):
         self._group = e.Begin()
         self._prepared: set[str] = set()
         self._number = 0
+        self.server, self.row, self._begins = 0, 0, 0
+        """Of the change that is read: which server made it, which row of its event it is, where the event begins."""
         self.cascades: Mapping[str, Sequence[Cascade]] = {}
 
     @property
@@ -101,6 +103,7 @@ class Applying(applying.Applying):
             self._checksum, self._mariadb = e.checksummed(data), e.is_mariadb(data)
         checksum = e.ends_with_checksum(data) if self._checksum is None else self._checksum
         event = e.decode(data, header, checksum=checksum, mariadb=self._mariadb)
+        self.server, self._begins = header.server, self._place(header) - header.size if self._file else 0
         match event:
             case e.Rotate():
                 self._file = event.file
@@ -178,7 +181,8 @@ class Applying(applying.Applying):
         elif (emptied := truncated(text, event.schema)) is not None:
             table = self.live(".".join(emptied))
             if table is not None:
-                self.truncate(table, self._now(header))
+                self.row = 0
+                self.truncate(table, self._now(header), self._begins)
         elif is_definition(text):
             self._defined(text, self._now(header))
         elif is_data(text):
@@ -205,6 +209,11 @@ class Applying(applying.Applying):
                 self.note(table, replace(table.known, state="reading again", epoch=table.known.epoch + 1))
 
     # -- rows --------------------------------------------------------------------------------------
+
+    def group_at(self, place: int) -> str:
+        """The id of the transaction that is read: its GTID, or where its change is, where the server has none."""
+        at = f"file={file_of(self.where['file'], place)},pos={position_of(place)}"
+        return self._group.gtid or at
 
     def _layout(self, event: e.TableMap) -> Layout:
         name = f"{event.schema}.{event.table}"
@@ -244,19 +253,20 @@ class Applying(applying.Applying):
 
     def _apply(self, table: Tracked, op: str, rows: list[Row], transaction: Transaction) -> None:
         name, key_of = table.known.full_name, table.key_of
+        at = self._begins
         if op == "update":
-            for before, after in zip(rows[::2], rows[1::2], strict=True):
+            for self.row, (before, after) in enumerate(zip(rows[::2], rows[1::2], strict=True)):
                 place = Place(transaction.end, self._next())
-                change = Change("update", name, key_of(after), before, after, place, transaction)
+                change = Change("update", name, key_of(after), before, after, place, transaction, at)
                 for part in parts_of(change, key_of(before)):
                     self.apply(table, part)
             return
-        for row in rows:
+        for self.row, row in enumerate(rows):
             place = Place(transaction.end, self._next())
             if op == "insert":
-                self.apply(table, Change("insert", name, key_of(row), None, row, place, transaction))
+                self.apply(table, Change("insert", name, key_of(row), None, row, place, transaction, at))
             else:
-                self.apply(table, Change("delete", name, key_of(row), row, None, place, transaction))
+                self.apply(table, Change("delete", name, key_of(row), row, None, place, transaction, at))
 
     def _next(self) -> int:
         self._number += 1

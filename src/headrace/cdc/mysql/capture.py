@@ -17,14 +17,16 @@ import pyarrow as pa
 from pymysql.err import MySQLError
 
 from headrace.cdc import life
-from headrace.cdc.change import Row
+from headrace.cdc.change import Row, Transaction
 from headrace.cdc.choice import Choice
+from headrace.cdc.envelopes.writing import Encoded, Envelopes
 from headrace.cdc.journal import Name, Value
 from headrace.cdc.mysql.address import Address
 from headrace.cdc.mysql.applying import Applying, file_of, place_of, position_of
 from headrace.cdc.mysql.catalog import MySqlTable, cascades_of, tables_of
 from headrace.cdc.mysql.charsets import encoding_of
 from headrace.cdc.mysql.copying import chunks, count_rows, is_behind, key_text, ordered
+from headrace.cdc.mysql.envelopes import encoded, facts_of
 from headrace.cdc.mysql.server import Server, Session, Stream
 from headrace.cdc.mysql.types import arrow_type, key_type, kind_of, reader_of
 from headrace.cdc.rows import Read, Shape
@@ -96,6 +98,23 @@ class Life(life.Life[Applying, MySqlTable]):
         self.applying.refused = capture.server.failed
         self.applying.gap = capture.server.gap
         self.applying.find_cascades = lambda: cascades_of(db)
+        if (prefix := capture.choice.debezium) != "":
+            connector = "mariadb" if db.is_mariadb else "mysql"
+            facts = facts_of(connector, self._source_at, self.applying.group_at)
+            self.applying.echo = Envelopes(capture.log, prefix, facts, self._encoded, blocks=capture.choice.schemas)
+
+    def _encoded(self, known: Known, columns: Sequence[Column]) -> Sequence[Encoded]:
+        return encoded(columns, self.capture.choice.masks(known.schema, known.name), self._secret)
+
+    def _source_at(self, transaction: Transaction | None, at: int | None) -> dict[str, Any]:
+        """What Debezium's events say of a change: rows of a snapshot are of no transaction."""
+        applying = self.applying
+        at = applying.end if at is None else at
+        facts = {"file": file_of(applying.where["file"], at), "pos": position_of(at)}
+        if transaction is None:
+            return {**facts, "server_id": 0, "gtid": None, "row": 0}
+        gtid = applying.where.get("gtid") or None
+        return {**facts, "server_id": applying.server, "gtid": gtid, "row": applying.row}
 
     def _encoding(self, collation: int) -> str:
         return encoding_of(self._db.charsets.get(collation, "utf8mb4"))

@@ -1,5 +1,5 @@
 """MySQL's types as types of topics, and values of its columns as these. One reader for what a snapshot copies (texts,
-in Arrow) and for what the binlog says (values of `images.py`). Pure.
+in Arrow) and for what the binlog says (values of `binlog.images`). Pure.
 
 Exact: decimals are decimals up to 38 digits, else text; an unsigned bigint is a decimal(20,0). What topics do not have
 (enum, set, json, time, uuid, …) is text. The zero date, and dates with a zero in them, are null."""

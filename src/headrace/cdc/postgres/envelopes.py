@@ -8,38 +8,55 @@ import datetime as dt
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from importlib.metadata import version
 from typing import Any, Final
 
-import pyarrow as pa
-
-from headrace.cdc.choice import masked
+from headrace.cdc.change import Transaction
+from headrace.cdc.envelopes.encoding import (
+    DATA,
+    DECIMAL,
+    SNAPSHOT,
+    TIME,
+    Found,
+    as_texts,
+    base64_of,
+    checked,
+    masking,
+    plain,
+    said,
+    semantic,
+    unscaled,
+)
 from headrace.cdc.envelopes.writing import PLACEHOLDER, Encoded, SourceFacts
 from headrace.cdc.postgres.types import Kind, read_array
-from headrace.cdc.tables import Column, NotHeld
+from headrace.cdc.tables import Column, Known, NotHeld
 
 __all__ = ["encoded", "facts_of"]
 
-DATA, TIME = "io.debezium.data.", "io.debezium.time."
-DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 EPOCH: Final = dt.datetime(1970, 1, 1)
 DAYS_PER_MONTH: Final = 365.25 / 12
 _INTERVAL: Final = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
 )
 _ENDS: Final = {"infinity": dt.datetime.max, "-infinity": dt.datetime.min}
-Found = tuple[dict[str, Any], Callable[[str], Any]]
 
 
 def facts_of(database: str) -> SourceFacts:
     """`database`: its name. The version is headrace's."""
 
-    def place(at: int | None, behind: int | None) -> dict[str, Any]:
-        sequence = f"[{_quoted(behind)},{_quoted(at if at is not None else behind)}]"
-        return {"sequence": sequence, "lsn": at, "xmin": None, "origin": None, "origin_lsn": None}
+    def table(known: Known) -> dict[str, Any]:
+        return {"db": database, "schema": known.schema, "table": known.name}
 
-    return SourceFacts("postgresql", database, version("headrace"), place, _SOURCE)
+    def place(transaction: Transaction | None, at: int | None, behind: int | None) -> dict[str, Any]:
+        sequence = f"[{_quoted(behind)},{_quoted(at if at is not None else behind)}]"
+        number = None if transaction is None else transaction.number
+        return {"txId": number, "sequence": sequence, "lsn": at, "xmin": None, "origin": None, "origin_lsn": None}
+
+    def id_of(transaction: Transaction, at: int) -> str:
+        return f"{transaction.number}:{at}"
+
+    return SourceFacts("postgresql", version("headrace"), table, place, id_of, _SOURCE)
 
 
 def _quoted(lsn: int | None) -> str:
@@ -52,64 +69,37 @@ def encoded(
     found = []
     for column in columns:
         if column.name in masks:
-            how = masks[column.name]
-            found.append(Encoded(column.name, {"type": "string"}, _masking(how, secret), _same))
+            found.append(masking(column.name, masks[column.name], secret, as_texts))
             continue
-        said, convert = _type_of(kind_of(column))
-        found.append(Encoded(column.name, said, _checked(column.name, convert), _as_text, _unavailable(said)))
+        kind, convert = _type_of(kind_of(column))
+        read = checked(column.name, _of_text(convert))
+        found.append(Encoded(column.name, kind, read, _as_text, _unavailable(kind)))
     return found
 
 
-def _masking(how: str, secret: bytes) -> Callable[[Any], Any]:
-    def mask(value: Any) -> Any:
-        text = value.decode() if isinstance(value, bytes) else str(value)
-        return masked(pa.array([text]), how, secret)[0].as_py()
-
-    return mask
+def _of_text(convert: Callable[[str], Any]) -> Callable[[Any], Any]:
+    return lambda value: convert(value.decode() if isinstance(value, bytes) else value)
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _checked(name: str, convert: Callable[[str], Any]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        try:
-            return convert(value.decode() if isinstance(value, bytes) else value)
-        except (ValueError, ArithmeticError, KeyError, TypeError) as error:
-            if isinstance(error, NotHeld):
-                raise
-            raise NotHeld(f"a value of {name!r} has no form in Debezium's events") from None
-
-    return read
-
-
-def _unavailable(said: Mapping[str, Any]) -> Any:
-    if said["type"] == "bytes":
+def _unavailable(kind: Mapping[str, Any]) -> Any:
+    if kind["type"] == "bytes":
         return base64.b64encode(PLACEHOLDER.encode()).decode()
-    if said["type"] == "array":
-        return [PLACEHOLDER] if said["items"]["type"] == "string" else [*PLACEHOLDER.encode()]
+    if kind["type"] == "array":
+        return [PLACEHOLDER] if kind["items"]["type"] == "string" else [*PLACEHOLDER.encode()]
     return PLACEHOLDER
 
 
 # -- types ---------------------------------------------------------------------------------------------
 
 
-def _semantic(kind: str, name: str, **parameters: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": kind, "name": name, "version": 1}
-    if parameters:
-        found["parameters"] = {each.replace("__", "."): value for each, value in parameters.items()}
-    return found
-
-
-def _plain(kind: str, convert: Callable[[str], Any]) -> Found:
-    return {"type": kind}, convert
-
-
 def _type_of(kind: Kind) -> Found:
     if kind.element is not None:
-        said, convert = _type_of(kind.element)
-        items = {"type": said["type"], "optional": True, **{name: said[name] for name in said if name != "type"}}
+        inner, convert = _type_of(kind.element)
+        items = {"type": inner["type"], "optional": True, **{name: inner[name] for name in inner if name != "type"}}
         return {"type": "array", "items": items}, lambda text: [
             None if each is None else convert(each) for each in read_array(text)
         ]
@@ -118,27 +108,27 @@ def _type_of(kind: Kind) -> Found:
         if not digits:
             return {**_VARIABLE}, _variable
         scale = (((kind.modifier - 4) & 0x7FF) ^ 1024) - 1024
-        return _semantic(
+        return semantic(
             "bytes", DECIMAL, scale=str(scale), connect__decimal__precision=str(digits)
-        ), lambda text: _decimal(text, scale)
+        ), lambda text: unscaled(Decimal(text), scale)
     precise = not 0 <= kind.modifier <= 3
     if kind.name == "timestamp":
         if precise:
-            return _semantic("int64", f"{TIME}MicroTimestamp"), lambda text: _us(_moment(text) - EPOCH)
-        return _semantic("int64", f"{TIME}Timestamp"), lambda text: _us(_moment(text) - EPOCH) // 1000
+            return semantic("int64", f"{TIME}MicroTimestamp"), lambda text: _us(_moment(text) - EPOCH)
+        return semantic("int64", f"{TIME}Timestamp"), lambda text: _us(_moment(text) - EPOCH) // 1000
     if kind.name == "time":
         if precise:
-            return _semantic("int64", f"{TIME}MicroTime"), _clock_us
-        return _semantic("int32", f"{TIME}Time"), lambda text: _clock_us(text) // 1000
+            return semantic("int64", f"{TIME}MicroTime"), _clock_us
+        return semantic("int32", f"{TIME}Time"), lambda text: _clock_us(text) // 1000
     if kind.name == "timestamptz":
         digits = kind.modifier if kind.modifier >= 0 else 6
-        return _semantic("string", f"{TIME}ZonedTimestamp"), lambda text: _instant(text, digits)
+        return semantic("string", f"{TIME}ZonedTimestamp"), lambda text: _instant(text, digits)
     if kind.name in ("bit", "varbit"):
         if kind.name == "bit" and kind.modifier == 1:
-            return _plain("boolean", lambda text: text == "1")
+            return plain("boolean", lambda text: text == "1")
         length = str(kind.modifier if kind.modifier > 0 else 0x7FFFFFFF)
-        return _semantic("bytes", f"{DATA}Bits", length=length), _bits
-    return _TYPES.get(kind.name) or _plain("string", _same)
+        return semantic("bytes", f"{DATA}Bits", length=length), _bits
+    return _TYPES.get(kind.name) or plain("string", _same)
 
 
 def _us(span: dt.timedelta) -> int:
@@ -180,27 +170,10 @@ def _interval(text: str) -> int:
     return int(whole * 86_400_000_000) + (hours * 60 + minutes) * 60_000_000 + int(rest)
 
 
-def _base64(number: int) -> str:
-    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
-
-
-def _decimal(text: str, scale: int) -> str:
-    found = Decimal(text)
-    if not found.is_finite():
-        raise NotHeld("a numeric is no number")
-    return _base64(int(found.scaleb(scale, _EXACT)))
-
-
-_EXACT: Final = Context(prec=200_000)
-
-
 def _variable(text: str) -> dict[str, Any]:
     found = Decimal(text)
-    if not found.is_finite():
-        raise NotHeld("a numeric is no number")
-    scale = max(0, -int(found.as_tuple().exponent))
-    return {"scale": scale, "value": _base64(int(found.scaleb(scale, _EXACT)))}
+    scale = max(0, -int(found.as_tuple().exponent)) if found.is_finite() else 0
+    return {"scale": scale, "value": unscaled(found, scale)}
 
 
 def _bits(text: str) -> str:
@@ -214,7 +187,7 @@ def _float(text: str) -> float | str:
 
 def _money(text: str) -> str:
     number = int(re.sub(r"\D", "", text))
-    return _base64(-number if "-" in text or "(" in text else number)
+    return base64_of(-number if "-" in text or "(" in text else number)
 
 
 def _point(text: str) -> dict[str, Any]:
@@ -246,25 +219,25 @@ _VARIABLE: Final[dict[str, Any]] = {
     "doc": "Variable scaled decimal",
 }
 _TYPES: Final[dict[str, Found]] = {
-    "bool": _plain("boolean", lambda text: text == "t"),
-    "int2": _plain("int16", int),
-    "int4": _plain("int32", int),
-    "int8": _plain("int64", int),
-    "oid": _plain("int64", int),
-    "float4": _plain("float", _float),
-    "float8": _plain("double", _float),
-    "bytea": _plain("bytes", lambda text: base64.b64encode(bytes.fromhex(text.removeprefix("\\x"))).decode()),
-    "date": (_semantic("int32", f"{TIME}Date"), lambda text: (_moment(text) - EPOCH).days),
-    "timetz": (_semantic("string", f"{TIME}ZonedTime"), _zoned_clock),
-    "interval": (_semantic("int64", f"{TIME}MicroDuration"), _interval),
-    "json": (_semantic("string", f"{DATA}Json"), _same),
-    "jsonb": (_semantic("string", f"{DATA}Json"), _same),
-    "uuid": (_semantic("string", f"{DATA}Uuid"), _same),
-    "money": (_semantic("bytes", DECIMAL, scale="2"), _money),
+    "bool": plain("boolean", lambda text: text == "t"),
+    "int2": plain("int16", int),
+    "int4": plain("int32", int),
+    "int8": plain("int64", int),
+    "oid": plain("int64", int),
+    "float4": plain("float", _float),
+    "float8": plain("double", _float),
+    "bytea": plain("bytes", lambda text: base64.b64encode(bytes.fromhex(text.removeprefix("\\x"))).decode()),
+    "date": (semantic("int32", f"{TIME}Date"), lambda text: (_moment(text) - EPOCH).days),
+    "timetz": (semantic("string", f"{TIME}ZonedTime"), _zoned_clock),
+    "interval": (semantic("int64", f"{TIME}MicroDuration"), _interval),
+    "json": (semantic("string", f"{DATA}Json"), _same),
+    "jsonb": (semantic("string", f"{DATA}Json"), _same),
+    "uuid": (semantic("string", f"{DATA}Uuid"), _same),
+    "money": (semantic("bytes", DECIMAL, scale="2"), _money),
     "point": (_POINT, _point),
-    "xml": (_semantic("string", f"{DATA}Xml"), _same),
-    "ltree": (_semantic("string", f"{DATA}Ltree"), _same),
-    "tsvector": (_semantic("string", f"{DATA}Tsvector"), _same),
+    "xml": (semantic("string", f"{DATA}Xml"), _same),
+    "ltree": (semantic("string", f"{DATA}Ltree"), _same),
+    "tsvector": (semantic("string", f"{DATA}Tsvector"), _same),
 }
 
 
@@ -290,21 +263,15 @@ def _element(text: str | None) -> str:
     return f'"{escaped}"'
 
 
-def _said(kind: str, name: str, optional: bool = True) -> dict[str, Any]:
-    return {"type": kind, "optional": optional, "field": name}
-
-
-_SNAPSHOT: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 _SOURCE: Final = [
-    *(_said("string", each, False) for each in ("version", "connector", "name")),
-    _said("int64", "ts_ms", False),
-    {**_said("string", "snapshot"), "name": f"{DATA}Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT},
-     "default": "false"},
-    _said("string", "db", False),
-    _said("string", "sequence"),
-    *(_said("int64", each) for each in ("ts_us", "ts_ns")),
-    *(_said("string", each, False) for each in ("schema", "table")),
-    *(_said("int64", each) for each in ("txId", "lsn", "xmin")),
-    _said("string", "origin"),
-    _said("int64", "origin_lsn"),
+    *(said("string", each, False) for each in ("version", "connector", "name")),
+    said("int64", "ts_ms", False),
+    SNAPSHOT,
+    said("string", "db", False),
+    said("string", "sequence"),
+    *(said("int64", each) for each in ("ts_us", "ts_ns")),
+    *(said("string", each, False) for each in ("schema", "table")),
+    *(said("int64", each) for each in ("txId", "lsn", "xmin")),
+    said("string", "origin"),
+    said("int64", "origin_lsn"),
 ]  # fmt: skip

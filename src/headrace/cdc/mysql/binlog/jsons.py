@@ -7,8 +7,8 @@ import json
 from struct import unpack_from
 from typing import Any, Final
 
-from headrace.cdc.mysql.decimals import decimal_reader
-from headrace.cdc.mysql.events import BadEvent
+from headrace.cdc.mysql.binlog.decimals import decimal_reader
+from headrace.cdc.mysql.binlog.events import BadEvent
 
 __all__ = ["json_text"]
 

@@ -15,9 +15,9 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
 
-from headrace.cdc.mysql.decimals import decimal_reader
-from headrace.cdc.mysql.events import BadEvent, WireColumn
-from headrace.cdc.mysql.jsons import json_text
+from headrace.cdc.mysql.binlog.decimals import decimal_reader
+from headrace.cdc.mysql.binlog.events import BadEvent, WireColumn
+from headrace.cdc.mysql.binlog.jsons import json_text
 
 __all__ = ["Value", "decoder_of", "rows_of"]
 
