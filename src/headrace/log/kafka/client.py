@@ -167,12 +167,13 @@ class Client:
             return self._producer
 
     def new_consumer(self, **more: Any) -> Consumer:
-        """Reads what was committed, from where it is told; commits nothing by itself."""
+        """Reads what was committed, from where it is told; commits nothing by itself. What it has queued is fetched in
+        vain when a range ends: so it queues what a task reads in some tenths of a second, and no more."""
         from confluent_kafka import Consumer
 
         given: dict[str, Any] = {"group_id": "headrace", "enable_auto_commit": False, "enable_partition_eof": True}
         given |= {"isolation_level": "read_committed", "auto_offset_reset": "error", "fetch_wait_max_ms": 5}
-        given |= {"queued_min_messages": 200_000, "queued_max_messages_kbytes": 128 << 10}
+        given |= {"queued_min_messages": 50_000, "queued_max_messages_kbytes": 128 << 10}
         given |= {"fetch_queue_backoff_ms": 5, "fetch_message_max_bytes": 4 << 20, "fetch_error_backoff_ms": 20}
         with self.translated("making a consumer"):
             return Consumer(self.config(**{**given, **more}))
