@@ -7,9 +7,11 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import random
 import shutil
 import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,7 +29,9 @@ from headrace.traces import traces
 from tests.cdc.sqlite_source import SqliteSource
 from tests.databases import PostgresServer
 from tests.log.twin import TwinLog
+from tests.operators import test_join_programs as joins
 from tests.operators.sparkless_joins import without_spark
+from tests.sourcing.transferring import Asked, HandClock, TakenBack, transfers_in
 
 CANARY = "canary-17"
 VIEWS = ("users", "users_history", "visits", "bought", "rises", "rises_partials", "again")
@@ -219,6 +223,37 @@ def test_killed_anywhere_it_is_gone_on_with(
     check(home, expected)
 
 
+# -- random programs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 300))])
+def test_joins_are_the_same_as_one_batch_over_the_log_that_is_left(seed: int, tmp_path: Path) -> None:
+    """Any joins behind each other, erased from in between, in any cuts."""
+    dice, clock = random.Random(seed), joins.Clock()
+    program = joins.random_program(dice)
+    for now in range(0, 60, 20):
+        with hr.App("programs", home=tmp_path, clock_us=clock) as app:
+            _, columns, _ = program.on(app)
+            for second in range(15):
+                joins.random_append(dice, program, app, now + second)
+                if dice.random() < 0.2:
+                    app.drain(batch_rows=dice.choice([None, 1, 3]))
+            app.drain(close=now == 40)
+        topic = dice.choice([*program.topics, *program.tables])
+        column = "k" if topic in program.topics else None
+        assert hr.erase(tmp_path, topic, *dice.sample("xyz", dice.randint(1, 2)), column=column).complete
+    with hr.App("programs", home=tmp_path, clock_us=clock) as app:
+        joined, columns, pairs = program.on(app)
+        app.drain(close=True)
+        names = (*columns, "_corrections")
+        made = Counter(tuple(row[name] for name in names) for row in joined.to_arrow().to_pylist())
+        rows = program.rows(program.tree, app.log)
+        assert made == Counter((*(row.cells.get(name) for name in columns), row.corrections) for row in rows)
+        met = [f"v_{name}" for name in program.met[:2]]
+        made = Counter(tuple(row[name] for name in met) for row in pairs.to_arrow().to_pylist())
+        assert made == program.pairs(app.log)
+
+
 # -- what is left, and why -----------------------------------------------------------------------------
 
 
@@ -341,6 +376,19 @@ def test_a_captured_table_is_told_of(tmp_path: Path) -> None:
     }
     assert (done["topic shop_users"].records, done["capture shop"].done) == (1, "out of reach")
     assert "delete it in the database, too" in str(done["capture shop"].do)
+
+
+def test_a_process_goes_with_what_it_sends_and_its_timers(tmp_path: Path) -> None:
+    with hr.open_log(tmp_path) as log:
+        transfers = transfers_in(log, HandClock())
+        for name in (CANARY, "t2"):
+            transfers.handle(name, Asked("ann", "bob", 1), id=f"id of {name}")
+            transfers.handle(name, TakenBack())
+    assert found(tmp_path)
+    done = {each.place: each.records for each in hr.erase(tmp_path, "transfers", CANARY).places}
+    kinds = {"topic transfers": 2, "topic transfers.commands": 1, "topic transfers.timers": 2}
+    assert done.items() >= {*kinds.items(), ("topic transfers.outbox", 1)}
+    assert found(tmp_path) == []
 
 
 def test_archives_lie_elsewhere(tmp_path: Path) -> None:
