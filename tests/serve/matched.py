@@ -16,9 +16,9 @@ __all__ = ["NASTY", "make_alerts", "make_frauds"]
 NASTY = """<img src=x onerror="fetch('/stolen');alert(1)">"""
 
 
-def make_frauds(home: Path) -> None:
+def make_frauds(home: Path, views: str | None = None) -> None:
     """Two matches of a card, one of them open; `0815` and a nasty card wait; sensors that tell nothing yet."""
-    with pytest.MonkeyPatch.context() as patch, closing(hr.App("bank", home=home)) as app:
+    with pytest.MonkeyPatch.context() as patch, closing(hr.App("bank", home=home, views=views)) as app:
         without_spark(patch.setattr)
         events = "card string, amount double, at timestamp"
         charges = app.topic("charges", events, key="card", event_time="at")
@@ -39,9 +39,9 @@ def make_frauds(home: Path) -> None:
         assert PARTIALS in {table.name for table in app.views.flow("frauds").tables}
 
 
-def make_alerts(home: Path) -> None:
+def make_alerts(home: Path, views: str | None = None) -> None:
     """Queries, articles and hits, in a topic and a view."""
-    with pytest.MonkeyPatch.context() as patch, closing(hr.App("media", home=home)) as app:
+    with pytest.MonkeyPatch.context() as patch, closing(hr.App("media", home=home, views=views)) as app:
         without_spark(patch.setattr)
         articles = app.topic("articles", "title string, body string, price double")
         alerts = app.queries("alerts")

@@ -18,6 +18,7 @@ from headrace.views.open import open_store
 from headrace.why import why
 from tests.databases import PostgresServer
 from tests.serve.joined import Joined, shop
+from tests.serve.matched import make_alerts, make_frauds
 
 pytest.importorskip("psycopg")
 
@@ -40,8 +41,21 @@ ASKED = (
     "/api/tables/rates/history?key=ch",
     "/api/overview",
 )
+MATCHED = (
+    "/api/views/frauds/partials",
+    "/api/views/frauds/partials?card=0815",
+    "/api/views/frauds/matches?from=2026-01-01T09:03:01Z",
+    "/api/views/frauds/matches?to=2026-01-01T09:20:00Z",
+    "/api/queries",
+    "/api/queries/alerts?contains=HEAT%20pump",
+    "/api/queries/alerts?contains=%25",
+    "/api/queries/alerts?contains=%5C",
+    "/api/queries/routes?contains=acme",
+    "/api/queries/alerts/explain?query=heating",
+    "/api/queries/routes/explain?query=urgent&tenant=acme",
+)
 OF_A_RUN = {"_updated_at", "at", "committed_at", "started_at", "arrived_at", "home", "bytes", "topic_id", "position"}
-OF_A_RUN |= {"after", "known_from", "known_to"}
+OF_A_RUN |= {"effective", "after", "known_from", "known_to"}
 
 
 def plain(answer: Any) -> Any:
@@ -77,6 +91,20 @@ def test_the_same_answers(postgres: PostgresServer, tmp_path: Path) -> None:
     for path in one:
         assert one[path] == other[path], path
     assert {status for status, _ in one.values()} == {200, 404}
+
+
+def test_the_same_of_patterns_and_stored_queries(postgres: PostgresServer, tmp_path: Path) -> None:
+    found = []
+    for home, views in (tmp_path / "one", None), (tmp_path / "other", postgres.schema(tmp_path)):
+        make_frauds(home, views)
+        make_alerts(home, views)
+        with Server(home, port=0, views=views) as server:
+            token = {"Authorization": f"Bearer {server.token}"}
+            with httpx.Client(base_url=server.url, headers=token, timeout=30) as client:
+                got = {path: client.get(path) for path in MATCHED}
+        found.append({path: (answer.status_code, plain(answer.json())) for path, answer in got.items()})
+    for path, answer in found[0].items():
+        assert answer == found[1][path] and answer[0] == 200, path
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -16,7 +16,7 @@ from tests.serve.matched import NASTY, make_alerts, make_frauds
 
 ROUTES = {  # and what is there when all has come
     "views/frauds": ".timeline .session",
-    "flows/frauds": "section[aria-label='What it keeps']",
+    "flows/frauds": "section[aria-label='What keys wait for'] tbody tr",
     "tables/alerts": "section[aria-label='Stored queries'] tbody tr",
     "topics/alerts": "section[aria-label='Stored queries'] tbody tr",
     "topics/hits": ".hits mark",

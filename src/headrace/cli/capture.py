@@ -274,9 +274,9 @@ def snapshot(name: str, tables: tuple[str, ...], url: str | None) -> None:
 def uninstall(name: str, url: str | None, yes: bool) -> None:
     """Remove what a capture has made in the database.
 
-    That is outbox and triggers, or slot and publication. The topics stay. If the capture is run again, it makes what it
-    needs, and reads all tables again. Before a migration that the capture's triggers stand in the way of, and for a
-    capture that is not wanted any more.
+    That is outbox and triggers, or slot and publication, or the row that says who reads an outbox. The topics stay. If
+    the capture is run again, it makes what it needs, and reads all tables again. Before a migration that the capture's
+    triggers stand in the way of, and for a capture that is not wanted any more.
 
     \b
     Example:

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ago, clock, count, duration, plural, rate } from "../format.js";
-import { keptPanel, meets, operatorFact } from "../joins.js";
+import { keptPanel, meets, operatorFact, waitingKeys } from "../joins.js";
 import {
   badge,
   commands,
@@ -21,6 +21,7 @@ import {
   table,
 } from "../parts.js";
 import { isOpen, progress } from "../progress.js";
+import { waiting } from "../waiting.js";
 
 const columns = (now) => [
   { name: "flow", title: "Flow", cell: (flow) => link(flow.name, "flows", flow.name) },
@@ -114,8 +115,21 @@ const failure = (flow) =>
   );
 
 export function flow(app, name) {
+  const waits = waiting(app, name); // of a pattern
+  const isPattern = (found) => meets(found) === "match" && found.view !== null;
+  let commits = null;
+
+  function told(all) {
+    const found = all.flows.find((each) => each.name === name);
+    if (isPattern(found) && found.commits !== commits) waits.load();
+    commits = found?.commits;
+  }
+
+  if (app.overview !== null) told(app.overview);
   return {
     title: name,
+    told,
+    leave: waits.leave,
     render(all) {
       const found = all.flows.find((each) => each.name === name);
       if (!found)
@@ -171,6 +185,7 @@ export function flow(app, name) {
           },
           places(found, all),
         ),
+        isPattern(found) && waits.render(all, waitingKeys(found)),
         keptPanel(found, all.at),
       ];
     },
