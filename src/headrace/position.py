@@ -46,7 +46,8 @@ class Position:
                 raise InvalidArgument("nexts", partition, "a partition is a whole number, not negative")
             if not _is_int(offset) or not 0 <= offset <= _OFFSET_MAX:
                 raise InvalidArgument("nexts", offset, "an offset is a whole number, not negative, below 2**63")
-        return cls._canonical({(topic, topic_id): dict(nexts)})
+        written = tuple(sorted((partition, offset) for partition, offset in nexts.items() if offset))
+        return cls(((topic, topic_id, written),) if written else ())
 
     @classmethod
     def _canonical(cls, nexts: Mapping[tuple[str, str], Mapping[int, int]]) -> Position:

@@ -11,6 +11,8 @@ version that the log has, and are made of the log again when they do not fit."""
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 import threading
 import typing
 from collections import OrderedDict
@@ -187,9 +189,7 @@ class Entities(Generic[State]):
             state = self.evolve(state, event)
             beside += self._beside(key, number, event, state, when)
         done = self._write(topic, key, known.version, rows, id, beside)
-        position = Position()
-        for each in done:
-            position |= each.position
+        position = functools.reduce(operator.or_, (each.position for each in done)) if done else Position()
         after = known
         if rows:
             ((partition, offsets),) = done[0].ranges.items()
