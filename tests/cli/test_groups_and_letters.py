@@ -47,6 +47,17 @@ def test_groups_without_a_log(shell: Shell) -> None:
     assert not shell.home.exists()
 
 
+def test_the_trace_of_an_error_is_read_as_lines_of_its_own(clicks: Shell) -> None:
+    error = "ValueError: no such address\nTraceback (most recent call last):\n\tat \x1b[31m line 4"
+    with hr.open_log(clicks.home) as log:
+        log.topic("clicks").bury([{"reason": "poison", "error": error, "source": "x", "raw": b"{}"}])
+    assert clicks.ok("dead", "list").rows[0]["error"] == error
+    listed = clicks.ok("dead", "list", "--format", "table").text
+    assert "ValueError: no such address" in listed and "Traceback" not in listed
+    shown = clicks.ok("dead", "show", "0", "--format", "table").text.splitlines()
+    assert shown[-2:] == ["Traceback (most recent call last):", "    at \\x1b[31m line 4"] and shown[-3] == ""
+
+
 def test_dead_letters(clicks: Shell) -> None:
     ahead = (datetime.now(UTC) + timedelta(hours=2)).isoformat()
     clicks.ok("produce", "clicks", "--dead-letters", stdin=b"bad\n" + f'{{"user":"u","at":"{ahead}"}}'.encode())

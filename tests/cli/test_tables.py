@@ -26,6 +26,7 @@ VIEW = {
     "_corrections": 1,
     "_updated_at": "2026-01-01T09:01:31Z",
 }
+TEXTS = dict.fromkeys(VIEW, "a text, which may be broken anywhere")
 
 
 def printed(row: Mapping[str, Any], width: int) -> list[str]:
@@ -44,9 +45,30 @@ def test_names_of_columns_stay_whole_where_there_is_room() -> None:
     assert lines[0].split() == list(VIEW) and max(map(len, lines)) <= 80
 
 
+def test_times_and_numbers_stay_whole_where_there_is_room() -> None:
+    row = VIEW | {"views": 1234567, "_updated_at": "2026-01-01T09:01:31.250000Z"}
+    words = [word for line in printed(row, 80)[-2:] for word in line.split()]
+    days = "2026-01-01", "2026-01-01", "/", "1234567", "final", "1", "2026-01-01"
+    assert words == [*days, "09:00:00Z", "09:01:00Z", "09:01:31.250000Z"]
+    fields = printed(row, 60)  # no room: a field a line, and each value whole
+    assert [line.split()[1] for line in fields[:7]] == [str(value) for value in row.values()]
+
+
+def test_a_streamed_table_that_is_narrow_breaks_times_before_the_hour() -> None:
+    table = StreamedTable(["op", *VIEW, "_position"])
+    out = io.StringIO()
+    table._console = Console(file=out, width=80)
+    for number in range(2):  # as the first page, and as a later one
+        table.print([{"op": "+", **VIEW, "_updated_at": "2026-01-01T09:01:31.250000Z", "_position": number}])
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for day, time in (lines[-4:-2], lines[-2:]):
+        assert day.split().count("2026-01-01") == 3 and time.split()[:2] == ["09:00:00Z", "09:01:00Z"]
+
+
 @pytest.mark.parametrize("width", [65, 67])
 def test_names_of_columns_break_at_underscores_only(width: int) -> None:
-    head = printed(VIEW, width)[:2]
+    head = printed(TEXTS, width)[:2]
     assert max(map(len, head)) <= width
     assert {word for line in head for word in line.split()} == {
         *("window_", "start", "end", "page", "views", "_status", "_corrections", "_updated_", "at")
@@ -64,7 +86,7 @@ def test_a_streamed_table_breaks_names_like_the_others() -> None:
     table = StreamedTable(list(VIEW))
     out = io.StringIO()
     table._console = Console(file=out, width=65)
-    table.print([VIEW])
+    table.print([TEXTS])
     head = [line.split() for line in out.getvalue().splitlines()[:2]]
     assert {word for line in head for word in line} >= {"window_", "start", "_corrections", "_updated_", "at"}
     assert "…" not in "".join("".join(line) for line in head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from headrace.cli.options import (
     opened_if_any,
     yes_option,
 )
-from headrace.cli.output import note, print_one, print_rows, say
+from headrace.cli.output import chosen, harmless, note, print_one, print_rows, say
 
 if TYPE_CHECKING:
     from headrace.log.contract import DeadLetter, Log
@@ -78,8 +79,9 @@ def list_(topic: str | None, format_: str | None) -> None:
             return
 
         def rows() -> Any:
-            yield _row(first)
-            yield from map(_row, letters)
+            for letter in chain([first], letters):
+                row = _row(letter)
+                yield row if chosen(format_) != "table" else row | {"error": letter.error.partition("\n")[0]}
 
         print_rows(rows(), LISTED, format_)
 
@@ -99,7 +101,14 @@ def show(id_: int, format_: str | None) -> None:
         (letter,) = _chosen(log, (id_,), None)
         origin = letter.origin
         where = {"partition": origin.partition, "offset": origin.offset, "deliveries": letter.deliveries}
-        print_one({**_row(letter), **where}, format_)
+        row = {**_row(letter), **where}
+        if chosen(format_) != "table":
+            print_one(row, format_)
+            return
+        what, *trace = letter.error.splitlines() or [""]
+        print_one(row | {"error": what}, format_)
+        if trace:
+            click.echo("\n" + "\n".join(harmless(line.expandtabs(4)) for line in trace))
 
 
 @dead.command()

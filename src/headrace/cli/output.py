@@ -262,7 +262,6 @@ def _console() -> Console:
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """A table; if the console is too narrow for the names of the columns, each row as a field to a line."""
     from rich.table import Table
-    from rich.text import Text
 
     names = [harmless(name) for name in columns]
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
@@ -280,7 +279,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Mapping
         )
         table.add_column(_head(head, width), justify="right" if numbers else "left", width=width, overflow="fold")
     for line in cells:
-        table.add_row(*map(Text, line))
+        table.add_row(*map(_broken, line, widths))
     console.print(table)
 
 
@@ -303,22 +302,24 @@ class StreamedTable:
         self._columns = columns
         self._console = _console()
         self._widths: list[int] = []
+        self._times: list[bool] = []
 
     def print(self, rows: Sequence[Mapping[str, Any]]) -> None:
         from rich.table import Table
-        from rich.text import Text
 
         names = [harmless(name) for name in self._columns]
         cells = [[cell(row.get(name)) for name in self._columns] for row in rows]
         first = not self._widths
         if first:
-            room = self._console.width
-            self._widths = _fitted(names, cells, room) or _shrunk(_widths(names, cells), [4] * len(names), room)
+            room, columns = self._console.width, [*zip(*cells, strict=True)] or [()] * len(names)
+            self._times = [any(map(_TIME.fullmatch, column)) for column in columns]
+            least = [len("2026-01-31") if times else 4 for times in self._times]
+            self._widths = _fitted(names, cells, room) or _shrunk(_widths(names, cells), least, room)
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=first)
-        for name, width in zip(names, self._widths, strict=True):
-            table.add_column(_head(name, width), width=width, no_wrap=True, overflow="ellipsis")
+        for name, width, times in zip(names, self._widths, self._times, strict=True):
+            table.add_column(_head(name, width), width=width, no_wrap=not times, overflow="ellipsis")
         for line in cells:
-            table.add_row(*map(Text, line))
+            table.add_row(*map(_broken, line, self._widths))
         self._console.print(table)
 
 
@@ -330,10 +331,13 @@ def _widths(names: list[str], cells: list[list[str]]) -> list[int]:
 
 
 def _fitted(names: list[str], cells: list[list[str]], room: int) -> list[int] | None:
-    """Widths that fit beside each other, with names broken at underscores only; None if there are none."""
+    """Widths that fit beside each other, with names broken at underscores, times before the hour, and no number; None
+    if there are none."""
     from rich.cells import cell_len
 
-    least = [max(map(cell_len, _parts(name))) for name in names]
+    columns = zip(names, *cells, strict=True)
+    whole = [[*_parts(name), *(piece for text in column for piece in _pieces(text))] for name, *column in columns]
+    least = [max(map(cell_len, each)) for each in whole]
     if sum(least) + 2 * len(names) > room:
         return None
     return _shrunk(_widths(names, cells), least, room)
@@ -346,6 +350,24 @@ def _shrunk(widths: list[int], least: list[int], room: int) -> list[int]:
     while sum(fitted) > room and (wide := [n for n, width in enumerate(fitted) if width > least[n]]):
         fitted[max(wide, key=lambda n: fitted[n])] -= 1
     return fitted
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d\S*)")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    """What of a cell is not broken."""
+    if time := _TIME.fullmatch(text):
+        return time.groups()
+    return (text,) if _NUMBER.fullmatch(text) else ()
+
+
+def _broken(text: str, width: int) -> Text:
+    """A cell in a column of this width: a time that is wider has a blank where it may be broken."""
+    from rich.text import Text
+
+    return Text(" ".join(_pieces(text)) if len(text) > width and _TIME.fullmatch(text) else text)
 
 
 def _parts(name: str) -> list[str]:
