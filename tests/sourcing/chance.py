@@ -48,6 +48,11 @@ def decide(total: int, command: Add, _key: str) -> list[Added]:
     return [Added(command.number)]
 
 
+def route(event: Added, entity: str) -> str | None:
+    """Some of what happens to x comes to the process a, of y to b."""
+    return {"x": "a", "y": "b"}.get(entity) if event.number > 2 else None
+
+
 def evolve(history: str, event: Any) -> str:
     return f"{history}|{event!r}"
 
@@ -56,7 +61,7 @@ def react(history: str, event: Any, key: str) -> list[es.Action]:
     if history.count("|") >= STEPS:
         return []
     draw, asked = random.Random(f"{key} {history} {event!r}"), list[es.Action]()
-    for _ in range(draw.randrange(3)):
+    for _ in range(draw.randrange(1, 4)):
         match draw.randrange(6):
             case 0 | 1:
                 asked.append(es.Send(Add(draw.randrange(1, 5)), to=draw.choice(ENTITIES)))
@@ -74,15 +79,16 @@ def sums_in(log: Any) -> es.Entities[int]:
 
 
 def manager_in(log: Any, clock: Callable[[], datetime]) -> es.ProcessManager[str]:
-    notes = log.create_topic("notes", "text string", exist_ok=True)
+    notes, sums = log.create_topic("notes", "text string", exist_ok=True), sums_in(log)
     return es.ProcessManager(
         log,
         "chance",
-        events=[Kick],
+        events=[Kick, Added],
         evolve=evolve,
         react=react,
         initial="",
-        commands={Add: sums_in(log), Note: notes},
+        commands={Add: sums, Note: notes},
+        inputs={sums: route},
         snapshot_every=4,
         clock=clock,
     )
@@ -92,6 +98,11 @@ def check(log: Any, manager: es.ProcessManager[str], now: datetime, *, drained: 
     """That all that the events ask for has happened, each once, and nothing else. Counts what there was."""
     seen, handled = Counter[str](), Counter(row.value["command"] for row in sums_in(log).topic.records())
     outbox, sent, notes, pending = list(manager.outbox.records()), [], [], []
+    routed = [(key, event) for key in ENTITIES for event in sums_in(log).events(key) if route(event.event, key)]
+    for entity, process in ("x", "a"), ("y", "b"):
+        came = [(event.event, event.at) for event in manager.events(process) if isinstance(event.event, Added)]
+        wanted = [(event.event, event.at) for key, event in routed if key == entity]
+        assert came == (wanted if drained else wanted[: len(came)])
     for key in sorted({row.value["entity"] for row in manager.topic.records()}):
         history, timers, waits = "", dict[str, tuple[datetime, int]](), dict[tuple[int, int], str]()
         for event in manager.events(key):

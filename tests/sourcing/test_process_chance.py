@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace import sourcing as es
-from tests.sourcing.chance import Kick, check, manager_in
+from tests.sourcing.chance import Added, Kick, check, manager_in
 from tests.sourcing.transferring import HandClock
 
 POINTS = sorted(point for point in failpoints.KNOWN if point.startswith("process."))
@@ -28,7 +28,7 @@ def run(path: Path, draw: random.Random, rounds: int) -> Counter[str]:
             manager = draw.choice(managers)
             match draw.randrange(8):
                 case 0 | 1 | 2:
-                    manager.handle(draw.choice("abcd"), Kick(number), id=draw.choice([None, f"k{number}"]))
+                    manager.handle(draw.choice("abcdef"), Kick(number), id=draw.choice([None, f"k{number}"]))
                 case 3:
                     clock.pass_on(minutes=draw.randrange(1, 8))
                 case 4:
@@ -55,7 +55,7 @@ def run(path: Path, draw: random.Random, rounds: int) -> Counter[str]:
 
 def test_all_that_events_ask_for_happens_once(tmp_path: Path, seed: int) -> None:
     seen = run(tmp_path, random.Random(seed), 50)
-    assert {cls.__name__ for cls in (Kick, es.CommandAccepted, es.TimerFired)} <= set(seen)
+    assert {cls.__name__ for cls in (Kick, Added, es.CommandAccepted, es.TimerFired)} <= set(seen)
 
 
 @pytest.mark.soak
