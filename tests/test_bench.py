@@ -72,6 +72,20 @@ def test_it_prints_every_row_and_writes_the_results(tmp_path: Path) -> None:
         assert (tmp_path / "results" / plot).read_text("utf-8").startswith("<svg")
 
 
+def test_the_rows_of_search(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    printed = bench("search", "--quick", "--no-peers", "--folder", str(tmp_path), "--results", str(results))
+    for row in (
+        "2,000 queries are stored",
+        "2,000 queries are there again after a restart",
+        "memory of a query, 2,000 stored",
+        "time for an article, 1,000 queries that do not match : 100",
+    ):
+        assert f"| {row}" in printed
+    found = json.loads((results / "results.json").read_text("utf-8"))
+    assert len(found["rows"]) == 11 and all(row["ours"]["median"] is not None for row in found["rows"])
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_rows_of_kafka(broker: str, tmp_path: Path) -> None:
