@@ -19,6 +19,7 @@ from headrace.search.words import folded
 __all__ = ["Batch", "Vocabulary", "distinct"]
 
 I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
 NONE = -1
 BETWEEN = " \x00 "
 """Between the words of two texts: no phrase has it."""
@@ -77,22 +78,22 @@ class _Words:
         self._wholes = wholes
         self._begins = [(length, known) for known in begins for length in sorted({len(each) for each in known})]
         self._place: dict[str, int] = {}
-        self._numbers = np.empty((len(self._wholes) + len(self._begins), 0), np.int64)
+        self._numbers = np.empty((len(self._wholes) + len(self._begins), 0), np.int32)
 
     def __len__(self) -> int:
         return len(self._place)
 
-    def numbers(self, words: list[str]) -> I64:
+    def numbers(self, words: list[str]) -> I32:
         """For each term that a word may be, and each of these words, its number or NONE."""
         if not len(self._numbers):
-            return np.empty((0, len(words)), np.int64)
+            return np.empty((0, len(words)), np.int32)
         place = self._place
         at = [place.setdefault(word, len(place)) for word in words]
         fresh = [*islice(reversed(place), len(place) - self._numbers.shape[1])][::-1]
         if fresh:
             found = [[known.get(word, NONE) for word in fresh] for known in self._wholes]
             found += [[known.get(word[:length], NONE) for word in fresh] for length, known in self._begins]
-            self._numbers = np.concatenate([self._numbers, np.array(found, np.int64)], axis=1)
+            self._numbers = np.concatenate([self._numbers, np.array(found, np.int32)], axis=1)
         return self._numbers[:, at]
 
 
@@ -221,4 +222,4 @@ def _terms(row: I64, words: pa.DictionaryArray, known: _Words) -> Iterable[tuple
     row, at = row[asked], at[asked]
     for each in numbers:
         number = each[at]
-        yield row[number != NONE], number[number != NONE]
+        yield row[number != NONE], number[number != NONE].astype(np.int64)
