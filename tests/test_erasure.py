@@ -23,7 +23,7 @@ import pytest
 import headrace as hr
 from headrace import failpoints
 from headrace import sourcing as es
-from headrace.erasure import Forgotten, erase_from
+from headrace.erasure import Forgotten, erase_from, unfinished
 from headrace.sink import Sink
 from headrace.traces import traces
 from tests.cdc.sqlite_source import SqliteSource
@@ -219,7 +219,9 @@ def test_killed_anywhere_it_is_gone_on_with(
     with shop(home) as app:
         expected = rows(app)
     assert killed(home, point, skip) == -signal.SIGKILL
+    assert unfinished(home) in ("users", "clicks", "buys")  # which headrace doctor says
     assert erase_all(home).complete
+    assert unfinished(home) is None
     check(home, expected)
 
 

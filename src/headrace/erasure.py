@@ -16,7 +16,7 @@ places, or those that are left of them. While a flow is dropped no process may r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,11 +40,12 @@ from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.owner import FlowLock
 from headrace.views.writers import with_helpers
 
-__all__ = ["Forgotten", "Place", "erase", "erase_from"]
+__all__ = ["Forgotten", "Place", "erase", "erase_from", "unfinished"]
 
 Done = Literal["erased", "dropped", "deleted", "removed", "left", "out of reach"]
 AGAIN = "its next run makes it again from the log"
 SPARK_LOG = "spark.log"
+NOTE = "erasing"
 LOSES = "headrace erase … --all"
 
 
@@ -106,7 +107,26 @@ def erase_from(
     """The same of a log that is open."""
     with contextlib.ExitStack() as until:
         store = until.enter_context(open_store(views)) if store_exists(views) else None
-        return _Subject(log, home, store, views, topic, found_by, column, everything=everything).erase(until)
+        subject = _Subject(log, home, store, views, topic, found_by, column, everything=everything)
+        with _noted(home, topic):
+            return subject.erase(until)
+
+
+@contextlib.contextmanager
+def _noted(home: Path, topic: str) -> Iterator[None]:
+    """A note in the home that an erasure has begun, of whom it does not say, until it has ended."""
+    note = home / NOTE
+    with contextlib.suppress(OSError):  # a full disk keeps nobody from erasing
+        note.write_text(topic, "utf-8")
+    yield
+    note.unlink(missing_ok=True)
+
+
+def unfinished(home: Path) -> str | None:
+    """The topic from which an erasure has begun that did not end; None, if there is none."""
+    with contextlib.suppress(OSError):
+        return (home / NOTE).read_text("utf-8")
+    return None
 
 
 class _Subject:

@@ -159,6 +159,14 @@ def test_a_subject_that_is_left_is_found_and_not_shown(shell: Shell, tmp_path: P
     assert "shorter than 3 bytes" in shell.refused("verify", "--subject", "-", stdin=b"An")
 
 
+def test_the_doctor_says_that_an_erasure_did_not_end(numbers: Shell) -> None:
+    (numbers.home / "erasing").write_text("numbers")  # as a kill leaves it
+    (found,) = (row for row in numbers.ok("doctor").rows if row["check"] == "erasure")
+    assert (found["state"], found["found"]) == ("warn", "one from topic numbers has begun, and did not end")
+    numbers.ok("erase", "numbers", "3", "--yes")
+    assert "erasure" not in {row["check"] for row in numbers.ok("doctor").rows}
+
+
 def test_no_text_is_not_the_null_key(shell: Shell) -> None:
     shell.ok("topics", "create", "t", "n int", "--key", "n")
     produced(shell, "t", {"n": None})

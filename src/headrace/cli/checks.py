@@ -199,6 +199,7 @@ def _inotify() -> Finding:
 
 
 def _home(path: Path, write: bool) -> Iterator[Finding]:
+    from headrace.erasure import unfinished
     from headrace.storage import disk
 
     present = path.is_dir()
@@ -230,6 +231,9 @@ def _home(path: Path, write: bool) -> Iterator[Finding]:
     else:
         yield Finding("permissions", "ok", f"{path} has mode {mode:04o}")
     yield from _log(write)
+    if (topic := unfinished(path)) is not None:
+        do = "erase the same key again: it goes on. headrace verify --subject says whether all is gone"
+        yield Finding("erasure", "warn", f"one from topic {topic} has begun, and did not end", do)
 
 
 def free_space(near: Path) -> Finding:
