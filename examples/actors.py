@@ -1,10 +1,11 @@
 """Message passing between entities: an actor's mailbox is a queue by key, its state a fold of its events. Each actor
 handles one message at a time, in order; different actors, in different processes, side by side.
 
-What this guarantees: a message that was sent is handled, in its actor's order, also after a crash; its events and the
-messages that it sends in turn are there once, since they are one transaction. What it does not have, and actor
-frameworks do: actors in memory that answer within microseconds, a place for each actor to live, supervision trees, and
-replies to a caller that waits (hr.call does that).
+What this guarantees: a message that was sent is handled, in its actor's order, also after a crash; what comes of it is
+there once, its events as well as the messages that it sends in turn. A message that fails again and again becomes a
+dead letter, and the next one follows. What it does not have, and actor frameworks do: actors in memory that answer
+within microseconds, a place for each actor to live, supervision trees, and replies to a caller that waits (hr.call does
+that).
 
 Prints:
     ping 1 to ann, ping 1 to bob, ping 2 to ann, ping 2 to bob
