@@ -41,6 +41,13 @@ def test_a_step_of_another_library_is_answered_with_ours(stream: Any, name: str,
             getattr(step, name)
 
 
+@pytest.mark.parametrize("name", ["to_pandas", "show", "collect", "filter"])
+def test_results_are_read_from_a_view(stream: Any, name: str) -> None:
+    instead = r"\.transform\(lambda" if name == "filter" else r"\.to_view\(name\), then app\.drain\(\)"
+    with pytest.raises(AttributeError, match=f"'Aggregated' object has no attribute '{name}': .*{instead}"):
+        getattr(stream.agg(n=hr.count()), name)
+
+
 def test_what_is_recommended_exists() -> None:
     texts = [text for step in STEPS for text in getattr(step, "elsewhere", {}).values()]
     texts += [text for pair in plan_rules.REFUSED.values() for text in pair]

@@ -61,7 +61,7 @@ _AGGREGATE_FIRST = "aggregate first, .group_by(…).agg(n=hr.count()).to_view(�
 _OF_A_DATAFRAME = "that is for DataFrames, .transform(lambda df: df.{name}(…))"
 _OF_RECORDS = ("dedup", "enrich", "join", "match", "remember", "search", "through", "transform", "union")
 _DEDUP = "use .dedup('id', within='1 hour')"
-_ELSEWHERE = {
+_OF_ROWS = {
     **{
         name: _OF_A_DATAFRAME.format(name=name)
         for name in (
@@ -75,6 +75,13 @@ _ELSEWHERE = {
             "drop",
         )
     },
+    **dict.fromkeys(
+        ("show", "collect", "take", "toPandas", "to_pandas", "toArrow", "to_arrow"),
+        "rows are read from a view: .to_view(name), then app.drain() and app.query(…)",
+    ),
+}
+_ELSEWHERE = {
+    **_OF_ROWS,
     **dict.fromkeys(("map", "flatMap", "apply"), "PySpark's functions go into .transform(lambda df: df.withColumn(…))"),
     **dict.fromkeys(("foreach", "foreachBatch"), "results go to .to_view(name), and a program reads view.changes()"),
     "groupBy": "use .group_by(…)",
@@ -501,8 +508,10 @@ class Grouped(_Steps):
 
 
 @dataclass(frozen=True, repr=False)
-class Aggregated:
+class Aggregated(_Steps):
     """Results: a row per window and group."""
+
+    elsewhere = _OF_ROWS
 
     app: App
     node: graph.Aggregate

@@ -172,6 +172,7 @@ def test_csv_is_read_by_the_topics_types(shell: Shell) -> None:
         (b"user,\n", "has a column without a name"),
         (b"user,mss\n", "has the column 'mss', which the topic does not. Did you mean 'ms'?"),
         (b"user,_offset\n", "has the metadata column '_offset'"),
+        (b"user;ms\nu;1\n", "Fields are separated by commas. Columns are"),
     ],
 )
 def test_csv_headers_that_make_no_sense(clicks: Shell, text: bytes, why: str) -> None:

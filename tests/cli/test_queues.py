@@ -127,7 +127,7 @@ def test_a_worker_acknowledges_and_rejects(clicks: Shell, module: Path) -> None:
     )
     assert done(module) == ["ann 1", "cat 1"]
     assert "delivery 2: ValueError: no such mailbox" in ran.err
-    assert ran.err.endswith("queue mailer of clicks: 2 done, 2 failed\n")
+    assert ran.err.endswith("queue mailer of clicks: 2 done, 2 failed, 1 dead letter (headrace dead list)\n")
     (letter,) = clicks.ok("dead", "list").rows
     assert (letter["error"], letter["source"]) == ("ValueError: no such mailbox", "queue mailer")
 

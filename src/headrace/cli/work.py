@@ -211,12 +211,13 @@ class Worker:
         self._stopping = False
         self._ended = threading.Event()
         self._progress = Progress("messages done")
-        self.done = self.failed = self.late = self.given_back = 0
+        self.done = self.failed = self.dead = self.late = self.given_back = 0
         self.interrupted = False
         self.problem: BaseException | None = None
 
     def told(self) -> str:
         parts = [f"{self.done} done", f"{self.failed} failed"]
+        parts += [f"{counted(self.dead, 'dead letter')} (headrace dead list)"] if self.dead else []
         parts += [f"{self.late} given to others meanwhile"] if self.late else []
         parts += [f"{self.given_back} given back"] if self.given_back else []
         return ", ".join(parts)
@@ -325,6 +326,8 @@ class Worker:
             said = _last_line(error)
             if not message.answered:
                 message.nack(said, delay=self._retry_after)
+                with self._changed:
+                    self.dead += message.deliveries >= self._queue.max_deliveries
             where = f"{message.topic}/{message.partition} offset {message.offset}"
             self._progress.clear()
             say(harmless(f"{where}, delivery {message.deliveries}: {' '.join(said.split())}"))

@@ -348,6 +348,8 @@ def _csv_rows(lines: Any, schema: pa.Schema, extra: str, source: str) -> Iterato
         from headrace.errors import nearest
 
         why = f"has the column {unknown[0]!r}, which the topic does not.{nearest(unknown[0], schema.names)}"
+        if any(mark in unknown[0] for mark in ";\t|"):
+            why += " Fields are separated by commas."
         raise InvalidArgument("file", source, f"{why} Columns are {', '.join(schema.names)}")
     readers = [field_reader(schema.field(name)) if name in schema.names else as_text for name in header]
     for line, fields, raw in records:

@@ -66,6 +66,7 @@ def checked_token(token: str) -> str:
     """It must fit a link, a header and a cookie."""
     if re.fullmatch(rf"[A-Za-z0-9._~-]{{{TOKEN_CHARACTERS_MIN},200}}", token) is None:
         why = f"must have {TOKEN_CHARACTERS_MIN} or more letters, digits, '.', '_', '~' and '-'"
+        why += " (it is that of HEADRACE_TOKEN, --token-file or token=)"
         raise InvalidArgument("token", "…", why)
     return token
 
