@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from headrace.views.contract import Column, FlowSpec, FlowState, Outgoing, Place
 from headrace.views.open import open_views
 from headrace.views.sqlite import file
 from headrace.views.sqlite import store as sqlite
+from tests.searching import files_with
 from tests.views.folded import SqliteViews
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -131,3 +133,25 @@ def test_a_commit_counts_whatever_becomes_of_the_free_pages(tmp_path: Path, monk
             state = commit(store, state, 2, 10)
         assert pages(store)[1] > 100
         assert commit(store, state, 3, 10).sequence == 3
+
+
+def test_after_a_wipe_no_byte_is_left_of_rows_that_went(tmp_path: Path) -> None:
+    """Where SQLite does not overwrite what is deleted, too."""
+    with SqliteViews(tmp_path) as store:
+        with store._reading_beside() as db:
+            db.execute("PRAGMA secure_delete=OFF")
+        for name in "gone", "stays":
+            view = replace(VIEW, name=name, groups=(Column(f"user_{name}", "string"),))
+            state = store.begin(FlowSpec(name, "app", ("t",), view))
+            rows = pa.table(
+                {"window_start": pa.array([0, 0], INSTANT), "window_end": pa.array([MINUTE_US] * 2, INSTANT)}
+            )
+            rows = rows.append_column(f"user_{name}", [[f"canary-{name}-1", f"canary-{name}-2"]])
+            rows = rows.append_column("n", pa.array([1, 1])).append_column("_corrections", pa.array([0, 0]))
+            rows = rows.append_column("_updated_at", pa.array([0, 0], INSTANT))
+            facts = {"sequence": state.sequence, "places": {"t": {0: Place(1, None)}}, "topic_ids": {"t": "id"}}
+            store.commit(state, PartialCommit(rows, facts=facts))
+        store.drop("gone")
+        assert files_with(tmp_path, "canary-gone-1")
+        assert store.wipe() == []
+        assert not files_with(tmp_path, "canary-gone-1") and files_with(tmp_path, "canary-stays-1")

@@ -792,6 +792,16 @@ class FlowContract(Setting):
         with pytest.raises(UnknownView):
             views.to_arrow("gone")
 
+    def test_what_stays_is_there_after_a_wipe(self, store: Any, views: Any) -> None:
+        for name in "gone", "stays":
+            spec = counting(name)
+            state = store.begin(spec)
+            state = store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+        store.drop("gone")
+        assert store.wipe() == []
+        store.commit(state, commit(state, counted(spec, [(0, "/", 1)])))
+        assert counts(views, "stays") == {(0, "/"): 2}
+
     @pytest.mark.parametrize("name", ["window_start", "WINDOW_END", "_status", "_corrections", "_updated_at", "n", "N"])
     def test_a_group_that_is_called_like_another_column(self, store: Any, views: Any, name: str) -> None:
         with pytest.raises(InvalidArgument) as error:
