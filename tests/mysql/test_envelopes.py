@@ -21,12 +21,14 @@ KINDS = (
     "CREATE TABLE kinds (id int PRIMARY KEY, tiny tinyint, small smallint unsigned, medium mediumint unsigned, "
     "whole int unsigned, big bigint unsigned, price decimal(10, 2), f float, d double, flag bit(1), bits bit(12), "
     "day date, at datetime, at6 datetime(6), ts timestamp(3) NULL, t time(6), y year, word varchar(20), "
-    "kind enum('a','it''s'), tags set('x','y'), data blob, fixed binary(4), doc json, p point)"
+    "kind enum('a','it''s'), tags set('x','y'), data blob, fixed binary(4), doc json, p point, "
+    "area polygon)"
 )
 ROW = (
     "INSERT INTO kinds VALUES (1, -5, 65535, 16777215, 4294967295, 9223372036854775807, -12.34, 1.1, 2.5, b'1', "
     "b'100000000001', '2024-01-02', '2024-01-02 03:04:05', '2024-01-02 03:04:05.678901', '2024-01-02 03:04:05.678', "
-    "'-12:30:00.5', 2024, 'Zoë', 'it''s', 'x,y', X'00ff', X'01', '{\"a\": 1}', ST_GeomFromText('POINT(1 2)'))"
+    "'-12:30:00.5', 2024, 'Zoë', 'it''s', 'x,y', X'00ff', X'01', '{\"a\": 1}', ST_GeomFromText('POINT(1 2)'), "
+    "ST_GeomFromText('POLYGON((0 0, 0 1, 1 1, 0 0))', 4326))"
 )
 ENCODED = {
     "id": 1,
@@ -73,6 +75,7 @@ SAID = {
     "tags": ("string", "io.debezium.data.EnumSet"),
     "doc": ("string", None),  # in MariaDB it is a longtext
     "p": ("struct", "io.debezium.data.geometry.Point"),
+    "area": ("struct", "io.debezium.data.geometry.Geometry"),
 }
 
 
@@ -99,11 +102,13 @@ def test_values_from_snapshot_binlog_and_topic_are_encoded_alike(source: Source)
     snapshot, deleted, inserted, again = values(source)
     assert [each["payload"]["op"] for each in (snapshot, deleted, inserted, again)] == ["r", "d", "c", "r"]
     for row in snapshot["payload"]["after"], deleted["payload"]["before"], inserted["payload"]["after"]:
-        point = row.pop("p")
+        point, area = row.pop("p"), row.pop("area")
+        assert (area["srid"], base64.b64decode(area["wkb"])[:5]) == (4326, b"\x01\x03\0\0\0")
         assert (point["x"], point["y"], point["srid"]) == (1.0, 2.0, None)
         assert base64.b64decode(point["wkb"])[:5] == b"\x01\x01\0\0\0"
         assert row == ENCODED
-    assert {**again["payload"]["after"], "p": 0} == {**ENCODED, "word": "silent", "p": 0}
+    whole = snapshot["payload"]["after"] | {"word": "silent"}
+    assert {name: again["payload"]["after"][name] for name in whole} == whole
     said = {each["field"]: each for each in snapshot["schema"]["fields"][1]["fields"]}
     assert {name: (said[name]["type"], said[name].get("name")) for name in SAID} == SAID
     assert said["price"]["parameters"] == {"scale": "2", "connect.decimal.precision": "10"}

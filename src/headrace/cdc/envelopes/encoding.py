@@ -18,6 +18,7 @@ from headrace.cdc.tables import NotHeld
 __all__ = [
     "DATA",
     "DECIMAL",
+    "POINT",
     "SNAPSHOT",
     "TIME",
     "Found",
@@ -63,6 +64,15 @@ SNAPSHOT: Final = {
     "default": "false",
 }
 """The field of a source that says whether an event is of a snapshot."""
+
+
+POINT: Final = {
+    "type": "struct",
+    "fields": [said("double", "x", False), said("double", "y", False), said("bytes", "wkb"), said("int32", "srid")],
+    "name": f"{DATA}geometry.Point",
+    "version": 1,
+    "doc": "Geometry (POINT)",
+}
 
 
 def base64_of(number: int) -> str:

@@ -20,6 +20,7 @@ from headrace.cdc.change import Transaction
 from headrace.cdc.envelopes.encoding import (
     DATA,
     DECIMAL,
+    POINT,
     SNAPSHOT,
     TIME,
     Found,
@@ -187,12 +188,12 @@ def _point(value: bytes) -> dict[str, Any]:
 
 
 _WKB: Final = [said("bytes", "wkb", False), said("int32", "srid")]
-_GEOMETRY: Final = {"type": "struct", "fields": _WKB, "name": f"{DATA}geometry.Geometry", "version": 1}
-_POINT: Final = {
+_GEOMETRY: Final = {
     "type": "struct",
-    "fields": [said("double", "x", False), said("double", "y", False), said("bytes", "wkb"), said("int32", "srid")],
-    "name": f"{DATA}geometry.Point",
+    "fields": _WKB,
+    "name": f"{DATA}geometry.Geometry",
     "version": 1,
+    "doc": "Geometry",
 }
 _TYPES: Final[dict[str, Found]] = {
     "float": plain("float", lambda value: float(str(np.float32(value)))),
@@ -201,7 +202,7 @@ _TYPES: Final[dict[str, Found]] = {
     "time": (semantic("int64", f"{TIME}MicroTime"), _clock),
     "year": (semantic("int32", f"{TIME}Year"), int),
     "json": (semantic("string", f"{DATA}Json"), str),
-    "point": (_POINT, _point),
+    "point": (POINT, _point),
 }
 _SOURCE: Final = [
     *(said("string", each, False) for each in ("version", "connector", "name")),

@@ -16,6 +16,7 @@ from headrace.cdc.change import Transaction
 from headrace.cdc.envelopes.encoding import (
     DATA,
     DECIMAL,
+    POINT,
     SNAPSHOT,
     TIME,
     Found,
@@ -196,18 +197,6 @@ def _point(text: str) -> dict[str, Any]:
     return {"x": x, "y": y, "wkb": base64.b64encode(struct.pack("<BIdd", 1, 1, x, y)).decode(), "srid": None}
 
 
-_POINT: Final[dict[str, Any]] = {
-    "type": "struct",
-    "fields": [
-        {"type": "double", "optional": False, "field": "x"},
-        {"type": "double", "optional": False, "field": "y"},
-        {"type": "bytes", "optional": True, "field": "wkb"},
-        {"type": "int32", "optional": True, "field": "srid"},
-    ],
-    "name": f"{DATA}geometry.Point",
-    "version": 1,
-    "doc": "Geometry (POINT)",
-}
 _VARIABLE: Final[dict[str, Any]] = {
     "type": "struct",
     "fields": [
@@ -234,7 +223,7 @@ _TYPES: Final[dict[str, Found]] = {
     "jsonb": (semantic("string", f"{DATA}Json"), _same),
     "uuid": (semantic("string", f"{DATA}Uuid"), _same),
     "money": (semantic("bytes", DECIMAL, scale="2"), _money),
-    "point": (_POINT, _point),
+    "point": (POINT, _point),
     "xml": (semantic("string", f"{DATA}Xml"), _same),
     "ltree": (semantic("string", f"{DATA}Ltree"), _same),
     "tsvector": (semantic("string", f"{DATA}Tsvector"), _same),
