@@ -306,6 +306,23 @@ def test_a_topic_that_a_flow_with_state_writes_goes_only_if_that_is_said(app: hr
     assert found(app.home) == []
 
 
+def test_a_topic_that_another_flow_writes_too_is_not_deleted(app: hr.App) -> None:
+    app.topic("others", "user string, n int, at timestamp", key="user", event_time="at")
+    rise = hr.pattern("a+", define={"a": "n > 0"}, within="1 hour", measures={"n": "count(*)"})
+    for name in "clicks", "others":
+        late = hr.drop(dropped_to="late")
+        app.stream(name).match(rise, by="user", grace="1 second", late=late).to_view(f"of_{name}")
+    append(app, "bob", CANARY)
+    app.log.topic("clicks").append({"user": CANARY, "n": 1, "at": at(-99)})
+    app.log.topic("others").append([{"user": "cat", "n": 1, "at": at(second)} for second in (0, -99)])
+    app.drain(close=True)
+    app.close()
+    said = left(app, everything=True)
+    assert said["view of_clicks"] == "view of_others writes late, too: drop both, delete the topic, and run them again"
+    with hr.open_log(app.home) as log:
+        assert [record.value["user"] for record in log.topic("late").records()] == [CANARY, "cat"]
+
+
 def test_a_view_of_records_that_retention_has_deleted_goes_only_if_that_is_said(app: hr.App) -> None:
     counts(app).to_view("matches")
     append(app, CANARY, "bob")

@@ -16,7 +16,7 @@ places, or those that are left of them. While a flow is dropped no process may r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -147,20 +147,22 @@ class _Subject:
         self._log, self._home, self._store, self._views = log, home, store, views
         self._topic, self._found_by, self._column = log.topic(topic), found_by, column
         self._everything = everything
-        self._specs = open_views(views).specs()
+        self._specs: list[FlowSpec] = []
         self.places: dict[str, Place] = {}
 
     def erase(self, until: contextlib.ExitStack) -> Forgotten:
         if not isinstance(self._topic, Erasure):
+            self._specs = open_views(self._views).specs()
             return self._elsewhere()
         sources = [(self._topic, self._column), *beside(self._log, self._topic, self._column)]
         for topic, column in sources:
             self._erase_topic(topic, column)
         reach("forget.topics")
+        self._specs = open_views(self._views).specs()  # now: what begins from here on reads nothing of it
         flows, topics = _made_of({topic.name for topic, _ in sources}, self._specs)
         kept, dropped = self._decide(flows, until)
         self._erase_written(kept)
-        deleted = {topic for spec in dropped for topic in spec.writes}
+        deleted = _written(dropped)
         self._name_writers({topic.name for topic, _ in sources}, dropped)
         self._name_captures({topic.name for topic, _ in sources})
         self._forget_caches(topics, deleted, until)
@@ -232,29 +234,26 @@ class _Subject:
         """Those that pass records on and stay, and those to be dropped, which nobody runs until the end. A flow goes
         with those that it works with, and is left with those that it reads from."""
         by_name = {spec.name: spec for spec in flows}
-        kept, deleted, left = list[FlowSpec](), set[str](), dict[str, str]()
+        roots = {spec.name: _root(spec, by_name).name for spec in flows}
+        kept = [spec for spec in flows if self._passes_on(spec)]
+        while again := _reading(kept, _written(spec for spec in flows if spec not in kept)):
+            kept = [spec for spec in kept if spec not in again]
+        left = dict[str, str]()
         for spec in flows:
-            root = _root(spec, by_name).name
-            if self._passes_on(spec) and not deleted & {*spec.sources}:
-                kept.append(spec)
-                why = self._unsent(spec)
-            else:
-                deleted |= spec.writes
-                why = self._loss(spec)
+            why = self._unsent(spec) if spec in kept else self._loss(spec, flows)
             why = why or self._lock(spec.name, until)
             if why is not None:
-                left.setdefault(root, why)
-        stays = set[str]()
-        for spec in flows:  # writers come before readers
-            root = _root(spec, by_name).name
-            if root not in left and (of := sorted(stays & {*spec.sources})):
-                left[root] = f"it reads {of[0]}, which is left: see there, and erase again"
-            if root in left:
-                stays |= spec.writes
+                left.setdefault(roots[spec.name], why)
+        while behind := [
+            spec
+            for spec in _reading(flows, _written(spec for spec in flows if roots[spec.name] in left))
+            if roots[spec.name] not in left
+        ]:
+            left |= {roots[spec.name]: "it reads what is left: see there, and erase again" for spec in behind}
         for spec in flows:
-            if (why := left.get(_root(spec, by_name).name)) is not None:
+            if (why := left.get(roots[spec.name])) is not None:
                 self._told(_named(spec), "left", do=why)
-        done = [spec for spec in flows if _root(spec, by_name).name not in left]
+        done = [spec for spec in flows if roots[spec.name] not in left]
         return [spec for spec in done if spec in kept], [spec for spec in done if spec not in kept]
 
     def _passes_on(self, spec: FlowSpec) -> bool:
@@ -274,11 +273,14 @@ class _Subject:
             return "it has records on their way: run its app until they are sent, stop it, and erase again"
         return None
 
-    def _loss(self, spec: FlowSpec) -> str | None:
+    def _loss(self, spec: FlowSpec, flows: Sequence[FlowSpec]) -> str | None:
         """What would be lost with it, or doubled; None: it may be dropped."""
+        others = sorted(topic for topic in spec.writes if not topic.startswith("__"))
+        for other in self._specs:
+            if other not in flows and (shared := sorted(other.writes & {*others})):
+                return f"{_named(other)} writes {shared[0]}, too: drop both, delete the topic, and run them again"
         if self._everything:
             return None
-        others = sorted(topic for topic in spec.writes if not topic.startswith("__"))
         if others:
             return f"it would write all of {', '.join(others)} again. {LOSES} deletes that, to be made anew"
         if spec.operator.startswith("remember("):
@@ -395,16 +397,24 @@ def _named(spec: FlowSpec) -> str:
 
 
 def _made_of(topics: Collection[str], specs: Sequence[FlowSpec]) -> tuple[list[FlowSpec], set[str]]:
-    """The flows that read the topics, or what such flows write, writers before readers, with the flows that they work
-    for and their helpers; and all topics that these read from each other."""
+    """The flows that read the topics, or what such flows write, with the flows that they work for and their helpers;
+    and all topics that these read from each other. Each reads a topic, or what one before it writes."""
     reached, flows = {*topics}, list[FlowSpec]()
     by_name = {spec.name: spec for spec in specs if not is_version(spec.name)}
-    while more := [spec for spec in by_name.values() if spec not in flows and reached & {*spec.sources}]:
+    while more := [spec for spec in _reading(list(by_name.values()), reached) if spec not in flows]:
         for spec in more:
             family = with_helpers(_root(spec, by_name), list(by_name.values()))
             flows += [each for each in reversed(family) if each not in flows]
-        reached |= {topic for spec in flows for topic in spec.writes}
+        reached |= _written(flows)
     return flows, reached
+
+
+def _written(flows: Iterable[FlowSpec]) -> set[str]:
+    return {topic for spec in flows for topic in spec.writes}
+
+
+def _reading(flows: Sequence[FlowSpec], topics: set[str]) -> list[FlowSpec]:
+    return [spec for spec in flows if topics & {*spec.sources}]
 
 
 def _root(spec: FlowSpec, by_name: dict[str, FlowSpec]) -> FlowSpec:
