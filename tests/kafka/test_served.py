@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,3 +124,31 @@ def test_commands_on_a_cluster(log: Any, address: str, tmp_path: Path) -> None:
     assert done.code == 1 and "a record with the key and no value" in done.rows[0]["do"], done
     headrace("topics", "delete", "clicks", "--yes")
     assert headrace("topics", "list").rows == []
+
+
+def test_requests_on_a_cluster(log: Any, address: str, tmp_path: Path) -> None:
+    """Answered by the log and over HTTP; without versions nothing can be taken back."""
+    quotes = log.create_topic("quotes", "id string, sku string", key="id", partitions=2)
+    answers = log.create_topic("quotes.answers", "id string, n int", key="id", partitions=2)
+
+    def answer() -> None:
+        for number, record in enumerate(quotes.records(follow=True, timeout="1 minute"), 1):
+            answers.append({"id": record.value["id"], "n": number})
+            if number == 3:
+                return
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    assert hr.call(log, "quotes", {"sku": "a"}, timeout="1 minute").value["n"] == 1
+    reply = hr.call(address, "quotes", {"sku": "b"}, id="b", timeout="1 minute")
+    assert hr.call(log, "quotes", id="b") == reply and reply.value == {"id": "b", "n": 2}
+    with serving(tmp_path / "home", address) as client:
+        path = "/api/topics/quotes/calls"
+        found = client.post(path, json={"request": {"sku": "c"}, "id": "c", "timeout": "20 seconds"}).json()
+        assert found["value"] == {"id": "c", "n": 3}
+        assert client.get(path, params={"id": "b"}).json()["value"] == reply.value
+        refused = client.delete(path, params={"id": "b"})
+        assert refused.status_code == 400 and "keeps no versions" in refused.text
+    answering.join()
+    with pytest.raises(hr.CallTimeout):
+        hr.call(log, "quotes", id="nobody", timeout="10 milliseconds")
