@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Answer", "Failed", "Refused", "check_headers", "check_url", "request"]
+__all__ = ["Answer", "Failed", "NearRefused", "Refused", "check_headers", "check_url", "request"]
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 10.0
@@ -31,6 +31,10 @@ NAME, VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"[\t -~\xa
 
 class Refused(ValueError):
     """The request is not made, or its answer not read: what was given must be changed."""
+
+
+class NearRefused(Refused):
+    """The address is in the network of this machine: whoever asks may allow that."""
 
 
 class Failed(OSError):
@@ -123,7 +127,7 @@ def _checked_address(host: str, port: int, private: bool) -> str:
             f"it is at {at}, where no such service is, but perhaps one that gives out a machine's credentials"
         )
     if not at.is_global and not private:
-        raise Refused(f"it is at {at}, in the network of this machine, and that is not allowed")
+        raise NearRefused(f"it is at {at}, in the network of this machine, and that is not allowed")
     return address
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from headrace.cli import catching_up
 from headrace.cli.catching_up import Pace, Ticker
-from headrace.cli.run import line
+from headrace.cli.run import line, log_to_stderr
 from headrace.flows.status import FlowStatus
 
 MARCH = datetime(2019, 3, 4, 10, 0, 30, tzinfo=UTC)
@@ -51,6 +54,23 @@ def test_without_a_terminal_a_line_now_and_then(capsys: Any, monkeypatch: pytest
         ticker.tick()
     ticker.clear()
     assert capsys.readouterr().err == "first\nthird\n"
+
+
+@pytest.mark.parametrize("how", ["text", "json"])
+def test_a_warning_takes_the_place_of_the_line(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    logger = logging.getLogger("headrace")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    log_to_stderr(how)
+    Ticker(lambda: "1 flow: 0/s, lag 0").tick()
+    logger.warning("sink 'books': disk on fire")
+    before, said = shown.getvalue().removesuffix("\n").rsplit("\r\x1b[K", 1)
+    assert before.endswith("lag 0") and said.startswith("WARNING" if how == "text" else "{")
 
 
 def test_all_flows_are_in_the_line_of_a_narrow_terminal() -> None:

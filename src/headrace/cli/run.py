@@ -91,7 +91,7 @@ def run(
     """  # fmt: skip
     if standby + take_over + share > 1:
         raise click.UsageError("--standby waits, --take-over takes all flows, --share a part: say one of them.")
-    _log_to_stderr(log_format)
+    log_to_stderr(log_format)
     app = loaded(program, spark)
     _check_flows(app)
     if app.flows:
@@ -438,15 +438,17 @@ def _own(error: BaseException, path: Path) -> Any:
     return trace
 
 
-def _log_to_stderr(how: str) -> None:
+def log_to_stderr(how: str) -> None:
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the line of the flows is there, and comes again
+
     class Json(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
             said = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))}
             said |= {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-            return json.dumps(said)
+            return clear + json.dumps(said)
 
     handler = logging.StreamHandler()
-    handler.setFormatter(Json() if how == "json" else logging.Formatter("%(levelname)s %(message)s"))
+    handler.setFormatter(Json() if how == "json" else logging.Formatter(f"{clear}%(levelname)s %(message)s"))
     logger = logging.getLogger("headrace")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if how == "json" else logging.WARNING)

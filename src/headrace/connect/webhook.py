@@ -127,7 +127,8 @@ class Posting:
         try:
             status = self._status(key, body)
         except outbound.Refused as error:
-            raise SinkFailed(self._name, key, f"{self._where()}: {error}") from None
+            hint = ": allow that with private=True" if isinstance(error, outbound.NearRefused) else ""
+            raise SinkFailed(self._name, key, f"{self._where()}: {error}{hint}") from None
         except outbound.Failed as error:
             status, said = None, str(error)
         else:

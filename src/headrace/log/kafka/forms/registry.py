@@ -167,6 +167,6 @@ class Registry:
                 bytes_max=ANSWER_BYTES_MAX,
             )
         except outbound.Refused as error:
-            hint = "" if self._place.private else ": allow that with registry_private=True"
+            hint = ": allow that with registry_private=True" if isinstance(error, outbound.NearRefused) else ""
             self._fail("an answer", f"{error}{hint}")
         return answer.status, answer.body
