@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -173,16 +174,31 @@ def test_nothing_of_it_is_left_and_all_else_is_made_again(before: Path, tmp_path
     assert again.complete and not any(each.records for each in again.places if each.done == "erased")
 
 
-def test_the_views_in_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
-    home, views = tmp_path / "home", postgres.schema(tmp_path)
+def in_postgres(home: Path, postgres: PostgresServer) -> tuple[str, dict[str, list[str]]]:
+    views = postgres.schema(home)
     filled(home, views)
     with shop(home, views) as app:
         expected = rows(app)
     assert any(place.startswith("Postgres") for place in found(home, views))
-    done = erase_all(home, views)
+    return views, expected
+
+
+def test_the_views_in_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
+    views, expected = in_postgres(tmp_path, postgres)
+    done = erase_all(tmp_path, views)
     assert done.complete, done.left
     assert any(each.place == "Postgres" and each.done == "out of reach" for each in done.places)
-    check(home, expected, views)
+    check(tmp_path, expected, views)
+
+
+@pytest.mark.soak  # the leases of who was killed last for some seconds
+def test_killed_with_views_in_postgres(tmp_path: Path, postgres: PostgresServer, killed: Callable[..., int]) -> None:
+    views, expected = in_postgres(tmp_path, postgres)
+    assert killed(tmp_path, "forget.dropped", 1, views) == -signal.SIGKILL
+    until = time.monotonic() + 30
+    while not (done := erase_all(tmp_path, views)).complete:
+        assert time.monotonic() < until and all("runs it" in str(each.do) for each in done.left), done.left
+    check(tmp_path, expected, views)
 
 
 # -- crashes -------------------------------------------------------------------------------------------
@@ -191,9 +207,9 @@ POINTS = [(point, 0) for point in failpoints.KNOWN if point.startswith("forget."
 POINTS += [("forget.topics", 1), ("forget.dropped", 1), ("forget.dropped", 2), ("erase.wiped", 1), ("swap.done", 2)]
 
 
-def erased_and_killed(home: Path, point: str, skip: int) -> None:
+def erased_and_killed(home: Path, point: str, skip: int, views: str | None = None) -> None:
     failpoints.arm(point, "kill", skip=skip)
-    erase_all(home)
+    erase_all(home, views)
 
 
 @pytest.fixture(scope="module")
