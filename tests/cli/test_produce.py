@@ -1,5 +1,6 @@
 """`headrace produce`: good records go in, bad lines are told and left out, nothing is changed in silence."""
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -224,6 +225,10 @@ def test_files_that_are_not_what_they_say(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(b"\xff" * 1000)
     assert "cannot be read as Parquet" in shell("produce", "t", str(tmp_path / "a.parquet")).err
     assert "cannot be read as Arrow" in shell("produce", "t", str(tmp_path / "a.arrow")).err
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}'))
+    packed = shell.refused("produce", "t", "--dead-letters", str(tmp_path / "a.jsonl.gz"))
+    assert f"is compressed: gzip -dc {tmp_path / 'a.jsonl.gz'} | headrace produce" in packed
+    assert "A record comes from a file or a pipe: echo" in shell.refused("produce", "t", '{"x": 1}')
     missing = shell("produce", "t", str(tmp_path / "a.parquet"), str(tmp_path / "none.csv"))
     assert (missing.code, missing.err.count("\n")) == (1, 1)
     assert "No such file or directory" in missing.err

@@ -36,6 +36,7 @@ SUFFIXES = {
     ".feather": "arrow",
     ".ipc": "arrow",
 }
+UNPACKED_BY = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc", ".zip": "unzip -p"}
 READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is no record: one may have 16 MiB."""
@@ -85,10 +86,15 @@ class Source:
         if self.path == "-":
             self._stream = sys.stdin.buffer
         else:
+            if unpack := UNPACKED_BY.get(Path(self.path).suffix.lower()):
+                raise InvalidArgument("file", self.path, f"is compressed: {unpack} {self.path} | headrace produce …")
             try:
                 self._stream = open(self.path, "rb")  # noqa: SIM115
             except OSError as error:
-                raise InvalidArgument("file", self.path, f"cannot be read: {os.strerror(error.errno or 0)}") from None
+                why = f"cannot be read: {os.strerror(error.errno or 0)}"
+                if self.path.startswith("{"):
+                    why += ". A record comes from a file or a pipe: echo '{…}' | headrace produce …"
+                raise InvalidArgument("file", self.path, why) from None
         try:
             self.seekable = self._stream.seekable()
         except (OSError, ValueError):
