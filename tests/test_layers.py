@@ -59,6 +59,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module may import its own layer an
         "keeping",
         "queries",
         "remote",
+        "rules",
         "sink",
         "streams",
         "supervised",

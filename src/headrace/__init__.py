@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from headrace.position import Position as Position
     from headrace.queries import Explanation as Explanation
     from headrace.queries import Queries as Queries
+    from headrace.rules import RuleExplanation as RuleExplanation
+    from headrace.rules import Rules as Rules
     from headrace.sink import Sink as Sink
     from headrace.streams import Aggregated as Aggregated
     from headrace.streams import Stream as Stream
@@ -112,6 +114,7 @@ _HOMES = {
     **dict.fromkeys(("Pattern", "pattern"), "headrace.cep.definition"),
     "match_recognize": "headrace.cep.recognize",
     **dict.fromkeys(("Explanation", "Queries"), "headrace.queries"),
+    **dict.fromkeys(("RuleExplanation", "Rules"), "headrace.rules"),
     "Stream": "headrace.streams",
     "Aggregated": "headrace.streams",
     "Table": "headrace.table",

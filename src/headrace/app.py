@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from headrace.log.contract import Start
     from headrace.notebook import Live
     from headrace.queries import Queries
+    from headrace.rules import Rules
     from headrace.sink import Sink
     from headrace.sourcing.processes import ProcessManager
     from headrace.supervised import Supervised
@@ -333,6 +334,22 @@ class App:
         from headrace.queries import Queries, queries_table
 
         return Queries(queries_table(self, name, tenant, settings), tenant)
+
+    def rules(
+        self,
+        name: str,
+        schema: Any,
+        *,
+        within: Duration = "1 hour",
+        most: int = 1_000,
+        **settings: Any,
+    ) -> Rules:
+        """Rules of that name, for `stream.match(rules, by=…)`: conditions and patterns that are put, changed and
+        removed while flows run. They are a table. `schema`: the columns of the records that rules may name. `within`:
+        the most that a rule's own may be; `most`: so many rules there may be. `settings`: of the topic."""
+        from headrace.rules import Rules, rules_table
+
+        return Rules(rules_table(self, name, settings), schema, within, most)
 
     def capture(
         self,

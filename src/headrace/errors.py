@@ -22,6 +22,7 @@
     ├── WatchLost                                a watcher that was left behind
     ├── InvalidQuery                             SQL that is wrong, or does more than read
     ├── InvalidSearch                            a stored query that is wrong, or finds nothing, or everything
+    ├── InvalidRule                              a rule that is wrong, needs Spark, or has no bound
     ├── QueryTimeout                             SQL that takes longer than it may
     ├── DoesNotFit                               a sum of decimals beyond its type
     ├── TooManyDeadLetters                       a program that fails on too many records
@@ -34,6 +35,7 @@
     ├── RegistryFailed                           a schema registry did not answer, or refused
     ├── UnknownCapture                           there is no such capture
     ├── UnknownQuery                             there is no such stored query
+    ├── UnknownRule                              there is no such rule
     ├── CaptureFailed ─ CaptureGap               a database that cannot be captured; changes of it that are lost
     ├── UnknownSink                              there is no such sink, or it is no index
     ├── SinkFailed                               a sink's function that raised
@@ -111,6 +113,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidName",
     "InvalidQuery",
+    "InvalidRule",
     "InvalidSchema",
     "InvalidSearch",
     "JavaMissing",
@@ -152,6 +155,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownQuery",
     "UnknownQueue",
+    "UnknownRule",
     "UnknownSink",
     "UnknownTopic",
     "UnknownView",
@@ -906,6 +910,19 @@ class UnknownQuery(HeadraceError, LookupError):
 
 
 @dataclass(eq=False, repr=False)
+class UnknownRule(HeadraceError, LookupError):
+    """There is no rule of that name. `known`: some that are there."""
+
+    rules: str
+    rule: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        hint = nearest(self.rule, self.known) or f" headrace rules list {self.rules} has them all."
+        return f"rules {self.rules!r} have no rule {self.rule!r}.{hint}"
+
+
+@dataclass(eq=False, repr=False)
 class CaptureFailed(HeadraceError):
     """The database of a capture cannot be reached, or does not let it be captured. `passing`: the same may succeed
     later, and a capture that runs tries again by itself."""
@@ -1165,6 +1182,20 @@ class InvalidSearch(HeadraceError, ValueError):
         )
         named = "query" if self.query is None else f"query {self.query!r}"
         return f"{named}, character {self.at + 1} of {shown!r}: {self.why}"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidRule(HeadraceError, ValueError):
+    """A rule that cannot be accepted. `rule`: what it is called, if that is known."""
+
+    text: str
+    why: str
+    rule: str | None = None
+
+    def __str__(self) -> str:
+        shown = self.text if len(self.text) <= 200 else self.text[:199] + "…"
+        named = "rule" if self.rule is None else f"rule {self.rule!r}"
+        return f"{named}, {shown!r}: {self.why}"
 
 
 @dataclass(eq=False, repr=False)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.log.declared import DeclaredTopic
     from headrace.operators.records import Through
     from headrace.queries import Queries
+    from headrace.rules import Rules
 
 KEYS = 1_000_000
 """So many different keys are expected within the time of an approximate dedup, in a partition."""
@@ -348,7 +349,7 @@ class Stream(_Steps):
 
     def match(
         self,
-        pattern: Pattern,
+        pattern: Pattern | Rules,
         *,
         by: str | Sequence[str] | None = None,
         grace: Duration = "0 seconds",
@@ -356,31 +357,34 @@ class Stream(_Steps):
         idle: Duration = "30 seconds",
         absent: Duration = "1 hour",
     ) -> Stream:
-        """What matches a pattern, `hr.pattern(…)` or `hr.match_recognize(…)`, in the records of each key. `by`: the
-        key's columns. A match has these, `match_start`, `match_end` and the measures. It is there when it is certain as
-        far as records come in order; later ones take it back, or bring another. `grace`: how long a record may be
-        behind its partition; later ones are dropped or, with `late=hr.correct(within=…)`, corrections. An absence, and
-        a partial match that timed out, wait for `within` and `grace`, by the other records or by silence (`idle`,
-        `absent`)."""
+        """What matches a pattern, `hr.pattern(…)` or `hr.match_recognize(…)`, in the records of each key; or rules that
+        come and go while the program runs, `app.rules(…)`. `by`: the key's columns. A match has these, `match_start`,
+        `match_end` and the measures; that of a rule also `rule` and `version`, and its measures as JSON. It is there
+        when it is certain as far as records come in order; later ones take it back, or bring another. `grace`: how long
+        a record may be behind its partition; later ones are dropped or, with `late=hr.correct(within=…)`, corrections.
+        An absence, and a partial match that timed out, wait for `within` and `grace`, by the other records or by
+        silence (`idle`, `absent`)."""
         from headrace.cep.definition import Pattern, parts_of
+        from headrace.rules import Rules
 
-        if not isinstance(pattern, Pattern):
-            raise InvalidArgument("pattern", pattern, "must be a pattern: hr.pattern('a+ b', …)")
         given = (by,) if isinstance(by, str) else tuple(by or ())
-        if pattern.by and given and pattern.by != given:
+        if not isinstance(pattern, Pattern | Rules):
+            raise InvalidArgument("pattern", pattern, "must be a pattern, hr.pattern('a+ b', …), or app.rules(…)")
+        if isinstance(pattern, Pattern) and pattern.by and given and pattern.by != given:
             why = f"the pattern says PARTITION BY {', '.join(pattern.by)}: leave it out"
             raise InvalidArgument("by", by, why)
-        given = given or pattern.by
+        given = given or (pattern.by if isinstance(pattern, Pattern) else ())
         if not given or not all(isinstance(name, str) and name for name in given) or len({*given}) < len(given):
             raise InvalidArgument("by", by, "must be a column, or columns, of the key: match(pattern, by='card')")
-        step = Matching(
-            pattern,
-            given,
+        times = (
             duration_us(grace, argument="grace", positive=False),
             _checked_late(late),
             duration_us(idle, argument="idle"),
             duration_us(absent, argument="absent"),
         )
+        if isinstance(pattern, Rules):
+            return Stream(self.app, graph.Meet(pattern._sides(self.node), pattern._matching(given, *times)))
+        step = Matching(pattern, given, *times)
         parts = parts_of(pattern)
         records = self.transform(parts.transform) if parts.computed else self
         return Stream(self.app, graph.Meet((("events", records.node),), step))

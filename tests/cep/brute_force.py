@@ -18,23 +18,32 @@ Holds = Callable[[str, Taken, int], bool]
 @dataclass
 class Window:
     """The rows that one attempt may look at, from its first on. `waits`: what the first way had taken that stood at the
-    end and needed one more row."""
+    end and needed one more row. `over`: no row will come behind the end."""
 
     end: int
     holds: Holds
     waits: Taken | None = field(default=None)
+    over: bool = True
+
+
+class Open(Exception):
+    """A row that may still come decides."""
 
 
 def ways(shape: Shape, window: Window, row: int, taken: Taken, last: bool) -> Iterator[tuple[int, Taken]]:
     match shape:
         case Row(symbol):
             if row == window.end:
+                if not window.over:
+                    raise Open
                 if window.waits is None:
                     window.waits = taken
             elif window.holds(symbol, taken, row):
                 yield row + 1, (*taken, (symbol, row))
         case Absent(symbol) if last:
             if not any(window.holds(symbol, taken, each) for each in range(row, window.end)):
+                if not window.over:
+                    raise Open
                 yield window.end, taken
         case Absent(symbol):
             yield row, taken
@@ -71,17 +80,28 @@ def _repeated(shape: Repeat, window: Window, row: int, taken: Taken, count: int)
 
 
 def matches(
-    shape: Shape, times: Sequence[int], holds: Holds, within: int, skip: str, *, timed_out: bool
+    shape: Shape,
+    times: Sequence[int],
+    holds: Holds,
+    within: int,
+    skip: str,
+    *,
+    timed_out: bool,
+    over: Callable[[int, bool], bool] = lambda _, __: True,
 ) -> list[tuple[str, Taken]]:
-    """Of all rows, which are in order, with nothing to come."""
+    """Of all rows, which are in order, with nothing to come; or, where time stands still, as far as it is `over`: of
+    the time of an attempt's first row, and of whether there are rows behind `within`."""
     found: list[tuple[str, Taken]] = []
     start = 0
     while start < len(times):
         end = start
         while end < len(times) and times[end] <= times[start] + within:
             end += 1
-        window = Window(end, holds)
-        _, best = next(ways(shape, window, start, (), True), (0, None))
+        window = Window(end, holds, over=over(times[start], end < len(times)))
+        try:
+            _, best = next(ways(shape, window, start, (), True), (0, None))
+        except Open:
+            break
         if best is not None:
             found.append(("match", best))
             how, _, symbol = skip.partition(":")

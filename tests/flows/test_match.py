@@ -12,8 +12,11 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.cep.conditions import marks_of
+from headrace.cep.definition import parts_of
 from headrace.cep.evaluate import Compiler, type_of
 from headrace.cep.expressions import as_sql, parse
+from headrace.cep.rules import check_rule
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -115,7 +118,8 @@ def some_rows(dice: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 def test_the_subset_says_what_spark_says(headrace_spark: Any, seed: int) -> None:
-    """60 conditions and 30 numbers, over 60 rows, in one job: as Spark reads the text, and as we write it for Spark."""
+    """60 conditions and 30 numbers, over 60 rows, in one job: as Spark reads the text, as we write it for Spark, and
+    the conditions as rules, too."""
     dice = random.Random(seed)
     rows = some_rows(dice, 60)
     texts = [condition(dice) for _ in range(60)] + [number(dice, 0) for _ in range(30)]
@@ -134,6 +138,12 @@ def test_the_subset_says_what_spark_says(headrace_spark: Any, seed: int) -> None
             mine = value(row, ())
             for theirs in (answer[f"c{number_}"], answer[f"d{number_}"]):
                 assert same(mine, theirs), (text, rows[row], mine, theirs)
+    columns = pa.schema([*schema.items()])
+    events = pa.Table.from_pylist(rows, columns)
+    for number_, text in enumerate(texts[:60]):  # as the condition of a rule
+        rule = check_rule(text, columns, 0)
+        marks = marks_of(parts_of(rule).row_conditions, rule.symbols, events)
+        assert [mark == 1 for mark in marks.tolist()] == [answer[f"c{number_}"] is True for answer in answers], text
 
 
 def same(one: Any, other: Any) -> bool:

@@ -120,9 +120,10 @@ class Case:
     histories: dict[str, str]
     grace: int
     late: int
+    limits: matcher.Limits = matcher.LIMITS
 
     def operator(self, *, retracts: bool = True) -> MatchPattern:
-        return MatchPattern(SCHEMA, ("k",), "at", self.of, self.grace, self.late, retracts)
+        return MatchPattern(SCHEMA, ("k",), "at", self.of, self.grace, self.late, retracts, limits=self.limits)
 
     def model(self, events: list[Event]) -> list[dict[str, Any]]:
         """The matches of one key, whose events are all there."""
@@ -471,11 +472,8 @@ def test_what_is_kept_is_what_a_match_to_come_may_need() -> None:
     assert most <= 2
 
 
-def test_an_attempt_that_is_given_up_is_a_dead_letter_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher, "LIMITS", matcher.Limits(rows=3))
-    defaults: dict[str, Any] = {**(matcher.scan.__kwdefaults__ or {}), "limits": matcher.LIMITS}
-    monkeypatch.setattr(matcher.scan, "__kwdefaults__", defaults)
-    now = run(case(within=100))
+def test_an_attempt_that_is_given_up_is_a_dead_letter_once() -> None:
+    now = run(replace(case(within=100), limits=matcher.Limits(rows=3)))
     letters: list[dict[str, Any]] = []
     for at in range(8):
         step = now.step([event("a", at)])

@@ -13,7 +13,8 @@ import pytest
 from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.operators.contract import InputTimes, Operator
 from headrace.operators.joins.rows import ID
-from headrace.operators.stored.search import EVERY, FACTS, QUERIES, VERSIONS, Search
+from headrace.operators.stored.search import FACTS, QUERIES, Search
+from headrace.operators.stored.version_rows import EVERY, VERSIONS
 from headrace.operators.stored.versions import StoredQueries, Version
 from headrace.schema import parse_ddl
 from headrace.search.batch import Batch

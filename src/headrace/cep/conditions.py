@@ -3,7 +3,7 @@ condition is decided here and what Spark computes before. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from headrace.cep.evaluate import Compiler, type_of
+from headrace.cep.evaluate import Compiler
 from headrace.cep.expressions import (
     Arithmetic,
     Between,
@@ -31,7 +31,7 @@ from headrace.cep.expressions import (
     walk,
 )
 
-__all__ = ["RowCondition", "is_plain", "marks_of"]
+__all__ = ["RowCondition", "is_closed", "is_plain", "marks_of"]
 
 Compare = Callable[[Any, Any], pa.Array]
 COMPARE: dict[str, Compare] = {
@@ -54,8 +54,13 @@ class RowCondition:
 
 
 def is_plain(node: Expression) -> bool:
-    """Whether it only compares columns and literals. All else of one row is Spark's."""
-    return not any(isinstance(each, Computed | Arithmetic | Negative) for each in walk(node))
+    """Whether it only compares columns and literals. Spark is faster with all else of one row."""
+    return is_closed(node) and not any(isinstance(each, Arithmetic | Negative) for each in walk(node))
+
+
+def is_closed(node: Expression) -> bool:
+    """Whether all of it is in the subset of SQL that needs no Spark."""
+    return not any(isinstance(each, Computed) for each in walk(node))
 
 
 class _Slow(Exception):
@@ -69,10 +74,6 @@ def marks_of(conditions: Sequence[RowCondition], symbols: Sequence[str], rows: p
         bit = 1 << symbols.index(each.symbol)
         marks[~_holds(each, rows)] &= ~bit
     return marks
-
-
-def check_types(condition: RowCondition, schema: Mapping[str, pa.DataType]) -> None:
-    type_of(condition.of, schema, f"define[{condition.symbol!r}]", condition.text)
 
 
 def _holds(condition: RowCondition, rows: pa.Table) -> npt.NDArray[np.bool_]:

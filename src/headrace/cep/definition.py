@@ -39,7 +39,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pattern:
-    """What to look for in the events of each key; made by `hr.pattern(…)`. `by`, `order_by`: as a text of SQL says."""
+    """What to look for in the events of each key; made by `hr.pattern(…)`. `by`, `order_by`: as a text of SQL says.
+    `closed`: what looks at one row is not left to Spark as long as it is in the subset of SQL (`expressions`)."""
 
     text: str
     define: tuple[tuple[str, str], ...]
@@ -50,6 +51,7 @@ class Pattern:
     rows: RowsPerMatch = "one"
     by: tuple[str, ...] = ()
     order_by: str | None = None
+    closed: bool = False
     symbols: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class Parts:
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
-        from headrace.cep.conditions import is_plain
+        from headrace.cep.conditions import is_closed, is_plain
         from headrace.cep.evaluate import is_of_one_row
 
         out = []
@@ -134,8 +136,8 @@ class Parts:
                     f"define[{name!r}]", f"{text[:40]}…", f"has more than {CONDITIONS_MAX} conditions"
                 )
             single = [each for each in parts if is_of_one_row(each)]
-            plain = tuple(each for each in single if is_plain(each))
-            spark = [as_sql(each) for each in single if not is_plain(each)]
+            plain = tuple(each for each in single if is_plain(each) or (self.pattern.closed and is_closed(each)))
+            spark = [as_sql(each) for each in single if each not in plain]
             several = [each for each in parts if not is_of_one_row(each)]
             history = None if not several else several[0]
             for each in several[1:]:
@@ -143,6 +145,12 @@ class Parts:
                 history = Logic("and", history, each)
             out.append(Condition(symbol, text, plain, " AND ".join(spark) or None, history))
         return tuple(out)
+
+    @cached_property
+    def is_one_row(self) -> bool:
+        """Whether a match is one row, and follows from that alone."""
+        alone = isinstance(shape.parse(self.pattern.text), shape.Row)
+        return alone and all(each.history is None for each in self.conditions)
 
     @cached_property
     def measure_trees(self) -> tuple[tuple[str, Expression], ...]:
@@ -188,7 +196,7 @@ class Parts:
         return df.selectExpr("*", *(f"{text} AS `{name}`" for name, text in self.computed.items()))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4_096)
 def parts_of(pattern: Pattern) -> Parts:
     return Parts(pattern)
 

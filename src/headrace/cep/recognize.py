@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from headrace.cep.definition import Pattern
+from headrace.cep.shape import Row, parse
 from headrace.durations import duration_us
 from headrace.errors import InvalidArgument
 
@@ -40,7 +41,8 @@ BLANKS = re.compile(rf"\s{{{BLANKS_MAX + 1}}}")
 
 def match_recognize(text: str) -> Pattern:
     """A pattern from SQL's text: PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH SKIP,
-    PATTERN with WITHIN, DEFINE. ORDER BY is the event time of the events."""
+    PATTERN with WITHIN, which a pattern of one event can do without, DEFINE. ORDER BY is the event time of the
+    events."""
     if not isinstance(text, str):
         raise InvalidArgument("text", text, "must be a text: PARTITION BY … PATTERN (…) WITHIN '10 minutes' DEFINE …")
     if len(text) > CHARACTERS_MAX:
@@ -54,7 +56,7 @@ def match_recognize(text: str) -> Pattern:
     shape = found["pattern"].strip()
     if not (shape.startswith("(") and shape.endswith(")")):
         raise InvalidArgument("text", text, "PATTERN is followed by '(' and ')'")
-    if "within" not in found:
+    if "within" not in found and not isinstance(parse(shape[1:-1]), Row):
         why = "has no WITHIN, and would wait for ever. Write PATTERN (…) WITHIN INTERVAL '10' MINUTE"
         raise InvalidArgument("text", text, why)
     rows = "all" if "all" in found else "one"
@@ -64,7 +66,7 @@ def match_recognize(text: str) -> Pattern:
     return Pattern(
         shape[1:-1],
         tuple((_plain(name), said) for name, said in _each(found.get("define", ""), DEFINED, "DEFINE x AS …")),
-        _within_us(found["within"]),
+        _within_us(found["within"]) if "within" in found else 0,
         tuple(
             (_plain(name), _measure(said, rows))
             for said, name in _each(found.get("measures", ""), AS, "MEASURES … AS name")

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (module below headrace.cli, wh
     "views": ("views", "List, show and drop views."),
     "tables": ("tables", "List and show tables, and their rows as of a time."),
     "queries": ("queries", "Put, remove, list and explain stored queries, which find records."),
+    "rules": ("rules", "Put, remove, list and explain rules, which match records while flows run."),
     "capture": ("capture", "Capture the tables of a database: add, run, status, snapshot, uninstall, doctor."),
     "index": ("index", "Full-text indexes: add, run, list, search, audit, rebuild."),
     "sinks": ("sinks", "List and drop sinks, and let one begin anew."),

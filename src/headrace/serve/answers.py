@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidArgument,
     InvalidQuery,
+    InvalidRule,
     InvalidSchema,
     InvalidSearch,
     KafkaFailed,
@@ -38,6 +39,7 @@ from headrace.errors import (
     UnknownGroup,
     UnknownQuery,
     UnknownQueue,
+    UnknownRule,
     UnknownSink,
     UnknownTopic,
     UnknownView,
@@ -62,14 +64,15 @@ STATUS: list[tuple[int, tuple[type[HeadraceError], ...]]] = [  # the first that 
     (422, (RecordRejected,)),
     (
         404,
-        (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink, UnknownQuery, LogMissing),
+        (UnknownTopic, UnknownGroup, UnknownQueue, UnknownView, UnknownCapture, UnknownSink, LogMissing),
     ),
+    (404, (UnknownQuery, UnknownRule)),
     (504, (WaitTimeout, QueryTimeout)),  # a CallTimeout, too
     (503, (Busy, TopicFull, ClockAhead, Overloaded, StorageError, Closed)),
     (503, (KafkaFailed, RegistryFailed)),
     (409, (TopicExists, TopicReplaced, VersionConflict, OutOfOrderSequence, ForgottenSequence, Fenced)),
     (409, (CommitConflict, ViewInUse, WatchLost, CallCancelled)),
-    (400, (InvalidArgument, InvalidQuery, InvalidSchema, InvalidSearch, OffsetOutOfRange, Unsupported)),
+    (400, (InvalidArgument, InvalidQuery, InvalidRule, InvalidSchema, InvalidSearch, OffsetOutOfRange, Unsupported)),
 ]
 ERRORS = {
     400: "The request is not valid: `error` says why.",

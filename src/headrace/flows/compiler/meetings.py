@@ -22,6 +22,7 @@ from headrace.operators.joins.meetings import Enriching, Joining, Matching, View
 from headrace.operators.joins.rows import ROW_ID
 from headrace.operators.joins.view_changes import changelog_schema
 from headrace.operators.records import OP
+from headrace.operators.stored.matching import MatchingRules
 from headrace.schema import OP_COLUMN, quoted_name, schema_from, type_ddl
 from headrace.views.contract import (
     CHANGE,
@@ -63,8 +64,10 @@ def met(flow: Flow, frames: Mapping[str, DataFrame]) -> Flow:
     times = event_times(flow)
     if isinstance(flow.meets, Enriching | ViewEnriching):
         _check_enrich(flow.name, flow.meets, schemas["facts"], schemas["table"])
-    if isinstance(flow.meets, Joining | Matching):
+    if isinstance(flow.meets, Joining | Matching | MatchingRules):
         for each in flow.inputs:
+            if each.role in flow.meets.first:
+                continue
             if times[each.role] is None or times[each.role] not in schemas[each.role].names:
                 why = f"flow {flow.name!r}: the records of topic {each.topic.name!r} have no event time: create it with"
                 raise InvalidArgument(

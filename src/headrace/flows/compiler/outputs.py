@@ -16,6 +16,7 @@ from headrace.flows.flow import Flow, event_times, through
 from headrace.kernels.judge import SOURCE
 from headrace.log.contract import META
 from headrace.operators.joins.meetings import Matching
+from headrace.operators.stored.matching import MatchingRules
 from headrace.schema import parse_ddl, quoted_name, schema_from
 from headrace.views.contract import (
     AT,
@@ -106,7 +107,7 @@ def meeting_dropped(flow: Flow) -> pa.Schema | None:
         return None
     assert flow.operator is not None
     columns = [each for each in flow.operator.output.columns or () if each.name != "joined_at"]
-    if isinstance(flow.meets, Matching):
+    if isinstance(flow.meets, Matching | MatchingRules):
         columns = [each for each in flow.operator.inputs[0].columns if not each.name.startswith("/")]
     schema = parse_ddl(", ".join(f"{quoted_name(each.name)} {each.type}" for each in columns))
     for name in WINDOW:

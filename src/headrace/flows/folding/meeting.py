@@ -30,6 +30,7 @@ from headrace.operators.patterns.match import MatchPattern
 from headrace.operators.records import OP as CHANGE
 from headrace.operators.result_rows import aligned, together
 from headrace.operators.shaped import Shape
+from headrace.operators.stored.rules import MatchRules
 from headrace.schema import OP_COLUMN
 from headrace.views.changes import as_fed, marked, with_mark
 from headrace.views.contract import (
@@ -89,7 +90,7 @@ class MeetingFold:
         self._operator = copy.deepcopy(flow.operator)  # its own: it may remember rows of the state
         self._inputs = {each.id: each for each in flow.inputs}
         self._times = event_times(flow)
-        own = flow.operator if isinstance(flow.operator, IntervalJoin | MatchPattern) else None
+        own = flow.operator if isinstance(flow.operator, IntervalJoin | MatchPattern | MatchRules) else None
         self._joins_into_topic = own is not None and flow.target is not None
         self._time = time
         self._behind_us = 0 if own is None else own.behind_us(time)

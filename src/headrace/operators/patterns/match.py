@@ -21,7 +21,7 @@ without and with it: what the one finds and the other does not goes, or comes.""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,14 +33,16 @@ import pyarrow.types as types
 
 from headrace.aggregates.groups import row_numbers
 from headrace.cep import matcher
-from headrace.cep.conditions import check_types, marks_of
+from headrace.cep.conditions import marks_of
 from headrace.cep.definition import Pattern, parts_of
-from headrace.cep.evaluate import Compiler, Summary, type_of
-from headrace.cep.matcher import Attempt, Scan
+from headrace.cep.evaluate import Compiler, Summary
+from headrace.cep.fitting import check_conditions
+from headrace.cep.matcher import LIMITS, Attempt, Limits, Scan
 from headrace.durations import INSTANT_MIN_US
 from headrace.errors import InvalidArgument, nearest
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
 from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
+from headrace.operators.patterns.judging import Judged, judge, ledger_of
 from headrace.operators.patterns.match_rows import (
     ARRIVED,
     AT,
@@ -56,12 +58,11 @@ from headrace.operators.patterns.match_rows import (
 from headrace.operators.records import columns_of
 from headrace.operators.result_rows import aligned, column, differ, key_numbers
 from headrace.schema import type_ddl
-from headrace.time import UNSET
-from headrace.views.contract import PARTIALS, LedgerRow
+from headrace.views.contract import PARTIALS
 from headrace.views.keyed import Column, State, TableSpec, Writes
 from headrace.views.values import arrow_type, cast_to, time_column, us_column
 
-__all__ = ["MatchPattern"]
+__all__ = ["EVENTS", "INPUT", "NEVER", "MatchPattern", "Span"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -87,6 +88,21 @@ class Events:
     marks: I64
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`frontier_us`: no event is expected whose time is before that; `bound_us`: none can come. `ends_us`: where the
+    frontier stands still, as nobody looks any more; `told_us`: where it did, when what is known was found."""
+
+    frontier_us: int
+    bound_us: int
+    ends_us: int = NEVER
+    told_us: float = NEVER
+
+    @property
+    def now_us(self) -> int:
+        return min(self.frontier_us, self.ends_us)
+
+
 @dataclass
 class Found:
     """What the scans of all keys came to. `needed`: of each event that was scanned; -NEVER of others."""
@@ -100,7 +116,8 @@ class Found:
 @dataclass(frozen=True)
 class MatchPattern:
     """`events`: the columns of the input, with those that Spark computes. `late_us`: for how long behind grace a late
-    event still corrects."""
+    event still corrects. `keeps`: the columns of the table of events, where several patterns share it. `together`: the
+    measures are one column, as JSON. `limits`: of one attempt."""
 
     events: pa.Schema
     by: tuple[str, ...]
@@ -109,6 +126,9 @@ class MatchPattern:
     grace_us: int
     late_us: int
     retracts: bool = False
+    keeps: tuple[str, ...] | None = None
+    together: bool = False
+    limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
         for argument, us in (("grace", self.grace_us), ("late", self.late_us)):
@@ -126,15 +146,7 @@ class MatchPattern:
         if order_by is not None and order_by != self.time:
             why = f"the events are ordered by their event time, {self.time!r}: name that in ORDER BY"
             raise InvalidArgument("order_by", order_by, why)
-        for each in parts_of(self.pattern).row_conditions:
-            check_types(each, self._types)
-            if not types.is_boolean(type_of(each.of, self._types, "define", each.text)):
-                raise InvalidArgument(f"define[{each.symbol!r}]", each.text, "must be a condition: true or false")
-        for condition in parts_of(self.pattern).conditions:
-            if condition.history is not None:
-                argument = f"define[{condition.symbol!r}]"
-                if not types.is_boolean(type_of(condition.history, self._types, argument, condition.text)):
-                    raise InvalidArgument(argument, condition.text, "must be a condition: true or false")
+        check_conditions(self.pattern, self._types)
         taken = [name.lower() for name, _ in self._told.columns]
         for name in taken:
             if taken.count(name) > 1:
@@ -149,7 +161,7 @@ class MatchPattern:
 
     @cached_property
     def _told(self) -> MatchRows:
-        return MatchRows(self._types, self.by, self.time, self.pattern, self.grace_us)
+        return MatchRows(self._types, self.by, self.time, self.pattern, self.grace_us, self.together)
 
     @cached_property
     def _columns(self) -> tuple[str, ...]:
@@ -166,7 +178,7 @@ class MatchPattern:
     @cached_property
     def _kept(self) -> TableSpec:
         key = [Column(name, type_ddl(self._types[name])) for name in self.by]
-        known = dict.fromkeys((*self._columns, *self._told.passed))
+        known = dict.fromkeys((*self._columns, *self._told.passed) if self.keeps is None else self.keeps)
         rest = [pa.field(name, self._types[name]) for name in known if name not in (*self.by, self.time)]
         own = (
             Column(MARKS, "bigint"),
@@ -245,58 +257,77 @@ class MatchPattern:
         frontier_us = -NEVER if now.frontier_us is None else now.frontier_us
         bound_us = self._bound_us(now)
         went, came = gone_and_come(batch[INPUT]) if INPUT in batch else (None, None)
-        gone, new = self._judged(went), self._judged(came)
-        drops = {} if bound_us == -NEVER else {EVENTS: bound_us - 1}
-        ledger = _ledger(gone.counts, new.counts)
-        dropped = new.dropped if new.dropped is not None and new.dropped.num_rows else None
+        shown = [name for name in self.events.names if not name.startswith("/")]
+        gone, new = (judge(each, self.time, self.grace_us, self.late_us, shown) for each in (went, came))
         due = state.due(PARTIALS, frontier_us - 1) if frontier_us > -NEVER else None
-        keys, numbers = self._keys([gone.rows, new.rows, *([] if due is None else [due])])
-        if not keys.num_rows:
-            return Step(Writes(drops=drops), ledger=ledger, dropped=dropped)
-        partials = state.get(PARTIALS, keys)
-        known, needed_us, again = self._read(keys, numbers[0], numbers[1], new, partials, state)
-        events = self._events(keys, known, gone, new)
-        found = self._scanned(events, needed_us, again, partials, frontier_us)
-        puts, deletes = self._kept_writes(events, found.needed, bound_us)
-        self._partial_writes(events, found, partials, puts, deletes)
-        writes = Writes(puts, {}, deletes, drops)
-        changed = self._told.changes(events.table, found.taken) if found.taken else None
-        return Step(writes, changed, ledger, dropped, self._told.letters(events.table, found.given_up))
+        made = self.fold(gone, new, due, state, Span(frontier_us, bound_us))
+        drops = {} if bound_us == -NEVER else {EVENTS: bound_us - 1}
+        dropped = new.dropped if new.dropped is not None and new.dropped.num_rows else None
+        writes = replace(made.writes, drops=drops)
+        return replace(made, writes=writes, ledger=ledger_of(gone, new), dropped=dropped)
 
-    def _judged(self, records: pa.Table | None) -> _Judged:
-        none = self._row_schema.empty_table()
-        if records is None or not records.num_rows:
-            return _Judged(none, None, (0, 0, 0, 0))
-        timed = column(records, self.time).is_valid()
-        untimed = len(timed) - timed.true_count
-        records = records.filter(timed) if untimed else records
-        on_time_us = us_column(records[self.time]) + self.grace_us
-        progress_us = column(records, "_progress").cast(pa.int64()).fill_null(UNSET).to_numpy()
-        late, gone = progress_us > on_time_us, progress_us > on_time_us + self.late_us
-        counts = (int((~late).sum()), int((late & ~gone).sum()), int(gone.sum()), untimed)
-        dropped = None
-        if gone.any():
-            shown = [name for name in self.events.names if not name.startswith("/")]
-            dropped = records.filter(pa.array(gone)).select([*shown, ID])
-            records, late = records.filter(pa.array(~gone)), late[~gone]
-        return _Judged(self._rows(records, late), dropped, counts)
+    def fold(
+        self,
+        gone: Judged,
+        new: Judged,
+        due: pa.Table | None,
+        state: State,
+        span: Span,
+        ended: pa.Table | None = None,
+    ) -> Step:
+        """What accepted events change. `due`: partial matches whose time is over. `ended`: keys whose span has got an
+        end with this step. Where a span has an end, partial matches that wait beyond it are in no table, so each key
+        that is touched is scanned again."""
+        gone_rows, new_rows = self._rows(gone), self._rows(new)
+        if parts_of(self.pattern).is_one_row:
+            return Step(changes=self._one_row_matches(gone_rows, new_rows))
+        named = [gone_rows, new_rows, *(each for each in (ended, due) if each is not None)]
+        keys, numbers = self._keys(named)
+        if not keys.num_rows:
+            return Step()
+        partials = state.get(PARTIALS, keys)
+        again = np.zeros(keys.num_rows, np.bool_)
+        again[numbers[0]] = True
+        if span.ends_us < NEVER:
+            again[:] = True
+        known, needed_us = self._read(keys, again, numbers[1], new_rows, partials, state)
+        events = self._events(keys, known, gone_rows, new_rows)
+        found = self._scanned(events, needed_us, again, partials, span)
+        puts, deletes = self._kept_writes(events, found.needed, span.bound_us)
+        self._partial_writes(events, found, partials, span, puts, deletes)
+        changed = self._told.changes(events.table, found.taken) if found.taken else None
+        letters = self._told.letters(events.table, found.given_up, self.limits)
+        return Step(Writes(puts, {}, deletes), changed, letters=letters)
+
+    def _one_row_matches(self, gone: pa.Table, new: pa.Table) -> pa.Table | None:
+        """Of a pattern of one row, whose matches need no state."""
+        both = pa.concat_tables([gone, new])
+        found = np.flatnonzero(column(both, MARKS).to_numpy() & parts_of(self.pattern).program.first)
+        taken = [Taken("match", (0,), (at,), comes=at >= gone.num_rows) for at in found.tolist()]
+        return self._told.changes(both, taken) if taken else None
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
         return pa.schema([(each.name, arrow_type(each.type)) for each in (*self._kept.key, *self._kept.columns)])
 
-    def _rows(self, records: pa.Table, late: Flags) -> pa.Table:
-        """Events as they are kept."""
+    def _rows(self, judged: Judged) -> pa.Table:
+        """Events as they are kept. What shares their table with others leaves the columns empty that it does not
+        need."""
+        schema, records = self._row_schema, judged.records
+        if records is None or not records.num_rows:
+            return schema.empty_table()
         marks = marks_of(parts_of(self.pattern).row_conditions, self.pattern.symbols, records)
         at = column(records, self.time)
         own = {
             AT: at.cast(pa.int64()),
             MARKS: pa.array(marks),
-            LATE: pa.array(late),
+            LATE: pa.array(judged.late),
             ARRIVED: column(records, "_arrived_at"),
             NEEDED: at.cast(pa.int64()),
         }
-        schema = self._row_schema
+        if self.keeps is not None:
+            needed = {*self.by, ID, *self._columns, *self._told.passed}
+            own |= {name: pa.nulls(len(at)) for name in schema.names if name not in needed and name not in own}
         columns = [own[name] if name in own else column(records, name) for name in schema.names]
         return pa.table([cast_to(each, kind) for each, kind in zip(columns, schema.types, strict=True)], schema=schema)
 
@@ -315,17 +346,15 @@ class MatchPattern:
         return key_numbers(keys, rows.select(list(self.by)))[1]
 
     def _read(
-        self, keys: pa.Table, gone_key: I64, new_key: I64, new: _Judged, partials: pa.Table, state: State
-    ) -> tuple[pa.Table, I64, Flags]:
-        """Kept events from which the scan goes on; by key, up to when events before these are needed, and
-        whether all of the key is scanned again."""
+        self, keys: pa.Table, again: Flags, new_key: I64, new: pa.Table, partials: pa.Table, state: State
+    ) -> tuple[pa.Table, I64]:
+        """Kept events from which the scan goes on; by key, up to when events before these are needed. `again`: by key,
+        whether all of it is scanned again; others that must be are added."""
         count = keys.num_rows
         start_us = np.full(count, NEVER, np.int64)
         start_us[self._numbers(keys, partials)] = us_column(partials[START])
         first_us = np.full(count, NEVER, np.int64)
-        np.minimum.at(first_us, new_key, us_column(new.rows[AT]))
-        again = np.zeros(count, np.bool_)
-        again[gone_key] = True
+        np.minimum.at(first_us, new_key, us_column(new[AT]))
         low = np.minimum(start_us, first_us)
         low[again] = INSTANT_MIN_US
         known = state.scan(EVENTS, keys, low.tolist(), floor=True)
@@ -340,15 +369,15 @@ class MatchPattern:
         if again.any():
             rows = pa.concat_tables([rows, state.scan(EVENTS, keys.filter(pa.array(again)))])
             needed_us[again] = -NEVER
-        return rows, needed_us, again
+        return rows, needed_us
 
-    def _events(self, keys: pa.Table, known: pa.Table, gone: _Judged, new: _Judged) -> Events:
-        table = pa.concat_tables([known, new.rows]).combine_chunks()
+    def _events(self, keys: pa.Table, known: pa.Table, gone: pa.Table, new: pa.Table) -> Events:
+        table = pa.concat_tables([known, new]).combine_chunks()
         key = self._numbers(keys, table)
         at = us_column(table[AT])
         going = np.zeros(table.num_rows, np.bool_)
-        if gone.rows.num_rows:
-            going[: known.num_rows] = np.asarray(pc.is_in(column(known, ID), column(gone.rows, ID)))
+        if gone.num_rows:
+            going[: known.num_rows] = np.asarray(pc.is_in(column(known, ID), column(gone, ID)))
         order = np.lexsort((at, key))
         same = np.flatnonzero((np.diff(at[order]) == 0) & (np.diff(key[order]) == 0))
         if len(same):
@@ -358,14 +387,7 @@ class MatchPattern:
 
     # -- the scans -------------------------------------------------------------------------------------
 
-    def _scanned(
-        self,
-        events: Events,
-        needed_us: I64,
-        again: Flags,
-        partials: pa.Table,
-        frontier_us: int,
-    ) -> Found:
+    def _scanned(self, events: Events, needed_us: I64, again: Flags, partials: pa.Table, span: Span) -> Found:
         found = Found(np.full(events.table.num_rows, -NEVER, np.int64))
         there = events.order[~events.gone[events.order]]
         settings = matcher.Settings(
@@ -378,7 +400,9 @@ class MatchPattern:
             if once_more[key]:
                 needs += [-NEVER] * (high - low)
                 continue
-            made = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=begin_us[key])
+            made = matcher.scan(
+                program, rows, settings, low, high, span.now_us, needed_us=begin_us[key], limits=self.limits
+            )
             needs += made.needed_us
             if made.found:
                 found.taken += [_taken(each, numbers) for each in made.found]
@@ -388,7 +412,7 @@ class MatchPattern:
                 found.opened.append((made.open, there))
         found.needed[there] = needs
         if again.any():
-            self._scan_again(events, there, rows, settings, again, partials, frontier_us, found)
+            self._scan_again(events, there, rows, settings, again, partials, span, found)
         return found
 
     def _scan_again(
@@ -399,7 +423,7 @@ class MatchPattern:
         settings: matcher.Settings,
         again: Flags,
         partials: pa.Table,
-        frontier_us: int,
+        span: Span,
         found: Found,
     ) -> None:
         """What was found without the events of this step goes, if it is not found with them."""
@@ -412,12 +436,14 @@ class MatchPattern:
         for key, low, high in _groups(events.key[was]):
             stop = next((at for at in range(low, high) if ids[at] in stops), -1)
             before[key] = matcher.scan(
-                program, old_rows, settings, low, high, float("inf"), needed_us=-NEVER, stop=stop
+                program, old_rows, settings, low, high, span.told_us, needed_us=-NEVER, stop=stop, limits=self.limits
             )
         after: dict[int, Scan] = {}
         for key, low, high in _groups(events.key[there]):
             if again[key]:
-                made = after[key] = matcher.scan(program, rows, settings, low, high, frontier_us, needed_us=-NEVER)
+                made = after[key] = matcher.scan(
+                    program, rows, settings, low, high, span.now_us, needed_us=-NEVER, limits=self.limits
+                )
                 found.needed[there[low:high]] = made.needed_us
                 if made.open is not None:
                     found.opened.append((made.open, there))
@@ -477,12 +503,15 @@ class MatchPattern:
         events: Events,
         found: Found,
         partials: pa.Table,
+        span: Span,
         puts: dict[str, pa.Table],
         deletes: dict[str, pa.Table],
     ) -> None:
-        """What each key waits for now."""
+        """What each key waits for now; behind the end of the span, nothing comes."""
         starts, last, counts, waits, texts = [], [], [], [], dict[tuple[int, ...], str]()
         for each, order in found.opened:
+            if events.at[order[each.start]] + self.pattern.within_us + self.grace_us >= span.ends_us:
+                continue
             starts.append(int(order[each.start]))
             last.append(events.at[order[each.last]])
             counts.append(len(each.symbols) - each.symbols.count(matcher.PASSED))
@@ -513,23 +542,8 @@ class MatchPattern:
             deletes[PARTIALS] = partials.select(list(self.by)).filter(pa.array(over))
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """The accepted records of a batch as they are kept; `counts`: on time, corrected, dropped, untimed."""
-
-    rows: pa.Table
-    dropped: pa.Table | None
-    counts: tuple[int, int, int, int]
-
-
 def _before(us: int | None, by_us: int) -> int | None:
     return None if us is None or us - by_us < INSTANT_MIN_US else us - by_us
-
-
-def _ledger(gone: tuple[int, ...], new: tuple[int, ...]) -> tuple[LedgerRow, ...]:
-    """Each event once, by its verdict; one that goes is counted no more."""
-    counts = [one - other for one, other in zip(new, gone, strict=True)]
-    return (LedgerRow(None, None, *counts),) if any(counts) else ()
 
 
 def _groups(key: I64) -> list[tuple[int, int, int]]:

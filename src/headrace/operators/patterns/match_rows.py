@@ -18,21 +18,23 @@ import pyarrow.compute as pc
 
 from headrace.cep import matcher
 from headrace.cep.definition import Pattern, parts_of
-from headrace.cep.evaluate import CLASSIFIER, Compiler, Summary, type_of
+from headrace.cep.evaluate import CLASSIFIER, Compiler, Summary
 from headrace.cep.expressions import Column, Expression, Over
+from headrace.cep.fitting import measure_types
+from headrace.jsonrows import encode_row
 from headrace.operators.contract import REASON
 from headrace.operators.joins.rows import FINAL_AT, ID
 from headrace.operators.records import OP
 from headrace.operators.result_rows import column
 from headrace.views.values import INSTANT, cast_to, time_column, us_column
 
-__all__ = ["ARRIVED", "AT", "END", "LATE", "OUTCOME", "START", "SYMBOL", "MatchRows", "Taken", "place_of"]
+__all__ = ["ARRIVED", "AT", "END", "LATE", "MEASURES", "OUTCOME", "START", "SYMBOL", "MatchRows", "Taken", "place_of"]
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 SUM_MAX = 2.0**62
 AT, LATE, ARRIVED = "/at", "/late", "/arrived_at"
-START, END, OUTCOME, SYMBOL = "match_start", "match_end", "outcome", "symbol"
+START, END, OUTCOME, SYMBOL, MEASURES = "match_start", "match_end", "outcome", "symbol", "measures"
 
 
 class Taken(NamedTuple):
@@ -46,22 +48,18 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class MatchRows:
-    """`types`: of the events' columns, and of what Spark computes."""
+    """`types`: of the events' columns, and of what Spark computes. `together`: the measures are one column, as JSON."""
 
     types: Mapping[str, pa.DataType]
     by: tuple[str, ...]
     time: str
     pattern: Pattern
     grace_us: int
+    together: bool = False
 
     @cached_property
     def measure_types(self) -> dict[str, pa.DataType]:
-        out = {}
-        texts = dict(self.pattern.measures)
-        for name, tree in parts_of(self.pattern).measure_trees:
-            kind = type_of(tree, self.types, f"measures[{name!r}]", texts[name])
-            out[name] = pa.string() if pa.types.is_null(kind) else kind
-        return out
+        return measure_types(self.pattern, self.types)
 
     @cached_property
     def passed(self) -> tuple[str, ...]:
@@ -79,7 +77,7 @@ class MatchRows:
             (END, INSTANT),
             *([(SYMBOL, pa.string())] if every else []),
             *((name, self.types[name]) for name in self.passed),
-            *self.measure_types.items(),
+            *([(MEASURES, pa.string())] if self.together else self.measure_types.items()),
             *([(OUTCOME, pa.string())] if self.pattern.timed_out else []),
         )
 
@@ -114,8 +112,9 @@ class MatchRows:
         own: dict[str, Any] = {
             START: time_column(start_us[numbers]),
             END: time_column(end_us[numbers]),
-            **self._measures(rows, taken, begin.tolist(), every=every),
         }
+        measures = self._measures(rows, taken, begin.tolist(), every=every)
+        own |= {MEASURES: _as_json(measures, len(numbers))} if self.together else measures
         if self.pattern.timed_out:
             own[OUTCOME] = pa.array([each.outcome for each in taken], pa.string()).take(pa.array(numbers))
         if every:
@@ -199,13 +198,12 @@ class MatchRows:
                     told.append(value(row, summed))
         return {name: pa.array(told, self.measure_types[name]) for name, told in zip(trees, out, strict=True)}
 
-    def letters(self, rows: pa.Table, given_up: list[int]) -> pa.Table | None:
+    def letters(self, rows: pa.Table, given_up: list[int], limits: matcher.Limits) -> pa.Table | None:
         """The first events of attempts that were given up, as far as they are kept."""
         if not given_up:
             return None
         rows = rows.take(pa.array(given_up))
         names = [name for name in rows.column_names if not name.startswith("/")]
-        limits = matcher.LIMITS
         why = f"a partial match of {self.pattern.text!r} that begins with it looks at more than {limits.rows:,} events,"
         why += f" or takes more than {limits.steps:,} steps: it was given up, and the scan went on behind this event"
         places = [place_of(each) for each in rows[ID].to_pylist()]
@@ -239,6 +237,11 @@ def place_of(text: str) -> tuple[int, int, str]:
 
 def _number(parts: list[str], at: int) -> int:
     return int(parts[at]) if len(parts) > at and parts[at].isdigit() else -1
+
+
+def _as_json(measures: Mapping[str, pa.Array], count: int) -> pa.Array:
+    rows = pa.table(dict(measures)).to_pylist() if measures else [dict[str, Any]()] * count
+    return pa.array([encode_row(row).decode() for row in rows], pa.string())
 
 
 def _array(values: Any) -> pa.Array:

@@ -20,29 +20,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InvalidArgument, InvalidSearch, UnknownColumn
+from headrace.errors import InvalidArgument, UnknownColumn
 from headrace.operators.contract import Input, InputTimes, Kernel, Output, Step, Timer
-from headrace.operators.joins.changelog import CHANGE, without_marks
 from headrace.operators.joins.rows import FINAL_AT, ID, gone_and_come
 from headrace.operators.records import OP, columns_of
-from headrace.operators.result_rows import column
-from headrace.operators.stored.versions import StoredQueries, Version
+from headrace.operators.stored.version_rows import EVERY, VERSIONS, VersionRows
+from headrace.operators.stored.versions import StoredQueries
 from headrace.search.batch import Batch
 from headrace.search.fields import fields_of
 from headrace.search.highlight import Highlighter
 from headrace.search.index import Hits
 from headrace.views.contract import LedgerRow
-from headrace.views.keyed import Column, State, TableSpec, Writes
+from headrace.views.keyed import Column, State, TableSpec
 from headrace.views.values import INSTANT, us_column
 
 __all__ = ["FACTS", "QUERIES", "Search"]
 
 I64 = npt.NDArray[np.int64]
 FACTS, QUERIES = "facts", "queries"
-QUERY, VERSION, HIGHLIGHTS, TEXT = "query", "version", "highlights", "text"
-VERSIONS, DELETED = "versions", "/deleted"
-PLACE = (Column("/arrived_at", "timestamp"), Column("/partition", "int"), Column("/offset", "bigint"))
-EVERY = pa.table({"/one": pa.array([1], pa.int32())}).select([])
+QUERY, VERSION, HIGHLIGHTS = "query", "version", "highlights"
 ROWS = 8_192
 """So many records are looked at at a time."""
 
@@ -86,8 +82,7 @@ class Search:
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        columns = (Column(TEXT, "string"), Column(DELETED, "boolean"))
-        return (TableSpec(VERSIONS, (*(Column(name, "string") for name in self._key), *PLACE), columns),)
+        return (self._rows_of_versions.spec,)
 
     @property
     def output(self) -> Output:
@@ -115,6 +110,10 @@ class Search:
     def _key(self) -> tuple[str, ...]:
         return (QUERY,) if self.tenant is None else (self.tenant, QUERY)
 
+    @property
+    def _rows_of_versions(self) -> VersionRows:
+        return VersionRows(self._key)
+
     # -- a step ----------------------------------------------------------------------------------------
 
     def step(
@@ -126,17 +125,17 @@ class Search:
         changes: bool,  # noqa: ARG002 (what goes on is what the step is for)
     ) -> Step:
         stored = self._remembered(state)
-        new = self._new_versions(batch[QUERIES]) if QUERIES in batch else []
+        new = self._rows_of_versions.of_records(batch[QUERIES]) if QUERIES in batch else []
         refused = stored.add(new)
         gone, come = gone_and_come(batch[FACTS]) if FACTS in batch else (self._none, self._none)
         made = pa.concat_tables([self._found("-", gone, stored), self._found("+", come, stored)])
         deleted = stored.forget(self._needed_from_us(times))
         on_time = come.num_rows - gone.num_rows
         return Step(
-            self._writes(new, deleted),
+            self._rows_of_versions.writes(new, deleted),
             made,
             (LedgerRow(None, None, on_time=on_time),) if on_time else (),
-            refused=_letters(batch[QUERIES], refused) if refused else None,
+            refused=self._rows_of_versions.letters(batch[QUERIES], refused) if refused else None,
         )
 
     @cached_property
@@ -148,41 +147,14 @@ class Search:
         known: StoredQueries | None = self.__dict__.get("_stored")
         if known is None:
             known = StoredQueries(fields_of(self.facts, self.text), self.as_of_us, self.called)
-            known.add(self._read(state.scan(VERSIONS, EVERY)))
+            known.add(self._rows_of_versions.read(state.scan(VERSIONS, EVERY)))
             self.__dict__["_stored"] = known
         elif touched := known.touched():
             keys = [pa.array([key[at] for key in touched], pa.string()) for at in range(len(self._key))]
-            known.replace(touched, self._read(state.scan(VERSIONS, pa.table(keys, names=list(self._key)))))
+            rows = state.scan(VERSIONS, pa.table(keys, names=list(self._key)))
+            known.replace(touched, self._rows_of_versions.read(rows))
         known.begin()
         return known
-
-    def _read(self, rows: pa.Table) -> list[Version]:
-        keys = zip(*(column(rows, name).to_pylist() for name in self._key), strict=True)
-        order = [us_column(rows[PLACE[0].name]).tolist(), *(rows[each.name].to_pylist() for each in PLACE[1:])]
-        texts = [
-            None if deleted else text
-            for deleted, text in zip(rows[DELETED].to_pylist(), rows[TEXT].to_pylist(), strict=True)
-        ]
-        return [
-            Version(key, place, text) for key, place, text in zip(keys, zip(*order, strict=True), texts, strict=True)
-        ]
-
-    def _new_versions(self, records: pa.Table) -> list[Version]:
-        """Of records that name a query."""
-        records = without_marks(records)
-        valid = [column(records, name).is_valid() for name in self._key]
-        for each in valid:
-            records = records.filter(each) if not pc.all(each).as_py() else records
-        keys = zip(*(records[name].to_pylist() for name in self._key), strict=True)
-        order = [us_column(records["_arrived_at"]).tolist()]
-        order += [records[name].to_pylist() for name in ("_partition", "_offset")]
-        deleted = pc.equal(records[CHANGE], "delete").to_pylist()
-        return [
-            Version(key, place, None if gone else text or "")
-            for key, place, text, gone in zip(
-                keys, zip(*order, strict=True), records[TEXT].to_pylist(), deleted, strict=True
-            )
-        ]
 
     def _needed_from_us(self, times: Mapping[str, InputTimes]) -> int | None:
         """Records still to come arrived then or later; None: that is not known."""
@@ -219,7 +191,7 @@ class Search:
         made = {
             OP: pa.repeat(op, len(slots)),
             QUERY: pa.array([each.key[-1] for each in versions], pa.string()),
-            VERSION: pa.array([f"{each.place[1]}:{each.place[2]}" for each in versions], pa.string()),
+            VERSION: pa.array([each.name for each in versions], pa.string()),
             HIGHLIGHTS: pa.array(marked, pa.string()),
             ID: pc.binary_join_element_wise(rows[ID].cast(pa.string()), ids, ""),
             FINAL_AT: rows["_arrived_at"],
@@ -238,34 +210,3 @@ class Search:
                 place, highlighter = row, Highlighter({name: some[at] for name, some in texts.items()})
             out.append(highlighter.of(stored.index.asks(slot)))
         return out
-
-    def _writes(self, new: list[Version], deleted: list[Version]) -> Writes:
-        out = {version.at: version for version in deleted}
-        puts = [version for version in new if version.at not in out]
-        dropped = [version for at, version in out.items()]
-        writes = {VERSIONS: self._table(puts)} if puts else {}
-        return Writes(
-            puts=writes, deletes={VERSIONS: self._table(dropped).drop_columns([TEXT, DELETED])} if dropped else {}
-        )
-
-    def _table(self, versions: list[Version]) -> pa.Table:
-        keys = {name: pa.array([each.key[at] for each in versions], pa.string()) for at, name in enumerate(self._key)}
-        return pa.table(
-            {
-                **keys,
-                PLACE[0].name: pa.array([each.place[0] for each in versions], pa.int64()).cast(INSTANT),
-                PLACE[1].name: pa.array([each.place[1] for each in versions], pa.int32()),
-                PLACE[2].name: pa.array([each.place[2] for each in versions], pa.int64()),
-                TEXT: pa.array([each.text for each in versions], pa.string()),
-                DELETED: pa.array([each.text is None for each in versions], pa.bool_()),
-            }
-        )
-
-
-def _letters(records: pa.Table, refused: Mapping[tuple[int, int], InvalidSearch]) -> pa.Table:
-    """The records of queries that are wrong over these columns, with the reason."""
-    records = without_marks(records)
-    places = list(zip(records["_partition"].to_pylist(), records["_offset"].to_pylist(), strict=True))
-    chosen = [at for at, place in enumerate(places) if place in refused]
-    errors = pa.array([str(refused[places[at]]) for at in chosen], pa.string())
-    return records.take(pa.array(chosen, pa.int64())).append_column("/error", errors)

@@ -1,5 +1,5 @@
-"""The versions of stored queries, by query, in an index: which of them counts when. Owns the order of a query's
-versions. Pure."""
+"""The versions of what is stored, queries and rules: which of them counts when. Owns the order of versions, and the
+index of queries. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.errors import InvalidSearch
 from headrace.search.fields import Fields
 from headrace.search.index import FOREVER, QueryIndex
 
-__all__ = ["StoredQueries", "Version"]
+__all__ = ["FOREVER", "StoredQueries", "Version", "counts_from_to"]
 
 Key = tuple[str, ...]
 BEGINNING = -(2**63)
@@ -20,8 +20,8 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """`key`: tenant, if there are tenants, and query. `place`: when it arrived, in microseconds, partition and offset.
-    `text`: None where the query is removed."""
+    """`key`: tenant, if there are tenants, and query; or rule. `place`: when it arrived, in microseconds, partition and
+    offset. `text`: None where the query is removed."""
 
     key: Key
     place: tuple[int, int, int]
@@ -31,8 +31,19 @@ class Version:
     def at(self) -> tuple[Key, tuple[int, int, int]]:
         return self.key, self.place
 
+    @property
+    def name(self) -> str:
+        """As readers see it."""
+        return f"{self.place[1]}:{self.place[2]}"
+
     def version_id(self, topic: str) -> str:
         return f"{topic}/{self.place[1]}/{self.place[2]:016}"
+
+
+def counts_from_to(arrived_us: Sequence[int]) -> list[tuple[int, int]]:
+    """For which arrivals each version of one key counts: later than the first, up to the second. `arrived_us`: of the
+    versions, in order."""
+    return list(zip(arrived_us, [*arrived_us[1:], FOREVER], strict=True))
 
 
 class StoredQueries:
@@ -92,10 +103,10 @@ class StoredQueries:
     def _settle(self, key: Key) -> None:
         """Says of each version of the query for which arrivals it counts."""
         known = self._known[key]
-        for at, (place, slot, _) in enumerate(known):
-            until_us = known[at + 1][0][0] if at + 1 < len(known) else FOREVER
+        counts = counts_from_to([place[0] for place, _, _ in known])
+        for (_, slot, _), (since_us, until_us) in zip(known, counts, strict=True):
             if slot != NONE:
-                since_us = BEGINNING if place[0] <= self._as_of_us else place[0]
+                since_us = BEGINNING if since_us <= self._as_of_us else since_us
                 ended = until_us <= self._as_of_us  # it counts for no record, and is not forgotten
                 self.index.count_for(slot, FOREVER if ended else since_us, until_us)
         if len(known) > 1 or known[-1][2].text is None:
