@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 import headrace as hr
+from headrace.calls import Requests
 from headrace.log.kafka import client as client_module
 from headrace.serve.server import Server
 from tests.cli.conftest import Shell
@@ -130,25 +130,24 @@ def test_requests_on_a_cluster(log: Any, address: str, tmp_path: Path) -> None:
     """Answered by the log and over HTTP; without versions nothing can be taken back."""
     quotes = log.create_topic("quotes", "id string, sku string", key="id", partitions=2)
     answers = log.create_topic("quotes.answers", "id string, n int", key="id", partitions=2)
-
-    def answer() -> None:
-        for number, record in enumerate(quotes.records(follow=True, timeout="1 minute"), 1):
-            answers.append({"id": record.value["id"], "n": number})
-            if number == 3:
-                return
-
-    answering = threading.Thread(target=answer)
-    answering.start()
-    assert hr.call(log, "quotes", {"sku": "a"}, timeout="1 minute").value["n"] == 1
-    reply = hr.call(address, "quotes", {"sku": "b"}, id="b", timeout="1 minute")
-    assert hr.call(log, "quotes", id="b") == reply and reply.value == {"id": "b", "n": 2}
+    answers.append([{"id": f"old{n}", "n": 0} for n in range(4)])
+    with pytest.raises(hr.CallTimeout):
+        hr.call(log, "quotes", {"sku": "a"}, id="a", timeout="10 milliseconds")
+    requests = Requests(log, "quotes")
+    start = requests.answered_from("a", fresh=True)
+    assert isinstance(start, dict) and sum(start.values()) >= 4 and requests.reply("a", start) is None
+    seen = requests.news()
+    answers.append({"id": "a", "n": 1})
+    requests.wait(seen, 60)
+    reply = requests.reply("a", start)
+    assert reply is not None and reply == hr.call(address, "quotes", id="a") and reply.value == {"id": "a", "n": 1}
     with serving(tmp_path / "home", address) as client:
         path = "/api/topics/quotes/calls"
-        found = client.post(path, json={"request": {"sku": "c"}, "id": "c", "timeout": "20 seconds"}).json()
-        assert found["value"] == {"id": "c", "n": 3}
-        assert client.get(path, params={"id": "b"}).json()["value"] == reply.value
-        refused = client.delete(path, params={"id": "b"})
+        late = client.post(path, json={"request": {"sku": "c"}, "id": "c", "timeout": "10 milliseconds"})
+        assert late.status_code == 504 and late.json()["error"]["type"] == "CallTimeout"
+        answers.append({"id": "c", "n": 2})
+        found = client.get(path, params={"id": "c", "wait": "20 seconds"}).json()
+        assert found["value"] == {"id": "c", "n": 2}
+        refused = client.delete(path, params={"id": "c"})
         assert refused.status_code == 400 and "keeps no versions" in refused.text
-    answering.join()
-    with pytest.raises(hr.CallTimeout):
-        hr.call(log, "quotes", id="nobody", timeout="10 milliseconds")
+    assert sorted(record.key for record in quotes.records()) == ["a", "c"]
