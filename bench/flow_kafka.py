@@ -48,7 +48,8 @@ def _flows(run: Run, address: str) -> Iterator[Row]:
         for first in range(0, total, batch):
             topic.append(events(batch, KEYS, first))
         views = _views(run, app, topic, total)
-        reads = rate(total, lambda: _read(app, topic, total), run.warm_ups + _repeat(run))
+        took = [_read(app, topic, total) for _ in range(run.warm_ups + _repeat(run))]
+        reads = of_rates([total / seconds for seconds in took[run.warm_ups :]])
     asked = {"address": address, "topic": "bench.events", "schema": "user string, ms int, at timestamp"}
     answer = _spark(run, total, asked)
     window, read = (
@@ -69,7 +70,7 @@ def _repeat(run: Run) -> int:
 def _views(run: Run, app: hr.App, topic: Any, total: int) -> Measured:
     rates = []
     for _ in range(run.warm_ups + _repeat(run)):
-        _forget_what_was_read()
+        _forget_what_was_read(app)
         with hr.App("bench", home=run.fresh("views"), log=app.log, spark=app.running.spark) as alone:
             window = alone.stream(topic).window(hr.tumbling(f"{WINDOW_SECONDS} seconds"), grace="2 seconds")
             view = window.group_by("user").agg(n=hr.count(), m=hr.max("ms")).to_view("view")
@@ -81,9 +82,9 @@ def _views(run: Run, app: hr.App, topic: Any, total: int) -> Measured:
     return of_rates(rates[run.warm_ups :])
 
 
-def _read(app: hr.App, topic: Any, total: int) -> None:
-    """Every column of every record, in as many tasks as there are partitions."""
-    _forget_what_was_read()
+def _read(app: hr.App, topic: Any, total: int) -> float:
+    """Seconds for every column of every record, in as many tasks as there are partitions."""
+    _forget_what_was_read(app)
     ref = topic.ref()
 
     def count(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,14 +94,28 @@ def _read(app: hr.App, topic: Any, total: int) -> None:
                 found = sum(batch.num_rows for batch in opened.batches(number))
                 yield pa.RecordBatch.from_arrays([pa.array([found])], names=["n"])
 
+    began = time.perf_counter()
     found = app.running.spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(count, "n bigint").toArrow()
     assert pa.compute.sum(found["n"]).as_py() == total
+    return time.perf_counter() - began
 
 
-def _forget_what_was_read() -> None:
-    """As in another process: what this one has read of a topic, it need not read again."""
+def _forget_what_was_read(app: hr.App) -> None:
+    """As in other processes: what this one and the workers have read of a topic, they need not read again. The workers
+    wait for each other, so each of them does it."""
+
+    def forget(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        from headrace.log.kafka import base_topic
+
+        base_topic._readers.clear()
+        BarrierTaskContext.get().barrier()
+        yield from numbers
+
     from headrace.log.kafka import base_topic
 
+    app.running.spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(forget, "id bigint", barrier=True).toArrow()
     base_topic._readers.clear()
 
 
