@@ -24,6 +24,8 @@ def test_tables_joins_and_where_rows_come_from(shell: Shell) -> None:
         known = next(iter(log.topic("rates").records())).arrived_at.isoformat()
     (row,) = shell.ok("tables", "as-of", "rates", "2026-04-01T00:00:00Z", "--known", known, "--format", "json").rows
     assert row["percent"] == 8
+    assert len(shell.ok("query", "prices_history").rows) == 4  # by its name, as a view
+    assert "there is no view 'countries_history'" in shell.refused("query", "countries_history")
     assert "keeps its latest rows only" in shell.refused("tables", "as-of", "countries", known)
     assert "history='bitemporal'" in shell.refused("tables", "as-of", "prices", known, "--known", known)
     refused = shell.refused("tables", "show", "taxed")

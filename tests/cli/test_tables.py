@@ -54,6 +54,16 @@ def test_times_and_numbers_stay_whole_where_there_is_room() -> None:
     assert [line.split()[1] for line in fields[:7]] == [str(value) for value in row.values()]
 
 
+def test_short_words_stay_whole_and_fractions_of_seconds_give_way() -> None:
+    time = "2026-01-01T09:01:31.250000Z"
+    row = {"view": "months", "app": "shop", "rows": 2, "commits": 2, "frontier": time, "lag_records": 0}
+    row |= {"running": "no", "committed_at": time}
+    lines = printed(row, 76)
+    assert max(map(len, lines)) <= 76
+    assert lines[-2].split() == ["months", "shop", "2", "2", "2026-01-01", "0", "no", "2026-01-01"]
+    assert [word[:9] + word[-1] for word in lines[-1].split()] == ["09:01:31.…", "09:01:31.…"]
+
+
 def test_a_streamed_table_that_is_narrow_breaks_times_before_the_hour() -> None:
     table = StreamedTable(["op", *VIEW, "_position"])
     out = io.StringIO()

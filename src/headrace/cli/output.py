@@ -331,16 +331,17 @@ def _widths(names: list[str], cells: list[list[str]]) -> list[int]:
 
 
 def _fitted(names: list[str], cells: list[list[str]], room: int) -> list[int] | None:
-    """Widths that fit beside each other, with names broken at underscores, times before the hour, and no number; None
-    if there are none."""
+    """Widths that fit beside each other, with names broken at underscores, times before the hour, and no number or
+    short word; where that is too wide, fractions of seconds are cut. None if there are none."""
     from rich.cells import cell_len
 
     columns = zip(names, *cells, strict=True)
-    whole = [[*_parts(name), *(piece for text in column for piece in _pieces(text))] for name, *column in columns]
-    least = [max(map(cell_len, each)) for each in whole]
-    if sum(least) + 2 * len(names) > room:
-        return None
-    return _shrunk(_widths(names, cells), least, room)
+    pieces = [(_parts(name), [piece for text in column for piece in _pieces(text)]) for name, *column in columns]
+    for longest in (room, len("23:59:59.…")):
+        least = [max(map(cell_len, [*parts, *(_cut(each, longest) for each in whole)])) for parts, whole in pieces]
+        if sum(least) + 2 * len(names) <= room:
+            return _shrunk(_widths(names, cells), least, room)
+    return None
 
 
 def _shrunk(widths: list[int], least: list[int], room: int) -> list[int]:
@@ -353,21 +354,28 @@ def _shrunk(widths: list[int], least: list[int], room: int) -> list[int]:
 
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d\S*)")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_FRACTION = re.compile(r"\d\d:\d\d:\d\d\.\S*")
+_WORD = re.compile(r"-?\d+(\.\d+)?|\S{1,12}")
 
 
 def _pieces(text: str) -> tuple[str, ...]:
     """What of a cell is not broken."""
     if time := _TIME.fullmatch(text):
         return time.groups()
-    return (text,) if _NUMBER.fullmatch(text) else ()
+    return (text,) if _WORD.fullmatch(text) else ()
+
+
+def _cut(piece: str, width: int) -> str:
+    """The time of day, with as much of its fraction as fits."""
+    return piece if len(piece) <= width or not _FRACTION.fullmatch(piece) else piece[: width - 1] + "…"
 
 
 def _broken(text: str, width: int) -> Text:
     """A cell in a column of this width: a time that is wider has a blank where it may be broken."""
     from rich.text import Text
 
-    return Text(" ".join(_pieces(text)) if len(text) > width and _TIME.fullmatch(text) else text)
+    wide = len(text) > width and _TIME.fullmatch(text)
+    return Text(" ".join(_cut(piece, width) for piece in _pieces(text)) if wide else text)
 
 
 def _parts(name: str) -> list[str]:

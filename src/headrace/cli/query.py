@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from headrace.views.reading import SqlViews
 
 LATEST = "latest"
-PARTIALS = "_partials"
+BESIDE = ("_partials", "_history")
+"""What a pattern's view, and a table with a history, have beside them."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 # As SQLite writes them, so that a text column equals them too: 007 and 1e3 stay text.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -71,7 +72,7 @@ def query(
         limit, position = timeout or "5 seconds", None if wait_for == LATEST else Position.parse(wait_for)
         views.wait_for_any(timeout=limit)  # the app may be starting
         views.wait_for(position or _latest(views), timeout=limit)
-    if name and (time is not None or _is_of_a_pattern(sql, views.names())):
+    if name and (time is not None or _is_beside(sql, views.names())):
         name, sql = False, f'SELECT * FROM "{sql}"'
     if name:
         _whole(views, sql, kind)
@@ -98,9 +99,9 @@ def _time_of(as_of: str, views: SqlViews, timeout: str | None) -> datetime:
     return time
 
 
-def _is_of_a_pattern(name: str, views: Collection[str]) -> bool:
-    """Whether a name may be that of what keys wait for, which a pattern's view has beside it."""
-    return name not in views and name.endswith(PARTIALS) and name.removesuffix(PARTIALS) in views
+def _is_beside(name: str, views: Collection[str]) -> bool:
+    """Whether a name may be that of rows which SQL finds beside a view."""
+    return name not in views and any(name.endswith(end) and name.removesuffix(end) in views for end in BESIDE)
 
 
 def _whole(views: SqlViews, view: str, kind: str) -> None:
