@@ -216,6 +216,11 @@ def test_tables_on_a_terminal(clicks: Shell) -> None:
     del clicks
 
 
+def test_brokers_that_do_not_answer_are_not_waited_for_in_silence() -> None:
+    code, shown = on_terminal("topics", "list", "--log", "kafka://127.0.0.1:1")
+    assert code == 1 and b"asking kafka://127.0.0.1:1" in shown and b"Connection refused" in shown
+
+
 def test_json_on_a_terminal_is_harmless_and_still_json(shell: Shell) -> None:
     shell.ok("topics", "create", "a", "s string")
     shell.ok("produce", "a", stdin=b'{"s":"\\u001b[31m\xc2\x9b31m\xe2\x80\xae"}')

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.output import counted
+from headrace.cli.output import busy, counted
 from headrace.errors import HeadraceError, InvalidArgument, LogMissing
 from headrace.places import directory, without_secrets
 
@@ -131,7 +131,11 @@ def opened(*, create: bool = False) -> Log:
 
     _collect_again()
     url = log_url()
-    return open_address(home(), create=create) if url is None else open_address(log_address(url))
+    if url is None:
+        return open_address(home(), create=create)
+    at = log_address(url)
+    with busy(f"asking {at.address}"):
+        return open_address(at)
 
 
 def opened_views() -> SqlViews:

@@ -91,7 +91,7 @@ class Progress:
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """Something that moves while it takes long, on a terminal only."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or "_HEADRACE_COMPLETE" in os.environ:  # a shell that completes shows what it is told
         yield
         return
     from rich.console import Console
