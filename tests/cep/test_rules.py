@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from typing import Any
 
 import pytest
@@ -135,3 +137,45 @@ def test_one_event_needs_no_within() -> None:
     assert match_recognize("PATTERN (a) DEFINE a AS ok").within_us == 0
     with pytest.raises(InvalidArgument, match="WITHIN"):
         match_recognize("PATTERN (a+) DEFINE a AS ok")
+
+
+def test_no_text_ends_with_another_error_or_takes_long(seed: int) -> None:
+    """Pieces of rules in any order, deep and long ones too: each is accepted, or an InvalidRule, within a second."""
+    dice = random.Random(seed)
+    pieces = [
+        "PATTERN (",
+        "(",
+        ")",
+        "a",
+        "{1000}",
+        "+",
+        "*?",
+        "!b",
+        "|",
+        " WITHIN '1 minute' ",
+        "DEFINE a AS ",
+        "amount",
+    ]
+    pieces += [
+        " > ",
+        " AND ",
+        "NOT ",
+        "sum(",
+        "last(b.n, 9)",
+        "'",
+        "`",
+        "9" * 30,
+        "MEASURES ",
+        " AS ",
+        ",",
+        "\0",
+        "é",
+        "1e999",
+    ]
+    pieces += ["AFTER MATCH SKIP TO LAST a ", "IN (", "BETWEEN ", "IS NULL", "- ", "--", "\n", "%", " / 0"]
+    for _ in range(400):
+        text = "".join(dice.choice(pieces) * dice.choice([1, 1, 1, 1, 300]) for _ in range(dice.randint(1, 12)))
+        begun = time.process_time()
+        with contextlib.suppress(InvalidRule):
+            check(text)
+        assert time.process_time() - begun < 1, text
