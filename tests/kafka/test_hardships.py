@@ -38,6 +38,19 @@ def test_a_file_without_a_secret_in_it_is_named(tmp_path: Path) -> None:
         assert "s3cret" not in str(error.value) + repr(error.value.__context__)
 
 
+def test_an_admin_client_that_is_replaced_answers_what_it_was_asked(address: str) -> None:
+    """Else a thread waits in vain, because another one has met a partition that moved."""
+    from headrace.log.kafka.client import Client
+    from headrace.log.kafka.settings import parse_address
+
+    client = Client(parse_address(address))
+    for _ in range(5):
+        asked = client.admin.describe_cluster()
+        client.admin_stale, client._admin_made = True, 0.0  # as long ago as it may be
+        assert client.admin is not None
+        assert client.ask("asking for the cluster", asked).cluster_id
+
+
 def test_many_processes_create_one_topic_at_once(address: str) -> None:
     """Each catalog is as that of a process of its own."""
     from headrace.log.kafka.catalog import Catalog

@@ -28,6 +28,8 @@ UNREACHED_SECONDS = 5.0
 UNREACHED = ("_TRANSPORT", "_RESOLVE")
 LEADERS_SECONDS = 5.0
 """How long partitions may be without a leader."""
+ADMIN_SECONDS = 0.5
+"""An admin client is not made again before it is so old: threads that fail together need one new client."""
 REFUSED_SECONDS = 0.1
 """After so long without an answer one looks whether a login or a certificate was refused."""
 REFUSALS = ("_AUTHENTICATION", "_SSL")
@@ -89,6 +91,10 @@ class Client:
         self._lock = threading.RLock()
         self._admin: AdminClient | None = None
         self.admin_stale = False
+        self._admin_made = 0.0
+        self._replaced: list[tuple[float, AdminClient]] = []
+        """Admin clients that were replaced, and until when their answers may be waited for: with the last reference a
+        client ends, and answers nothing more."""
         self._refused: KafkaError | None = None
         self._unreached: KafkaError | None = None
         self._all_down = False
@@ -131,11 +137,15 @@ class Client:
         from confluent_kafka.admin import AdminClient
 
         with self._lock:
-            if self._admin is None or self.admin_stale:
-                self.admin_stale = False
+            now = time.monotonic()
+            if self._admin is None or (self.admin_stale and now - self._admin_made > ADMIN_SECONDS):
+                self.admin_stale, self._replaced = False, [each for each in self._replaced if each[0] > now]
                 with self.translated("making a client"):
                     told = {"error_cb": self._note, "log_level": 0}  # what it would log, `_note` gets
-                    self._admin = AdminClient({**self.config(), **told})
+                    made = AdminClient({**self.config(), **told})
+                if self._admin is not None:
+                    self._replaced.append((now + REQUEST_SECONDS, self._admin))
+                self._admin, self._admin_made = made, now
             return self._admin
 
     def _note(self, error: KafkaError) -> None:
