@@ -165,7 +165,7 @@ def test_the_rows_of_flows(
     ):
         assert f"| {row}" in printed
     found = json.loads((results / "results.json").read_text("utf-8"))
-    assert len(found["rows"]) == 51 and all(row["ours"]["median"] is not None for row in found["rows"])
+    assert len(found["rows"]) == 52 and all(row["ours"]["median"] is not None for row in found["rows"])
 
 
 def test_a_peer_without_its_environment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_shown_of_a_log_on_kafka_without_what_it_does_not_know(
     (shown,) = shell.ok("topics", "show", "clicks").rows
     assert (shown["records"], shown["key"], shown["partitions"][0]["next"]) == (1, ["user"], 1)
     assert [group["group"] for group in shown["groups"]] == ["billing"] and "batches" not in shown
-    assert shell.refused("erase", "clicks", "ann", "--yes").startswith("this command is for a log in a directory: ")
+    assert shell.refused("maintain").startswith("this command is for a log in a directory: ")
 
 
 def test_deleted_only_when_meant(clicks: Shell) -> None:
