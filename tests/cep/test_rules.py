@@ -18,7 +18,10 @@ from headrace.errors import InvalidArgument, InvalidRule
 from headrace.schema import parse_ddl
 from tests.cep.brute_force import random_text
 
-COLUMNS = parse_ddl("card string, amount double, usual double, n bigint, at timestamp, ok boolean, `odd name` int")
+COLUMNS = parse_ddl(
+    "card string, amount double, usual double, n bigint, at timestamp, ok boolean, `odd name` int, "
+    "tags array<string>, parts struct<x:int>, local timestamp_ntz"
+)
 HOUR = duration_us("1 hour", argument="hour")
 
 
@@ -57,6 +60,11 @@ REFUSED = {
     "amount": "must be a condition",
     "nowhere > 1": "no column 'nowhere'",
     "card > 1": "compares string with int64",
+    "tags < tags": "has no order",
+    "parts BETWEEN parts AND NULL": "has no order",
+    "at > local": "compares timestamp[us, tz=UTC] with timestamp[us]",
+    "PATTERN (a b) WITHIN '1 hour' DEFINE b AS local < last(a.at)": "compares timestamp",
+    "MEASURES max(tags) AS t PATTERN (a b) WITHIN '1 hour'": "max() is of what has an order",
     "amount > 1 AND": "ends where something is expected",
     "amount > prev(amount)": "looks at several records",
     "amount > 1; DROP TABLE x": "needs Spark",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -160,6 +161,28 @@ def test_a_record_that_is_taken_back_takes_its_matches() -> None:
     assert came == [("+", "large", '{"amount":8}'), ("+", "pair", '{"total":3}')]
     went = run.step([{**second, "op": "-"}], [], times(None))
     assert went == [("-", "large", '{"amount":8}'), ("-", "pair", '{"total":3}')]
+
+
+def test_literals_that_stand_alone_and_columns_with_parts() -> None:
+    """What a topic says must not end a flow: 0.5 is no double by itself, and Arrow compares no parts."""
+    texts = {
+        "literals": "MEASURES 0.5 AS half, 9223372036854775808 AS big, -0.5 AS less PATTERN (a)",
+        "same": "tags = tags AND NOT tags <> tags",
+        "several": "MEASURES last(a.tags) AS t PATTERN (a) DEFINE a AS tags = last(tags)",
+    }
+    facts = pa.schema([*PAYMENTS, ("tags", pa.list_(pa.string()))])
+    rules = MatchRules(facts, STORED, facts, ("card",), "at", "rules", 60_000_000, 9, 0, 0)
+    changes = [change(name, text, at, 0) for at, (name, text) in enumerate(texts.items())]
+    records = batch([payment(0, 1, 3)], changes)
+    tagged = records[FACTS].append_column("tags", pa.array([["a", None]], pa.list_(pa.string())))
+    made = rules.step({**records, FACTS: tagged}, MemoryTables(*rules.tables).state(), times(1), changes=True)
+    assert made.changes is not None and made.refused is None
+    found = {row["rule"]: json.loads(row["measures"]) for row in made.changes.to_pylist()}
+    assert found == {
+        "literals": {"half": 0.5, "big": 9223372036854775808.0, "less": -0.5},
+        "same": {"tags": ["a", None]},
+        "several": {"t": ["a", None]},
+    }
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -125,6 +125,8 @@ def _comparable(left: Expression, right: Expression, rows: pa.Table) -> tuple[An
     if not kinds or any(not kind.equals(kinds[0]) for kind in kinds):
         raise _Slow
     kind = kinds[0]
+    if types.is_nested(kind):
+        raise _Slow
     for at, each in enumerate(sides):
         if isinstance(each, Column):
             sides[at] = rows[each.name]

@@ -83,12 +83,12 @@ def type_of(node: Expression, schema: Mapping[str, pa.DataType], argument: str, 
                 return _over_type(function, of(inner), refuse)
             case Classifier():
                 return TEXT
-            case Comparison(_, left, right):
-                _comparable(of(left), of(right), refuse)
+            case Comparison(sign, left, right):
+                _comparable(of(left), of(right), refuse, ordered=sign not in ("=", "<>"))
                 return BOOL
             case Between(middle, low, high):
-                _comparable(of(middle), of(low), refuse)
-                _comparable(of(middle), of(high), refuse)
+                _comparable(of(middle), of(low), refuse, ordered=True)
+                _comparable(of(middle), of(high), refuse, ordered=True)
                 return BOOL
             case In(one, among):
                 for other in among:
@@ -157,13 +157,18 @@ def _over_type(function: str, kind: pa.DataType, refuse: Callable[[str], None]) 
         if types.is_decimal(kind):
             return pa.decimal128(min(38, kind.precision + 10), kind.scale)
         return DOUBLE if types.is_floating(kind) else INT
+    if function in ("min", "max") and types.is_nested(kind):
+        refuse(f"{function}() is of what has an order, and {kind} has none")
     return kind
 
 
-def _comparable(one: pa.DataType, other: pa.DataType, refuse: Callable[[str], None]) -> None:
+def _comparable(one: pa.DataType, other: pa.DataType, refuse: Callable[[str], None], *, ordered: bool = False) -> None:
+    for kind in (one, other):
+        if ordered and types.is_nested(kind):
+            refuse(f"asks which is more, and {kind} has no order here: compare its parts, made in .transform(…)")
     if types.is_null(one) or types.is_null(other) or (_is_number(one) and _is_number(other)) or one.equals(other):
         return
-    if types.is_timestamp(one) and types.is_timestamp(other):
+    if types.is_timestamp(one) and types.is_timestamp(other) and (one.tz is None) == (other.tz is None):
         return
     refuse(f"compares {one} with {other}: cast one of them, in .transform(…), or with CAST(… AS …)")
 

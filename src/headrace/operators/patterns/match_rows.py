@@ -196,7 +196,7 @@ class MatchRows:
             if not every:
                 for told, value in zip(out, values, strict=True):
                     told.append(value(row, summed))
-        return {name: pa.array(told, self.measure_types[name]) for name, told in zip(trees, out, strict=True)}
+        return {name: _column_of(told, self.measure_types[name]) for name, told in zip(trees, out, strict=True)}
 
     def letters(self, rows: pa.Table, given_up: list[int], limits: matcher.Limits) -> pa.Table | None:
         """The first events of attempts that were given up, as far as they are kept."""
@@ -242,6 +242,12 @@ def _number(parts: list[str], at: int) -> int:
 def _as_json(measures: Mapping[str, pa.Array], count: int) -> pa.Array:
     rows = pa.table(dict(measures)).to_pylist() if measures else [dict[str, Any]()] * count
     return pa.array([encode_row(row).decode() for row in rows], pa.string())
+
+
+def _column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A literal, 0.5 or one that fits no integer, is a double where it stands alone."""
+    doubles = pa.types.is_floating(kind)
+    return pa.array([float(each) if doubles and each is not None else each for each in values], kind)
 
 
 def _array(values: Any) -> pa.Array:
