@@ -42,6 +42,8 @@ DEADLINE = "deadline"
 """A topic of requests that has this column gets the time until which each caller waits."""
 OP = "op"
 URL = re.compile(r"https?://", re.IGNORECASE)
+SECONDS_MAX = 366 * 86_400.0
+"""Of a timeout: a deadline is a time, and times end."""
 LOOK_SECONDS, LOOK_SECONDS_FIRST = 1.0, 0.2
 """So often it is looked for topics that are not there yet: of the cancelled, and of the answers."""
 
@@ -79,7 +81,7 @@ def call(
     request, so that calling again is the same call; a new one by default. Without a request the reply to the one of
     that id is waited for. CallTimeout, with the id, if there is no reply in time: the request stands, and calling again
     with that id goes on waiting. CallCancelled if it was taken back."""
-    seconds = duration_us(timeout, argument="timeout") / 1e6
+    seconds = timeout_seconds(timeout)
     if id is not None or request is None:
         check_id(id)
     if request is not None and not isinstance(request, Mapping):
@@ -224,6 +226,17 @@ class Requests:
 def check_id(id: object) -> None:
     if not isinstance(id, str) or not id:
         raise InvalidArgument("id", id, "must be a text that names the request, such as a UUID")
+    if any("\ud800" <= each <= "\udfff" for each in id):
+        raise InvalidArgument("id", id, "has a lone surrogate, which is no Unicode")
+
+
+def timeout_seconds(timeout: Duration) -> float:
+    """InvalidArgument if nobody waits that long."""
+    seconds = duration_us(timeout, argument="timeout") / 1e6
+    if seconds > SECONDS_MAX:
+        why = "is longer than a year: calling again with the same id goes on waiting"
+        raise InvalidArgument("timeout", timeout, why)
+    return seconds
 
 
 def _never_had(topic: Topic, id: str) -> bool:

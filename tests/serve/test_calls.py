@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import headrace as hr
@@ -226,6 +227,20 @@ def test_what_a_server_refuses_is_what_a_log_refuses(shop: Shop, url: str) -> No
             hr.call(where, "quotes", {"price": "much"})
 
 
+def test_what_nobody_can_wait_for_or_name_is_refused_everywhere(shop: Shop, url: str) -> None:
+    """A deadline behind the year 9999 is no time; half a character is no text."""
+    for where in (shop.log, url):
+        with pytest.raises(InvalidArgument, match="longer than a year"):
+            hr.call(where, "quotes", {"sku": "k"}, timeout="3000000 days")
+        for ask in (hr.call, hr.cancel):
+            with pytest.raises(InvalidArgument, match="lone surrogate"):
+                ask(where, "quotes", id="\ud800")
+    body = {"request": {"sku": "k"}, "timeout": "3000000 days", "wait": "1 millisecond"}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert httpx.post(f"{url}/api/topics/quotes/calls", json=body, headers=headers).status_code == 400
+    assert shop.quotes.offsets()[0].next == 0
+
+
 def test_the_token_is_nowhere(shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
@@ -283,8 +298,6 @@ def test_many_who_wait_share_one_thread(shop: Shop, url: str) -> None:
 
 
 def test_waiting_is_bounded(shop: Shop, url: str) -> None:
-    import httpx
-
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         path = "/api/topics/quotes/calls"
         late = client.get(path, params={"id": "x", "wait": "61 seconds"})

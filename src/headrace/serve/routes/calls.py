@@ -15,7 +15,7 @@ import anyio.to_thread
 from fastapi import Query
 from pydantic import BaseModel, Field
 
-from headrace.calls import Reply, Requests
+from headrace.calls import Reply, Requests, timeout_seconds
 from headrace.durations import duration_us
 from headrace.errors import CallTimeout, InvalidArgument
 from headrace.jsonrows import decode_row, encode_row
@@ -59,7 +59,7 @@ class CallRoutes:
     async def ask(self, topic: str, call: Call) -> Json:
         """Appends a request, once for each id, and waits for its reply. The error CallTimeout says its `id`: the
         request stands, and its reply can be asked for."""
-        seconds = duration_us(call.timeout, argument="timeout") / 1e6
+        seconds = timeout_seconds(call.timeout)
         wait = min(seconds, WAIT_SECONDS_MAX) if call.wait is None else min(seconds, _seconds(call.wait, "wait"))
         if "id" in call.request:
             raise InvalidArgument("request", "id", "is the column of the request's id: give it beside the request")
