@@ -243,6 +243,25 @@ def test_a_function_that_fails_stops_the_manager_and_nothing_is_lost(log: Any, c
     assert fixed.load("t1").state.stage == "refused"
 
 
+@pytest.mark.parametrize("told", [es.TimerFired, es.CommandAccepted])
+def test_a_reaction_that_rejects_stops_the_manager_too(log: Any, clock: HandClock, told: type) -> None:
+    """Nobody would be told of it, and the timer or the reply would be lost."""
+
+    def rejecting(_: Transfer, event: Any, __: str) -> list[es.Send | es.Timer]:
+        if isinstance(event, told):
+            raise es.Rejected("not now")
+        return [es.Timer("soon", after="1 minute"), es.Send(Credit(1), to="ann")] if isinstance(event, Asked) else []
+
+    broken = transfers_in(log, clock, react=rejecting)
+    broken.handle("t1", Asked("ann", "bob", 1))
+    clock.pass_on(minutes=1)
+    for _ in range(2):
+        with pytest.raises(hr.ProcessFailed, match="Rejected: not now"):
+            broken.drain()
+    transfers_in(log, clock, react=lambda *_: []).drain()
+    assert [type(event.event) for event in broken.events("t1")] == [Asked, es.TimerFired, es.CommandAccepted]
+
+
 def test_an_erased_process_sends_nothing_more(log: Any, clock: HandClock) -> None:
     transfers = transfers_in(log, clock)
     for name in "t1", "t2":
@@ -266,6 +285,17 @@ def test_a_process_is_erased_from_all_that_was_made_of_it(tmp_path: Path, clock:
         left = [*transfers.outbox.records(), *log.topic("transfers.timers").records(), *transfers.topic.records()]
         assert {record.value.get("process") or record.value["entity"] for record in left} == {"t2"}
         assert transfers.load("subject").state == Transfer() and transfers.drain() == 0
+
+
+def test_an_erasure_that_crashes_leaves_no_timer_to_a_process_without_events(log: Any, clock: HandClock) -> None:
+    transfers = transfers_in(log, clock)
+    transfers.handle("t1", Asked("ann", "bob", 1))
+    clock.pass_on(minutes=10)
+    failpoints.arm("erase.wiped", "raise", skip=1)  # in the second of its topics
+    with pytest.raises(failpoints.InjectedFault):
+        transfers.erase("t1")
+    assert transfers_in(log, clock).drain() == 0 and transfers.timers() == []
+    assert transfers.erase("t1") == 1 and not list(transfers.events("t1"))
 
 
 def test_what_is_erased_holds_nothing_up(log: Any, clock: HandClock) -> None:
@@ -321,7 +351,30 @@ def test_what_is_refused_where_it_is_written(log: Any, clock: HandClock, tmp_pat
             transfers_in(log, clock, react=lambda *_, asked=asked: asked).handle("t1", TakenBack())
     with hr.open_log(tmp_path / "other") as other, pytest.raises(hr.InvalidArgument, match="is in another log"):
         transfers_in(log, clock, accounts=accounts_in(other)).handle("t1", TakenBack())
+    with pytest.raises(hr.InvalidArgument, match="behind the year 9999"):
+        transfers_in(log, clock, react=lambda *_: [es.Timer("t", after="3000000 days")]).handle("t1", TakenBack())
+    with pytest.raises(hr.InvalidArgument, match="is this process manager itself"):
+        transfers_in(log, clock, commands={TakenBack: transfers}).handle("t1", TakenBack())
     assert transfers.load("t1").version == 0
+
+
+def test_what_another_manager_tells_its_processes_is_not_routed(log: Any, clock: HandClock) -> None:
+    """It would take back a timer of that name, and the ids of commands that were never sent."""
+    transfers = transfers_in(log, clock)
+    transfers.handle("t1", Asked("ann", "bob", 1))
+    clock.pass_on(minutes=10)
+    transfers.drain()
+
+    def watch(*events: type) -> es.ProcessManager[int]:
+        route = {transfers: lambda event, key: key if isinstance(event, events) else None}
+        given: dict[str, Any] = {"evolve": lambda times, _: times + 1, "react": lambda *_: [], "initial": 0}
+        targets = {Debit: accounts_in(log)}
+        return es.ProcessManager(log, "watch", events=[Asked], commands=targets, inputs=route, **given)
+
+    with pytest.raises(hr.InvalidArgument, match="comes from a process's own manager alone"):
+        watch(Asked, es.TimerFired).drain()
+    watch(Asked).drain()
+    assert watch().load("t1").state == 1
 
 
 def test_an_app_runs_it(tmp_path: Path) -> None:

@@ -71,6 +71,10 @@ Route = Callable[[Any, str], str | None]
 """(event, entity's key) -> the process that it goes to, if any."""
 
 
+class _Over(Rejected):
+    """A timer is not to fire any more."""
+
+
 class ProcessManager(Entities[State]):
     """The processes of one kind, in the topic `name`, which is created when it is first used. `events`: the classes of
     the events that come from outside. `evolve(state, event)` gives the next state, and `react(state, event, key)` what
@@ -142,13 +146,13 @@ class ProcessManager(Entities[State]):
 
     def _check_outside(self, event: Any) -> None:
         if isinstance(event, (*TOLD, PendingTimer)):
-            raise InvalidArgument("event", event, f"comes from {self!r} itself")
+            raise InvalidArgument("event", event, "comes from a process's own manager alone")
 
     def _decide(self, _state: State, event: Any, _key: str) -> tuple[Any, ...]:
         if not isinstance(event, PendingTimer):
             return (event,)
         if not self._open_sides()[1].holds(event):
-            raise Rejected(f"timer {event.name!r} is cancelled, set anew, or has fired")
+            raise _Over(f"timer {event.name!r} is cancelled, set anew, or has fired")
         return (TimerFired(event.name),)
 
     def _beside(self, key: str, version: int, event: Any, state: State, at: datetime) -> list[Beside]:
@@ -209,7 +213,8 @@ class ProcessManager(Entities[State]):
         """Removes the process's events, what it has sent, its timers and its snapshot, bytes and all; returns how many
         records went. What it has not sent yet is not sent any more."""
         outbox, timers = self._open_sides()
-        return super().erase(key) + capability(outbox, Erasure).erase(key).records + timers.erase(key)
+        # The events go last: after a crash no timer fires in a process that has none.
+        return timers.erase(key) + capability(outbox, Erasure).erase(key).records + super().erase(key)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -250,6 +255,7 @@ class ProcessManager(Entities[State]):
             key = route(event.event, record.value["entity"])
             id = f"{self.name}/{topic.name}@{record.partition}@{record.offset}"
             if key is not None and not self._has_id(id):
+                self._check_outside(event.event)
                 super(ProcessManager, self).handle(key, event.event, id=id, at=event.at)
 
         return self._taken(topic, take, lambda value: f"an event of {value['entity']!r} in {topic.name!r}")
@@ -259,7 +265,7 @@ class ProcessManager(Entities[State]):
         for fired in range(AT_ONCE):
             if (timer := timers.due(self._clock())) is None:
                 return fired
-            with contextlib.suppress(Rejected), self._failing(f"timer {timer.name!r} of {timer.process!r}"):
+            with self._failing(f"timer {timer.name!r} of {timer.process!r}"), contextlib.suppress(_Over):
                 super().handle(timer.process, timer)
                 failpoints.reach("process.fired")
             timers.drop(timer)
@@ -328,9 +334,9 @@ class ProcessManager(Entities[State]):
     def _failing(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except HeadraceError:
-            raise
         except Exception as error:
+            if isinstance(error, HeadraceError) and not isinstance(error, Rejected):
+                raise
             raise ProcessFailed(self.name, doing, f"{type(error).__name__}: {error}") from error
 
     def _open_sides(self) -> tuple[Topic, Timers]:
@@ -338,6 +344,9 @@ class ProcessManager(Entities[State]):
             if self._sides is None:
                 for argument, named in ("commands", self._targets.values()), ("inputs", self._inputs):
                     for each in named:
+                        if each.name == self.name:
+                            why = "is this process manager itself: what it is to do next is for react to say"
+                            raise InvalidArgument(argument, each.name, why)
                         self._check_log(argument, each.topic if isinstance(each, Entities) else each)
                 outbox = topic_of(self._log, f"{self.name}.outbox", self._command_types.schema, key="process")
                 self._sides = outbox, Timers(self._log, f"{self.name}.timers")

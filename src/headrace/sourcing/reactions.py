@@ -53,7 +53,10 @@ class Timer:
         if self.at is not None:
             return self.at
         assert isinstance(self.after, timedelta)
-        return event_at + self.after
+        try:
+            return event_at + self.after
+        except OverflowError:
+            raise InvalidArgument("after", self.after, f"timer {self.name!r} would fire behind the year 9999") from None
 
 
 @dataclass(frozen=True, slots=True)
