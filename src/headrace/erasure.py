@@ -16,7 +16,7 @@ places, or those that are left of them. While a flow is dropped no process may r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from headrace.cdc.journal import captures, recorded
 from headrace.connect.index import file
 from headrace.connect.index.spec import KIND, SearchIndex
 from headrace.connect.journal import sinks
-from headrace.errors import AlreadyRunning, DiskFull, UnknownTopic, UnknownView
+from headrace.errors import AlreadyRunning, DiskFull, InvalidArgument, InvalidSchema, UnknownTopic, UnknownView
 from headrace.failpoints import reach
 from headrace.flows.spark import local_dir
 from headrace.log.capabilities import Erasure, Files, capability
@@ -35,6 +35,7 @@ from headrace.places import directory
 from headrace.sink import Sink
 from headrace.sourcing.snapshots import forget_all
 from headrace.sourcing.topics import beside
+from headrace.supervised import Supervised
 from headrace.views.contract import FlowSpec, ViewStore, is_version
 from headrace.views.open import open_store, open_views, store_exists
 from headrace.views.owner import FlowLock
@@ -108,25 +109,32 @@ def erase_from(
     with contextlib.ExitStack() as until:
         store = until.enter_context(open_store(views)) if store_exists(views) else None
         subject = _Subject(log, home, store, views, topic, found_by, column, everything=everything)
-        with _noted(home, topic):
-            return subject.erase(until)
+        before = unfinished(home)
+        _note(home, before | {topic})
+        try:
+            done = subject.erase(until)
+        except (InvalidArgument, InvalidSchema):
+            if not subject.places:  # refused: it has not begun
+                _note(home, before)
+            raise
+        _note(home, before - {topic})
+        return done
 
 
-@contextlib.contextmanager
-def _noted(home: Path, topic: str) -> Iterator[None]:
-    """A note in the home that an erasure has begun, of whom it does not say, until it has ended."""
-    note = home / NOTE
+def _note(home: Path, topics: set[str]) -> None:
+    """A note in the home that erasures from these topics have begun, of whom it does not say."""
     with contextlib.suppress(OSError):  # a full disk keeps nobody from erasing
-        note.write_text(topic, "utf-8")
-    yield
-    note.unlink(missing_ok=True)
+        if topics:
+            (home / NOTE).write_text("\n".join(sorted(topics)), "utf-8")
+        else:
+            (home / NOTE).unlink(missing_ok=True)
 
 
-def unfinished(home: Path) -> str | None:
-    """The topic from which an erasure has begun that did not end; None, if there is none."""
+def unfinished(home: Path) -> set[str]:
+    """The topics from which an erasure has begun that did not end."""
     with contextlib.suppress(OSError):
-        return (home / NOTE).read_text("utf-8")
-    return None
+        return set((home / NOTE).read_text("utf-8").split())
+    return set()
 
 
 class _Subject:
@@ -155,6 +163,7 @@ class _Subject:
             self._specs = open_views(self._views).specs()
             return self._elsewhere()
         sources = [(self._topic, self._column), *beside(self._log, self._topic, self._column)]
+        self._stop_manager({topic.name for topic, _ in sources}, until)
         for topic, column in sources:
             self._erase_topic(topic, column)
         reach("forget.topics")
@@ -188,6 +197,13 @@ class _Subject:
         if done.dead_letters:
             self._told(f"dead letters of {topic.name}", "erased", done.dead_letters)
         self._incomplete(done.incomplete)
+
+    def _stop_manager(self, topics: Collection[str], until: contextlib.ExitStack) -> None:
+        """Of processes: no app runs their manager until the end, or who does is told. It has states in its memory, and
+        would write the reply to a command that is under way."""
+        name = self._topic.name
+        if f"{name}.outbox" in topics and (why := self._lock(Supervised.lock_name(name), until)) is not None:
+            self._told(f"process manager {name}", "left", do=why)
 
     def _elsewhere(self) -> Forgotten:
         name = self._topic.name

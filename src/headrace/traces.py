@@ -4,7 +4,7 @@ erasure has forgotten.
 
 A file is searched as it lies, whoever has made it, with what its owner no longer needs. What zstd and lz4 have
 compressed is searched decompressed, wherever in a file it begins. A row of a database may lie in pieces, so databases
-are also read as such.
+are also read as such. A place that cannot be read is named: nobody knows what is there.
 
 Not found: what is kept as a hash or a bit of a filter, and a text that is cut in two by other bytes."""
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sqlite3
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -33,7 +35,8 @@ SQLITE = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`times`: how often it was found there. `form`: as which bytes it was found."""
+    """`times`: how often it was found there. `form`: as which bytes it was found; with no times, why the place could
+    not be read."""
 
     place: str
     form: str
@@ -47,11 +50,10 @@ def traces(home: str | Path, text: str, *, views: str | None = None) -> Iterator
     forms = _forms(text)
     folder = directory(home).resolve()
     for path in sorted({each for top in (folder, *_archives(folder)) for each in _files(top)}):
-        shown = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+        shown = os.fsencode(path.relative_to(folder) if path.is_relative_to(folder) else path).decode(errors="replace")
         yield from _found(shown, forms, _of_file(path))
         if _begins(path, SQLITE):
-            for table, rows in _tables(path):
-                yield from _found(f"{shown}: table {table}", forms, rows)
+            yield from _in_tables(shown, forms, path)
     for table, rows in dumped_views(views) if views is not None else ():
         yield from _found(f"Postgres: table {table}", forms, (piece for row in rows for piece in _with_plain(row)))
 
@@ -71,10 +73,16 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _forms(text: str) -> dict[str, bytes]:
     """The bytes that are looked for."""
-    if len(text.encode()) < LEAST_BYTES:
+    try:
+        plain = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("subject", "…", "has bytes that are no UTF-8: write it as UTF-8") from None
+    if len(plain) < LEAST_BYTES:
         raise InvalidArgument("subject", "…", f"is shorter than {LEAST_BYTES} bytes: it would be found by chance")
     forms = {
-        "UTF-8": text.encode(),
+        "UTF-8": plain,
+        "UTF-8, composed": unicodedata.normalize("NFC", text).encode(),
+        "UTF-8, decomposed": unicodedata.normalize("NFD", text).encode(),
         "JSON": json.dumps(text)[1:-1].encode(),
         "JSON without escapes": json.dumps(text, ensure_ascii=False)[1:-1].encode(),
         "words of an index": text.lower().encode(),
@@ -85,10 +93,17 @@ def _forms(text: str) -> dict[str, bytes]:
 
 def _found(place: str, forms: dict[str, bytes], pieces: Iterable[bytes | mmap.mmap]) -> Iterator[Trace]:
     times = dict.fromkeys(forms, 0)
-    for piece in pieces:
-        for name, wanted in forms.items():
-            times[name] += _count(piece, wanted)
+    try:
+        for piece in pieces:
+            for name, wanted in forms.items():
+                times[name] += _count(piece, wanted)
+    except (OSError, sqlite3.Error) as error:
+        yield _unread(place, error)
     yield from (Trace(place, name, count) for name, count in times.items() if count)
+
+
+def _unread(place: str, error: OSError | sqlite3.Error) -> Trace:
+    return Trace(place, f"not read: {getattr(error, 'strerror', None) or error}", 0)
 
 
 def _count(piece: bytes | mmap.mmap, wanted: bytes) -> int:
@@ -102,8 +117,9 @@ def _count(piece: bytes | mmap.mmap, wanted: bytes) -> int:
 
 
 def _begins(path: Path, with_: bytes) -> bool:
-    with path.open("rb") as opened:
+    with suppress(OSError), path.open("rb") as opened:
         return opened.read(len(with_)) == with_
+    return False
 
 
 def _of_file(path: Path) -> Iterator[bytes | mmap.mmap]:
@@ -123,14 +139,16 @@ def _with_plain(raw: bytes | mmap.mmap) -> Iterator[bytes | mmap.mmap]:
 # -- databases -----------------------------------------------------------------------------------------
 
 
-def _tables(path: Path) -> Iterator[tuple[str, Iterator[bytes | mmap.mmap]]]:
-    """Tables of a SQLite file with their values as bytes."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-        db.text_factory = bytes
-        names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-        for (name,) in names:
-            with suppress(sqlite3.OperationalError):  # of a virtual table whose module is not there
-                yield name.decode(), _values(db, name.decode())
+def _in_tables(file: str, forms: dict[str, bytes], path: Path) -> Iterator[Trace]:
+    """In the values of a SQLite file's tables. Virtual ones keep theirs in tables beside them."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.text_factory = bytes
+            names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage").fetchall()
+            for table in (name.decode(errors="replace") for (name,) in names):
+                yield from _found(f"{file}: table {table}", forms, _values(db, table))
+    except sqlite3.Error as error:
+        yield _unread(f"{file}: its tables", error)
 
 
 def _values(db: sqlite3.Connection, table: str) -> Iterator[bytes | mmap.mmap]:

@@ -1,6 +1,7 @@
 """`headrace maintain`, `headrace erase`, and what topics and groups show of retention."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -157,6 +158,22 @@ def test_a_subject_that_is_left_is_found_and_not_shown(shell: Shell, tmp_path: P
     (tmp_path / "subject").write_text("Ann Example")
     assert "not found" in shell.ok("verify", "--subject", str(tmp_path / "subject")).err
     assert "shorter than 3 bytes" in shell.refused("verify", "--subject", "-", stdin=b"An")
+    assert "no UTF-8" in shell.refused("verify", "--subject", "-", stdin=b"\xff\xfe\0A\0n")
+
+
+def test_what_an_editor_writes_before_a_subject_is_not_looked_for(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "k string", "--key", "k")
+    produced(shell, "t", {"k": "Ann Example"})
+    assert shell("verify", "--subject", "-", stdin=b"\xef\xbb\xbfAnn Example\r\n").code == 3
+
+
+def test_a_place_where_a_subject_could_not_be_looked_for_is_named(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "k string", "--key", "k")
+    (shell.home / os.fsdecode(b"\xff.db")).write_bytes(b"SQLite format 3\0, but none")
+    found = shell("verify", "--subject", "-", stdin=b"Ann Example")
+    named = {"place": "\ufffd.db: its tables", "form": "not read: file is not a database", "times": 0}
+    assert found.code == 3 and found.rows == [named]
+    assert "found in 0 places; 1 place could not be read" in found.err
 
 
 def test_the_doctor_says_that_an_erasure_did_not_end(numbers: Shell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -112,6 +113,17 @@ def test_what_names_nothing_is_refused(log: EmbeddedLog) -> None:
         topic.erase(1.0, column="v")
     with pytest.raises(hr.InvalidArgument, match="Name a column"):
         log.create_topic("plain", "v string").erase("a")
+
+
+def test_bytes_of_letters_may_have_the_key_as_json_writes_it(log: EmbeddedLog) -> None:
+    name = 'Zo\u00eb "\U0001f600" a/b\\c\td'
+    topic = log.create_topic("t", "k string, n int", key="k")
+    written = [json.dumps({"k": name, "n": "x"}, ensure_ascii=ascii).encode() for ascii in (True, False)]
+    written += [written[0].replace(b"eb", b"EB"), written[0].replace(b"/", rb"\/"), written[0][:-5]]
+    other = json.dumps({"k": name.replace("d", "e"), "n": "x"}).encode()
+    topic.bury([{"reason": "bad_input", "error": "", "source": "x", "raw": raw} for raw in (*written, other)])
+    assert topic.erase(name).dead_letters == len(written)
+    assert [letter.value for letter in log.dead_letters()] == [other]
 
 
 def test_letters_that_hold_the_key(log: EmbeddedLog) -> None:

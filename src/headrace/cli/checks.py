@@ -31,7 +31,7 @@ PROBLEM = ("kind", "what", "topic", "partition", "start", "stop", "file", "posit
 @click.option(
     "--subject",
     metavar="FILE",
-    type=click.File("r", encoding="utf-8"),
+    type=click.File("r", encoding="utf-8-sig", errors="surrogateescape"),
     help="Look for the text in FILE, or on standard input with '-', in every file of the home.",
 )
 @format_option
@@ -45,7 +45,8 @@ def verify(subject: IO[str] | None, format_: str | None) -> None:
 
     With --subject it looks for the bytes of a text instead, such as that of an erased person: in every file of the
     home, also in what is compressed or not used any more, and in the views in Postgres. The text is read from a file or
-    standard input, as others can see a command's arguments. It is not printed. Exit code 3 if it is found.
+    standard input, as others can see a command's arguments. It is not printed. Exit code 3 if it is found, or if a
+    place could not be read.
 
     \b
     Example:
@@ -93,7 +94,11 @@ def _traces(text: str, format_: str | None) -> None:
         found = list(traces(home(), text, views=None if isinstance(views, Path) else views))
     if found:
         print_rows([asdict(each) for each in found], TRACE, format_)
-        note(f"found in {counted(len({each.place for each in found}), 'place')}")
+        unread = sum(not each.times for each in found)
+        note(
+            f"found in {counted(len({each.place for each in found if each.times}), 'place')}"
+            + (f"; {counted(unread, 'place')} could not be read" if unread else "")
+        )
         raise click.exceptions.Exit(FOUND)
     note("not found in any file")
 
@@ -231,7 +236,7 @@ def _home(path: Path, write: bool) -> Iterator[Finding]:
     else:
         yield Finding("permissions", "ok", f"{path} has mode {mode:04o}")
     yield from _log(write)
-    if (topic := unfinished(path)) is not None:
+    for topic in sorted(unfinished(path)):
         do = "erase the same key again: it goes on. headrace verify --subject says whether all is gone"
         yield Finding("erasure", "warn", f"one from topic {topic} has begun, and did not end", do)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ from headrace.log.embedded.upkeep.usage import WIPE
 from headrace.storage import disk
 
 WIPE_BYTES = 1 << 20
+ESCAPED = re.compile(rb"((?:\\u[0-9a-fA-F]{4})+)|\\([\"\\/bfnrt])")
+SIGNS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 INDEX_BYTES = 256 << 10
 """What the index may need of a full disk, beside a replacement."""
 LEAVING = "leaving/"
@@ -151,7 +154,21 @@ class _Wanted:
             return self.in_bytes(text.encode())
 
     def in_bytes(self, raw: bytes) -> bool:
-        return any(all(part in raw for part in parts) for parts in self.parts)
+        """As they are, or as JSON writes them."""
+        plain = _unescaped(raw)
+        return any(all(part in raw or part in plain for part in parts) for parts in self.parts)
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """Without the escapes of JSON, in a text that need not be JSON."""
+
+    def written_out(found: re.Match[bytes]) -> bytes:
+        units, sign = found.groups()
+        if units is None:
+            return SIGNS.get(sign, sign)
+        return bytes.fromhex(units.replace(rb"\u", b"").decode()).decode("utf-16-be", "replace").encode()
+
+    return ESCAPED.sub(written_out, raw)
 
 
 def _rewrite(
