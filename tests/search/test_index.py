@@ -106,6 +106,29 @@ def test_it_finds_what_brute_force_finds_for_long(seed: int, soak_seconds: float
         agrees(dice, dice.choice([1, 20, 200, 2_000]), dice.choice([1, 30, 300]))
 
 
+def test_nothing_is_left_of_terms_and_tenants_that_are_gone(seed: int) -> None:
+    """Queries come and go, each with words, ranges and a tenant of its own; some stay, and find what they found."""
+    dice, index = random.Random(seed), QueryIndex(FIELDS)
+    rows = [record(dice) for _ in range(20)]
+    batch, arrived = Batch(table(rows), FIELDS), np.ones(20, np.int64)
+    asking = [query(dice) for _ in range(60)]
+    stay = {slot: asked for asked in asking if (slot := stored(index, asked, tenant="t")) is not None}
+    wanted = [(at, slot) for at, row in enumerate(rows) for slot, asked in sorted(stay.items()) if fits(asked, row)]
+    terms = 0
+    for part in range(6):
+        slots = []
+        for number in range(1_500 * part, 1_500 * (part + 1)):
+            text = f"(title:a{number} OR body:b{number} c{number}*) AND price:[{number} TO {number + 1}]"
+            slots.append(index.add(text, 0, tenant=f"of{number}"))
+        for slot in slots:
+            index.forget(slot)
+        found = index.hits(batch, arrived, ["t"] * 20)
+        assert list(zip(found.rows.tolist(), found.slots.tolist(), strict=True)) == wanted
+        terms = terms or index._vocabulary.count
+    assert index._vocabulary.count <= terms < 1_000 and [*index._tenants] == ["t"]
+    assert all(index.laid(slot).terms for slot in stay)
+
+
 def test_a_query_that_is_written_out_means_the_same(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(500):

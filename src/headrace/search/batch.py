@@ -47,6 +47,15 @@ class Vocabulary:
             self.count += 1
         return found
 
+    def only(self, numbers: I64) -> Vocabulary:
+        """Some of the terms, numbered anew. `numbers`: by the number of now, the new one, or NONE."""
+        out = Vocabulary()
+        out.count = int((numbers != NONE).sum())
+        for scope, known in self.scopes.items():
+            if some := {key: int(numbers[each]) for key, each in known.items() if numbers[each] != NONE}:
+                out.scopes[scope] = some
+        return out
+
     def words(self, whole: str, beginning: str, fields: tuple[str | None, ...]) -> _Words:
         """Of whole words and of beginnings of these fields."""
         known = self._words.get((whole, fields))

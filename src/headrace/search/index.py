@@ -181,6 +181,8 @@ class QueryIndex:
         there = self._until.values[: self._count] != GONE
         self._free = np.flatnonzero(~there).tolist()
         self._forget_meanings(self._meaning.values[: self._count][there])
+        self._forget_terms()
+        self._forget_tenants(np.flatnonzero(there))
         cost = cache(self._cost)
         for slot in np.flatnonzero(there).tolist():
             self._lay(slot, cost)
@@ -196,6 +198,28 @@ class QueryIndex:
             self._texts[meaning], self._needs[meaning] = "", ()
             self._checks.pop(meaning, None)
             self._free_meanings.append(meaning)
+
+    def _forget_terms(self) -> None:
+        """Those that no query needs, once they are more than the others, which are numbered anew."""
+        self._uses += [0] * (self._vocabulary.count - len(self._uses))  # a query that was refused had terms, too
+        used = np.array(self._uses, np.int64) > 0
+        if 2 * int(used.sum()) >= len(used):
+            return
+        numbers = np.where(used, np.cumsum(used) - 1, NONE)
+        self._seen.reach(len(used))
+        seen = self._seen.values[: len(used)][used]
+        self._seen = _Growing(0)
+        self._seen.reach(len(seen))
+        self._seen.values[: len(seen)] = seen
+        self._uses = [each for each in self._uses if each]
+        self._needs = [tuple(_renumbered(need, numbers) for need in needs) for needs in self._needs]
+        self._vocabulary = self._vocabulary.only(numbers)
+
+    def _forget_tenants(self, slots: I64) -> None:
+        """All but those of these slots."""
+        used, self._tenant.values[slots] = np.unique(self._tenant.values[slots], return_inverse=True)
+        numbers = {number: at for at, number in enumerate(used.tolist())}
+        self._tenants = {name: numbers[each] for name, each in self._tenants.items() if each in numbers}
 
     def laid(self, slot: int) -> Laid:
         ways = _laid(self._needs[int(self._meaning.values[slot])], self._cost)
@@ -353,6 +377,14 @@ def _terms_in(needs: Sequence[Need]) -> Iterable[int]:
         else:
             for some in need:
                 yield from _terms_in(some)
+
+
+def _renumbered(need: Need, numbers: I64) -> Need:
+    if isinstance(need, int):
+        return int(numbers[need])
+    if isinstance(need, tuple):
+        return tuple(numbers[list(need)].tolist())
+    return [[_renumbered(each, numbers) for each in some] for some in need]
 
 
 def _said(scope: tuple[str, str | None, int], key: object) -> str:
