@@ -10,6 +10,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -277,6 +278,25 @@ def test_a_second_capture_with_another_log_or_name_is_refused(shop: Application,
         assert others[0].drain() == 1
         with pytest.raises(CaptureFailed, match="capture 'shop' of another log"):
             shop.drain()
+
+
+def test_two_that_begin_at_the_same_moment_do_not_share_the_events(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Both make the table of readers: one waits for the other's, and is told that it is there."""
+    shop = Application("postgres", postgres.database(f"t_{uuid.uuid4().hex[:16]}"), tmp_path / "home")
+    shop.sql(TABLE["postgres"])
+    shop.event("order", "o1", 1)
+    with contextlib.closing(connected("postgres", shop.url)) as rival, ThreadPoolExecutor(1) as pool:
+        made = "CREATE TABLE headrace_outbox_readers (outbox text PRIMARY KEY, capture text, state text)"
+        rows_of(rival, "BEGIN", made, "INSERT INTO headrace_outbox_readers VALUES ('outbox', 'rival', 'x')")
+        taken = pool.submit(shop.drain)
+        until = time.monotonic() + 60
+        while not shop.sql("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert time.monotonic() < until and not taken.done()
+        rows_of(rival, "COMMIT")
+        with pytest.raises(CaptureFailed, match="capture 'rival' of another log"):
+            taken.result(60)
+    assert shop.sql("SELECT count(*) FROM outbox")[0][0] == 1
+    shop.close()
 
 
 def test_without_the_right_to_make_a_table_nobody_is_refused(

@@ -108,9 +108,9 @@ class Events:
 
     def reader(self) -> tuple[str, str] | None:
         """The capture that reads it, and the state that this has; None if nobody has said so."""
+        if not self._has_readers():
+            return None
         with self._db.translated():
-            if not self._db.columns(self._readers):
-                return None
             sql = f"SELECT capture, state FROM {self._name_of(self._readers)} WHERE outbox = {self._db.mark(1)}"
             found = self._rows(sql, (self._own_name,))
         return (str(found[0][0]), str(found[0][1])) if found else None
@@ -133,17 +133,29 @@ class Events:
             raise self._db.failed(
                 f"capture {first!r} of another log, or of another name, reads table {self._outbox.table!r} already, "
                 f"and two would share its events: make a table for each. If that one is no more, or lost its log: "
-                f"DELETE FROM {READERS} WHERE outbox = '{self._own_name}'"
+                f"DELETE FROM {self._name_of(self._readers)} WHERE outbox = '{self._own_name}'"
             )
 
     def _claim(self, capture: str, state: str) -> None:
-        table = self._name_of(self._readers)
+        try:
+            self._make_readers()
+        except CaptureFailed:
+            if not self._has_readers():  # else another capture has just made it
+                raise
         marks = ", ".join(map(self._db.mark, (1, 2, 3)))
         with self._db.translated():
-            if not self._db.columns(self._readers):
-                columns = "outbox varchar(200) PRIMARY KEY, capture varchar(200) NOT NULL, state varchar(200) NOT NULL"
-                self._told(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-            self._told(self._db.insert_new.format(table, marks), (self._own_name, capture, state))
+            sql = self._db.insert_new.format(self._name_of(self._readers), marks)
+            self._told(sql, (self._own_name, capture, state))
+
+    def _make_readers(self) -> None:
+        if not self._has_readers():
+            columns = "outbox varchar(200) PRIMARY KEY, capture varchar(200) NOT NULL, state varchar(200) NOT NULL"
+            with self._db.translated():
+                self._told(f"CREATE TABLE IF NOT EXISTS {self._name_of(self._readers)} ({columns})")
+
+    def _has_readers(self) -> bool:
+        with self._db.translated():
+            return bool(self._db.columns(self._readers))
 
     def release(self, capture: str, state: str) -> bool:
         """It reads the table no more; False if it did not."""
