@@ -19,12 +19,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
 from headrace import failpoints
 from headrace import sourcing as es
 from headrace.erasure import Forgotten, erase_from, unfinished
+from headrace.formats.frames import PIECE_BYTES
 from headrace.sink import Sink
 from headrace.traces import traces
 from tests.cdc.sqlite_source import SqliteSource
@@ -491,6 +493,20 @@ def test_what_is_searched_for_is_not_found_by_chance(tmp_path: Path) -> None:
     with pytest.raises(hr.InvalidArgument, match="shorter than 3 bytes") as refused:
         list(traces(tmp_path, "ab"))
     assert "ab'" not in str(refused.value)
+
+
+def test_a_long_text_is_found_where_pieces_of_what_is_compressed_meet(tmp_path: Path, seed: int) -> None:
+    text = "".join(random.Random(seed).choices("abcdef", k=10_000))
+    plain = b"x" * (PIECE_BYTES - 5_000) + text.encode() + b"y" * 5_000
+    (tmp_path / "a").write_bytes(pa.Codec("zstd").compress(plain, asbytes=True))
+    assert [(each.place, each.form, each.times) for each in traces(tmp_path, text)] == [("a", "UTF-8", 1)]
+
+
+def test_a_home_that_is_not_there_is_not_found_clean(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in "nothing", "file":
+        with pytest.raises(hr.LogMissing, match="nothing was searched"):
+            list(traces(tmp_path / name, CANARY))
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_searched(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ Not found: what is kept as a hash or a bit of a filter, and a text that is cut i
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -20,7 +21,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.errors import HeadraceError, InvalidArgument, LogMissing
 from headrace.formats.frames import plain_frames
 from headrace.log.open import open_log
 from headrace.places import directory
@@ -49,13 +50,15 @@ def traces(home: str | Path, text: str, *, views: str | None = None) -> Iterator
     locks."""
     forms = _forms(text)
     folder = directory(home).resolve()
+    if views is None and not folder.is_dir():
+        raise LogMissing(path=str(home), why="there is no such directory: nothing was searched")
     for path in sorted({each for top in (folder, *_archives(folder)) for each in _files(top)}):
         shown = os.fsencode(path.relative_to(folder) if path.is_relative_to(folder) else path).decode(errors="replace")
         yield from _found(shown, forms, _of_file(path))
         if _begins(path, SQLITE):
             yield from _in_tables(shown, forms, path)
     for table, rows in dumped_views(views) if views is not None else ():
-        yield from _found(f"Postgres: table {table}", forms, (piece for row in rows for piece in _with_plain(row)))
+        yield from _found(f"Postgres: table {table}", forms, rows)
 
 
 def _archives(home: Path) -> list[Path]:
@@ -91,12 +94,15 @@ def _forms(text: str) -> dict[str, bytes]:
     return {name: each for name, each in forms.items() if each not in [*forms.values()][: [*forms].index(name)]}
 
 
-def _found(place: str, forms: dict[str, bytes], pieces: Iterable[bytes | mmap.mmap]) -> Iterator[Trace]:
+def _found(place: str, forms: dict[str, bytes], raws: Iterable[bytes | mmap.mmap]) -> Iterator[Trace]:
+    """In the bytes, and in what is compressed in them."""
     times = dict.fromkeys(forms, 0)
+    longest = max(map(len, forms.values()))
     try:
-        for piece in pieces:
-            for name, wanted in forms.items():
-                times[name] += _count(piece, wanted)
+        for raw in raws:
+            for piece in itertools.chain([raw], plain_frames(raw, longest)):
+                for name, wanted in forms.items():
+                    times[name] += _count(piece, wanted)
     except (OSError, sqlite3.Error) as error:
         yield _unread(place, error)
     yield from (Trace(place, name, count) for name, count in times.items() if count)
@@ -123,17 +129,10 @@ def _begins(path: Path, with_: bytes) -> bool:
 
 
 def _of_file(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """The file, and what is compressed in it."""
     with suppress(FileNotFoundError), path.open("rb") as opened:  # its owner has removed it meanwhile
         if opened.seek(0, 2):
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-                yield from _with_plain(whole)
-
-
-def _with_plain(raw: bytes | mmap.mmap) -> Iterator[bytes | mmap.mmap]:
-    """The bytes, and what is compressed in them."""
-    yield raw
-    yield from plain_frames(raw)
+                yield whole
 
 
 # -- databases -----------------------------------------------------------------------------------------
@@ -151,9 +150,9 @@ def _in_tables(file: str, forms: dict[str, bytes], path: Path) -> Iterator[Trace
         yield _unread(f"{file}: its tables", error)
 
 
-def _values(db: sqlite3.Connection, table: str) -> Iterator[bytes | mmap.mmap]:
+def _values(db: sqlite3.Connection, table: str) -> Iterator[bytes]:
     quoted = '"' + table.replace('"', '""') + '"'
     for row in db.execute(f"SELECT * FROM {quoted}"):
         for value in row:
             if isinstance(value, bytes):
-                yield from _with_plain(value)
+                yield value

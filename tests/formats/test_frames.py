@@ -7,7 +7,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from headrace.formats.frames import OVERLAP_BYTES, PIECE_BYTES, plain_frames
+from headrace.formats.frames import PIECE_BYTES, plain_frames
+
+OVERLAP_BYTES = 4096
 
 
 def streamed(raw: bytes, codec: str) -> bytes:
@@ -28,7 +30,7 @@ def test_frames_are_found_among_other_bytes(codec: str, size: int, seed: int) ->
     for frame in (bytes(pa.Codec(codec).compress(plain, asbytes=True)), streamed(plain, codec)):
         raw += rng.randbytes(rng.randrange(50)) + frame
     raw += rng.randbytes(50)
-    found = list(plain_frames(raw))
+    found = list(plain_frames(raw, OVERLAP_BYTES))
     whole, pieces = b"", []
     for piece in found:  # of the first frame, then of the second
         if len(whole) == len(plain):
@@ -43,9 +45,9 @@ def test_what_is_cut_off_or_damaged_is_no_frame(codec: str, seed: int) -> None:
     rng = random.Random(seed)
     frame = bytes(pa.Codec(codec).compress(rng.randbytes(500) * 3, asbytes=True))
     for stop in range(len(frame)):
-        assert list(plain_frames(frame[:stop])) == []
+        assert list(plain_frames(frame[:stop], 9)) == []
     for _ in range(300):
         at = rng.randrange(4, len(frame))
-        list(plain_frames(frame[:at] + rng.randbytes(1) + frame[at + 1 :]))  # whatever comes out of it, it ends
+        list(plain_frames(frame[:at] + rng.randbytes(1) + frame[at + 1 :], 9))  # whatever comes out of it, it ends
     for magic in (frame[:4],):
-        list(plain_frames(b"".join(magic + rng.randbytes(rng.randrange(30)) for _ in range(300))))
+        list(plain_frames(b"".join(magic + rng.randbytes(rng.randrange(30)) for _ in range(300)), 9))

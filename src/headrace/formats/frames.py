@@ -11,14 +11,13 @@ __all__ = ["plain_frames"]
 
 ZSTD, LZ4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 PIECE_BYTES = 1 << 20
-OVERLAP_BYTES = 4096
 
 Bytes = bytes | mmap.mmap
 
 
-def plain_frames(raw: Bytes) -> Iterator[bytes]:
+def plain_frames(raw: Bytes, overlap: int) -> Iterator[bytes]:
     """Each frame in the bytes, decompressed, in pieces. A piece repeats the end of the one before it, so that a text of
-    up to 4 KiB is whole in one of them."""
+    up to `overlap` bytes is whole in one of them."""
     for magic, codec, length in ((ZSTD, "zstd", _zstd_length), (LZ4, "lz4", _lz4_length)):
         at = raw.find(magic)
         while at >= 0:
@@ -27,19 +26,19 @@ def plain_frames(raw: Bytes) -> Iterator[bytes]:
             except (IndexError, struct.error, ValueError):  # only the first bytes of one
                 stop = len(raw) + 1
             if stop <= len(raw):
-                yield from _pieces(raw[at:stop], codec)
+                yield from _pieces(raw[at:stop], codec, overlap)
             at = raw.find(magic, at + 1)
 
 
-def _pieces(frame: bytes, codec: str) -> Iterator[bytes]:
+def _pieces(frame: bytes, codec: str, overlap: int) -> Iterator[bytes]:
     import pyarrow as pa
 
     before = b""
     try:
         with pa.CompressedInputStream(pa.BufferReader(frame), codec) as stream:
             while piece := stream.read(PIECE_BYTES):
-                yield before + piece
-                before = piece[-OVERLAP_BYTES:]
+                yield (whole := before + piece)
+                before = whole[-overlap:]
     except OSError:  # it looked like a frame, and is none
         return
 
