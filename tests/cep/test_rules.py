@@ -65,6 +65,8 @@ REFUSED = {
     "at > local": "compares timestamp[us, tz=UTC] with timestamp[us]",
     "PATTERN (a b) WITHIN '1 hour' DEFINE b AS local < last(a.at)": "compares timestamp",
     "MEASURES max(tags) AS t PATTERN (a b) WITHIN '1 hour'": "max() is of what has an order",
+    "MEASURES 1 AS m, n AS M PATTERN (a)": "is there twice",
+    "PATTERN (a b) WITHIN '1 hour' DEFINE a AS ok, A AS NOT ok": "is there twice",
     "amount > 1 AND": "ends where something is expected",
     "amount > prev(amount)": "looks at several records",
     "amount > 1; DROP TABLE x": "needs Spark",

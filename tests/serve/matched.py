@@ -60,5 +60,7 @@ def make_alerts(home: Path, views: str | None = None) -> None:
             ]
         )
         app.drain()
+        odd = {"query": "heating", "title": "Odd marks", "highlights": '{"title": 5, "body": [5, null]}', "body": "x"}
+        app.log.topic("hits").append(odd)  # as others may
         alerts.put("boilers", "boiler")
         app.drain()

@@ -67,6 +67,10 @@ class Pattern:
                 "rows", self.rows, "must be 'one' or 'all': a row for each match, or for each event in it"
             )
         self._check_skip(tree)
+        for argument, given in (("define", self.define), ("measures", self.measures)):
+            names = [str(name).lower() for name, _ in given]
+            for name in {each for each in names if names.count(each) > 1}:
+                raise InvalidArgument(argument, name, "is there twice, in upper or lower case: leave one out")
         parts = parts_of(self)
         assert parts.program and parts.conditions is not None
         for name, _ in parts.measure_trees:

@@ -55,7 +55,7 @@ function one({ at, row }, texts, today) {
           "p",
           { key: `text ${name}` },
           h("span", { class: "column" }, name),
-          piecesOf(row[name], marks[name] ?? []).map(({ text, marked }) => (marked ? h("mark", null, text) : text)),
+          piecesOf(row[name], spansOf(marks[name])).map(({ text, marked }) => (marked ? h("mark", null, text) : text)),
         ),
       ),
     rest.length > 0 &&
@@ -76,3 +76,6 @@ function marksOf(text) {
     return {};
   }
 }
+
+/** Anybody may append to the topic of hits, and write into `highlights` what they like. */
+const spansOf = (said) => (Array.isArray(said) ? said.filter(Array.isArray) : []);
