@@ -358,6 +358,20 @@ def test_what_is_refused_where_it_is_written(log: Any, clock: HandClock, tmp_pat
     assert transfers.load("t1").version == 0
 
 
+def test_a_manager_that_is_to_stop_ends_after_what_it_is_doing(log: Any, clock: HandClock) -> None:
+    """However much there is to do."""
+    transfers = transfers_in(log, clock)
+    for number in range(5):
+        transfers.handle(f"t{number}", Asked("ann", "bob", 1))
+    clock.pass_on(minutes=10)
+    transfers.run(lambda: len(transfers.timers()) < 4)
+    assert len(transfers.timers()) == 3 and transfers.waiting == 2
+    transfers_in(log, clock).run(lambda: transfers.load("t0").version > 2)
+    assert [transfers.load(f"t{number}").state.stage for number in (0, 1)] == ["refused", "debiting"]
+    transfers.drain()
+    assert {transfers.load(f"t{number}").state.stage for number in range(5)} == {"refused"}
+
+
 def test_what_another_manager_tells_its_processes_is_not_routed(log: Any, clock: HandClock) -> None:
     """It would take back a timer of that name, and the ids of commands that were never sent."""
     transfers = transfers_in(log, clock)

@@ -222,7 +222,7 @@ class ProcessManager(Entities[State]):
         """Takes the events of the inputs, fires the timers that are due and sends the commands, until there is nothing
         more to do now; how much there was."""
         total = 0
-        while done := self._step():
+        while done := self._step(lambda: False):
             total += done
         return total
 
@@ -231,7 +231,7 @@ class ProcessManager(Entities[State]):
         topics = [self.outbox, self._open_sides()[1].topic, *(source.topic for source in self._inputs)]
         while not is_stopping():
             seen = self._log.news(topics)
-            done = self._step()
+            done = self._step(is_stopping)
             is_well()
             if not done:
                 self._log.wait(seen, self._pause())
@@ -242,12 +242,12 @@ class ProcessManager(Entities[State]):
         left = timedelta(seconds=LOOK_SECONDS) if first is None else first.due - self._clock()
         return min(LOOK_SECONDS, max(0.0, left.total_seconds()))
 
-    def _step(self) -> int:
+    def _step(self, is_stopping: Callable[[], bool]) -> int:
         with self._turn:
-            routed = sum(self._route(source, route) for source, route in self._inputs.items())
-            return routed + self._fire() + self._send()
+            routed = sum(self._route(source, route, is_stopping) for source, route in self._inputs.items())
+            return routed + self._fire(is_stopping) + self._send(is_stopping)
 
-    def _route(self, source: Entities[Any], route: Route) -> int:
+    def _route(self, source: Entities[Any], route: Route, is_stopping: Callable[[], bool]) -> int:
         topic = source.topic
 
         def take(record: Record) -> None:
@@ -258,12 +258,13 @@ class ProcessManager(Entities[State]):
                 self._check_outside(event.event)
                 super(ProcessManager, self).handle(key, event.event, id=id, at=event.at)
 
-        return self._taken(topic, take, lambda value: f"an event of {value['entity']!r} in {topic.name!r}")
+        doing = lambda value: f"an event of {value['entity']!r} in {topic.name!r}"  # noqa: E731
+        return self._taken(topic, take, doing, is_stopping)
 
-    def _fire(self) -> int:
+    def _fire(self, is_stopping: Callable[[], bool]) -> int:
         timers = self._open_sides()[1]
         for fired in range(AT_ONCE):
-            if (timer := timers.due(self._clock())) is None:
+            if is_stopping() or (timer := timers.due(self._clock())) is None:
                 return fired
             with self._failing(f"timer {timer.name!r} of {timer.process!r}"), contextlib.suppress(_Over):
                 super().handle(timer.process, timer)
@@ -271,12 +272,13 @@ class ProcessManager(Entities[State]):
             timers.drop(timer)
         return AT_ONCE
 
-    def _send(self) -> int:
+    def _send(self, is_stopping: Callable[[], bool]) -> int:
         def send(record: Record) -> None:
             self._deliver(record.value)
             failpoints.reach("process.answered")
 
-        return self._taken(self.outbox, send, lambda value: f"command {value['command']} of {value['process']!r}")
+        doing = lambda value: f"command {value['command']} of {value['process']!r}"  # noqa: E731
+        return self._taken(self.outbox, send, doing, is_stopping)
 
     def _deliver(self, row: dict[str, Any]) -> None:
         if self._has_id(row["id"]):
@@ -313,12 +315,20 @@ class ProcessManager(Entities[State]):
         except VersionConflict:  # another program has just sent it
             return
 
-    def _taken(self, topic: Topic, take: Callable[[Record], None], doing: Callable[[Mapping[str, Any]], str]) -> int:
+    def _taken(
+        self,
+        topic: Topic,
+        take: Callable[[Record], None],
+        doing: Callable[[Mapping[str, Any]], str],
+        is_stopping: Callable[[], bool],
+    ) -> int:
         """Takes the records of the topic from where it was left, and reports how far it is."""
         if topic.name not in self._places:
             self._places[topic.name] = self._reported(topic)
         place, taken = self._places[topic.name], 0
         for record in itertools.islice(topic.records(dict(place)), AT_ONCE):
+            if is_stopping():
+                break
             with self._failing(doing(record.value)):
                 take(record)
             place[record.partition] = record.offset + 1
