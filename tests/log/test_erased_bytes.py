@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -124,6 +125,14 @@ def test_bytes_of_letters_may_have_the_key_as_json_writes_it(log: EmbeddedLog) -
     topic.bury([{"reason": "bad_input", "error": "", "source": "x", "raw": raw} for raw in (*written, other)])
     assert topic.erase(name).dead_letters == len(written)
     assert [letter.value for letter in log.dead_letters()] == [other]
+
+
+def test_bytes_of_letters_may_have_a_binary_key_as_base64(log: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "k binary, n int", key="k")
+    raws = [json.dumps({"k": base64.b64encode(key).decode(), "n": "x"}).encode() for key in (b"\xffann", b"\xffbob")]
+    topic.bury([{"reason": "bad_input", "error": "", "source": "x", "raw": raw} for raw in (*raws, b"\xffann;x")])
+    assert topic.erase(b"\xffann").dead_letters == 2
+    assert [letter.value for letter in log.dead_letters()] == raws[1:]
 
 
 def test_letters_that_hold_the_key(log: EmbeddedLog) -> None:

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,11 @@ class _Wanted:
             [keys.key_bytes(value, schema, [name]) for value, name in zip(values, columns, strict=True)]
             for values in ([key] if len(columns) == 1 else key for key in found_by)
         ]
+        binary = [pa.types.is_binary(schema.field(name).type) for name in columns]
+        if any(binary):  # as JSON has them
+            parts += [
+                [b64encode(part) if is_ else part for part, is_ in zip(each, binary, strict=True)] for each in parts
+            ]
         parts = [some for each in parts if (some := [part for part in each if part])]
         return cls(schema, columns, is_key, wholes, parts, null, empty)
 
