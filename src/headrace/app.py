@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from headrace.queries import Queries
     from headrace.rules import Rules
     from headrace.sink import Sink
-    from headrace.sourcing.processes import ProcessManager
+    from headrace.sourcing.entities import Entities
     from headrace.supervised import Supervised
     from headrace.table import Table
     from headrace.views.reading import SqlViews
@@ -372,11 +372,14 @@ class App:
         made = Capture(self, name, url, tables, mask, debezium, debezium_schemas)
         return self.beside.put(made, again=_in_notebook())
 
-    def supervise(self, manager: ProcessManager[Any]) -> Supervised:
-        """Runs the process manager while the app runs, and again after what passes."""
-        from headrace.supervised import Supervised
+    def supervise(self, manager: Entities[Any]) -> Supervised:
+        """Runs the process manager while the app runs, and again after what passes. Of entities on Kafka it handles the
+        commands; in a log in a directory callers do that, and there is nothing to run."""
+        from headrace.sourcing.processes import ProcessManager
+        from headrace.supervised import Supervised, SupervisedEntities
 
-        return self.beside.put(Supervised(self, manager), again=_in_notebook())
+        kind = Supervised if isinstance(manager, ProcessManager) else SupervisedEntities
+        return self.beside.put(kind(self, manager), again=_in_notebook())
 
     def stream(
         self,

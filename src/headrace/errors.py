@@ -55,6 +55,8 @@
     ├── ProcessFailed                            a function of a process manager, or what it sends to, that fails
     ├── UnknownColumn                            a flow's function names a column that does not exist
     ├── WaitTimeout ─ CallTimeout                waited long enough; a request without a reply yet
+    │              └─ CommandTimeout             a command to an entity without a reply yet
+    ├── CommandFailed                            a command to an entity that its handler failed on
     ├── CallCancelled                            a request that was taken back
     ├── CallFailed                               a server that did not answer, or refused
     ├── Closed ─ ForkedProcess                   the handle can no longer be used
@@ -93,6 +95,8 @@ __all__ = [
     "CaptureGap",
     "ClockAhead",
     "Closed",
+    "CommandFailed",
+    "CommandTimeout",
     "CommitBackwards",
     "CommitConflict",
     "DamagedBackup",
@@ -675,6 +679,42 @@ class CallTimeout(WaitTimeout):
         return (
             f"{self.topic}: no reply to request {self.id!r} in {self.seconds:g} s. The request stands: call again with "
             f"id={self.id!r} to go on waiting, and see whether the flow that answers runs"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class CommandTimeout(WaitTimeout):
+    """A command to an entity that has no reply yet. It may still be handled: sending it again with its `id` gives its
+    first result."""
+
+    topic: str = ""
+    key: str = ""
+    id: str = ""
+
+    def __init__(self, topic: str, key: str, id: str, seconds: float) -> None:
+        super().__init__(what=f"the reply to command {id!r} to {key!r} in {topic!r}", seconds=seconds)
+        self.topic, self.key, self.id = topic, key, id
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: no reply to command {self.id!r} to {self.key!r} in {self.seconds:g} s. It may still be "
+            f"handled: send it again with id={self.id!r}, which gives its first result, and see whether a program runs "
+            f"these entities: app.supervise(entities)"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class CommandFailed(HeadraceError):
+    """A function of entities raised where their commands are handled, or what it gave cannot be appended."""
+
+    topic: str
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: a command to {self.key!r} failed where it was handled: {self.why}. Nothing was appended, "
+            f"and its id can be used again"
         )
 
 

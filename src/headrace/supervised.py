@@ -1,4 +1,5 @@
-"""A process manager, as an app runs it. What it does, and how far it is, is the log's."""
+"""A process manager, or the handler of entities' commands, as an app runs it. What it does, and
+how far it is, is the log's."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from headrace.beside import Beside
-from headrace.errors import HeadraceError, VersionConflict
+from headrace.errors import HeadraceError, VersionConflict, WaitTimeout
 from headrace.retrying import RetryingThread, log_may_recover
 
 if TYPE_CHECKING:
     from headrace.app import App
-    from headrace.sourcing.processes import ProcessManager
+    from headrace.sourcing.entities import Entities
 
-__all__ = ["Supervised"]
+__all__ = ["Supervised", "SupervisedEntities"]
 
 logger = logging.getLogger("headrace.processes")
 
@@ -23,7 +24,7 @@ class Supervised(Beside):
 
     kind = "process manager"
 
-    def __init__(self, app: App, manager: ProcessManager[Any]) -> None:
+    def __init__(self, app: App, manager: Entities[Any]) -> None:
         super().__init__(app, manager.name)
         self.manager = manager
 
@@ -34,10 +35,16 @@ class Supervised(Beside):
         def run() -> None:
             self.manager.run(thread.is_stopping, thread.is_well)
 
-        thread = RetryingThread(f"process manager {self.name}", run, _passes, logger=logger)
+        thread = RetryingThread(f"{self.kind} {self.name}", run, _passes, logger=logger)
         return thread
 
 
+class SupervisedEntities(Supervised):
+    """Entities whose commands go through a topic."""
+
+    kind = "entities"
+
+
 def _passes(error: HeadraceError) -> bool:
-    """Whether the same may succeed later: others may always have been first."""
-    return isinstance(error, VersionConflict) or log_may_recover(error)
+    """Whether the same may succeed later: others may always have been first, and an open transaction ends."""
+    return isinstance(error, VersionConflict | WaitTimeout) or log_may_recover(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,6 +50,30 @@ def test_an_admin_client_that_is_replaced_answers_what_it_was_asked(address: str
         client.admin_stale, client._admin_made = True, 0.0  # as long ago as it may be
         assert client.admin is not None
         assert client.ask("asking for the cluster", asked).cluster_id
+
+
+def test_an_append_does_not_wait_for_what_another_thread_was_told(address: str) -> None:
+    """Threads share a producer, and a report of delivery comes to whoever polls it."""
+    with hr.open_log(address) as log:
+        topic = log.create_topic("t", "n int")
+        topic.append({"n": 0})
+        producer, over = topic._client.producer, threading.Event()
+
+        def poll() -> None:
+            while not over.is_set():
+                producer.poll(0.5)
+
+        others = [threading.Thread(target=poll) for _ in range(16)]
+        for thread in others:
+            thread.start()
+        begun = time.monotonic()
+        for number in range(20):
+            topic.append({"n": number})
+        took = time.monotonic() - begun
+        over.set()
+        for thread in others:
+            thread.join()
+    assert took < 4  # half a second for each that went to another
 
 
 def test_many_processes_create_one_topic_at_once(address: str) -> None:

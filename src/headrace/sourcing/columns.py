@@ -5,6 +5,7 @@ Classes are dataclasses, named tuples, msgspec structs and pydantic models; of a
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import decimal
 import enum
@@ -23,7 +24,7 @@ import pyarrow as pa
 from headrace.errors import InvalidArgument
 from headrace.schema import TIMESTAMP
 
-__all__ = ["Column", "column_of", "fields_of", "is_fixed"]
+__all__ = ["Column", "column_of", "fields_of", "is_fixed", "own"]
 
 DECIMAL = pa.decimal128(38, 18)
 
@@ -79,6 +80,11 @@ def column_of(hint: Any, where: str) -> Column:
 
 
 _FIXED = (str, bytes, int, float, complex, type(None), decimal.Decimal, date, timedelta, uuid.UUID, enum.Enum)
+
+
+def own(value: Any) -> Any:
+    """For somebody's function, which may change it: a copy, unless nobody can."""
+    return value if is_fixed(value) else copy.deepcopy(value)
 
 
 def is_fixed(value: Any) -> bool:

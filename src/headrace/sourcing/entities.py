@@ -10,7 +10,6 @@ version that the log has, and are made of the log again when they do not fit."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 import threading
@@ -21,10 +20,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import pyarrow as pa
 
+from headrace.durations import Duration, duration_us
 from headrace.errors import InvalidArgument, OffsetOutOfRange, Rejected, UnknownTopic, VersionConflict
 from headrace.fingerprint import fingerprint
 from headrace.log.capabilities import Erasure, Versions, capability
@@ -33,13 +33,13 @@ from headrace.names import check_name
 from headrace.position import Position
 from headrace.rows import to_rows
 from headrace.schema import TIMESTAMP
-from headrace.sourcing.columns import Column, column_of, is_fixed
+from headrace.sourcing.columns import Column, column_of, own
 from headrace.sourcing.events import EventTypes, Upcast
 from headrace.sourcing.results import Difference, EntityAudit, Event, Handled, Loaded, State
 from headrace.sourcing.snapshots import Snapshot, Snapshots
 from headrace.sourcing.topics import Transaction, check_ahead, topic_of
 
-__all__ = ["Entities", "events_of"]
+__all__ = ["Entities", "Known", "check_key", "events_of"]
 
 HEADER = pa.schema(
     {
@@ -62,7 +62,7 @@ Beside = tuple[str, Any, Mapping[Any, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """A state, and where in the topic the events behind it begin; nowhere yet without a partition."""
 
     state: Any
@@ -81,7 +81,22 @@ class Entities(Generic[State]):
     `Rejected`: both are pure functions. `initial`: the state of an entity without events. `snapshot_every`: a snapshot
     is written when so many events came since the last; None for none. `version`: raise it when something that `evolve`
     uses has changed and it does not name it; then snapshots are made again. `upcasts`: for an event class, by version,
-    how the stored fields of that version become those of the next. `clock`: what the time is, for tests."""
+    how the stored fields of that version become those of the next. `clock`: what the time is, for tests.
+
+    Where the log appends on no condition, as on Kafka, commands are sent to whoever runs the entities, and their
+    classes must be known: `commands`. There `handle` waits for the reply for so long: `timeout`."""
+
+    _instead: ClassVar[list[tuple[type, type[Entities[Any]]]]] = []
+    """A log with this capability has entities of this class."""
+
+    def __init_subclass__(cls, *, of: type | None = None) -> None:
+        super().__init_subclass__()
+        if of is not None:
+            Entities._instead.append((of, cls))
+
+    def __new__(cls, log: Log, *_: Any, **__: Any) -> Self:
+        found = [other for has, other in cls._instead if issubclass(type(log), has)] if cls is Entities else []
+        return cast(Self, object.__new__(found[0] if found else cls))
 
     def __init__(
         self,
@@ -91,13 +106,17 @@ class Entities(Generic[State]):
         events: Sequence[type],
         evolve: Callable[[State, Any], State],
         decide: Callable[[State, Any, str], Sequence[Any]] | None = None,
+        commands: Sequence[type] = (),
         initial: State,
         snapshot_every: int | None = 100,
         version: str = "1",
         upcasts: Mapping[type, Mapping[int, Upcast]] | None = None,
         partitions: int = 1,
+        timeout: Duration = "30 seconds",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self._wait_us = duration_us(timeout, argument="timeout")
+        self._command_classes = list(commands)
         self.name = check_name(name, argument="name")
         if snapshot_every is not None and (not isinstance(snapshot_every, int) or snapshot_every < 1):
             raise InvalidArgument("snapshot_every", snapshot_every, "must be a whole number above zero, or None")
@@ -109,7 +128,7 @@ class Entities(Generic[State]):
         kinds = [] if self._column is None else [str(self._column.type)]
         self._fingerprint = fingerprint(evolve, initial, str(self._types.schema), version, upcasts or {}, kinds)
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._opened: tuple[Topic, Snapshots] | None = None
         self._ids: Topic | None = None
 
@@ -137,7 +156,7 @@ class Entities(Generic[State]):
         entity must be at this version, or it is VersionConflict. `at`: the events' time, now if it is not given."""
         if self.decide is None:
             raise InvalidArgument("decide", None, f"{self!r} has none: give decide=, or use append()")
-        _check_key(key)
+        check_key(key)
         if id is not None and (before := self._handled(id, key)) is not None:
             return before
         known = self._cached(key) or self._load(key)
@@ -145,7 +164,7 @@ class Entities(Generic[State]):
             try:
                 if expected is not None and known.version != expected:
                     raise VersionConflict(topic=self.name, key=key, expected=expected, actual=known.version)
-                events = events_of(self.decide(_own(known.state), command, key))
+                events = events_of(self.decide(own(known.state), command, key))
             except (Rejected, VersionConflict):
                 if (latest := self._load(key)).version == known.version:
                     if id is not None and (before := self._handled(id, key)) is not None:
@@ -170,19 +189,19 @@ class Entities(Generic[State]):
     def append(self, key: str, *events: Any, expected: int, at: datetime | None = None) -> Handled[State]:
         """Appends events as they are, without a command: VersionConflict unless the entity is at the version
         `expected`."""
-        _check_key(key)
+        check_key(key)
         known = self._load(key)
         if known.version != expected:
             raise VersionConflict(topic=self.name, key=key, expected=expected, actual=known.version)
         return self._append(key, known, events, None, at)
 
     def _append(
-        self, key: str, known: _Known, events: tuple[Any, ...], id: str | None, at: datetime | None
+        self, key: str, known: Known, events: tuple[Any, ...], id: str | None, at: datetime | None
     ) -> Handled[State]:
         topic, _ = self._open()
         when = self._clock() if at is None else at
         check_ahead(topic, when)
-        state, rows, beside = _own(known.state), [], list[Beside]()
+        state, rows, beside = own(known.state), [], list[Beside]()
         for number, event in enumerate(events, known.version + 1):
             header = {"entity": key, "version": number, "command": id, "at": when}
             rows.append(self._types.row(event) | header)
@@ -194,11 +213,11 @@ class Entities(Generic[State]):
         if rows:
             ((partition, offsets),) = done[0].ranges.items()
             first = offsets.start if known.first < 0 else known.first
-            after = _Known(state, known.version + len(rows), partition, offsets.stop, when, first)
+            after = Known(state, known.version + len(rows), partition, offsets.stop, when, first)
             self._keep(key, after)
             if self._column is not None and self._every and after.version // self._every > known.version // self._every:
                 self._put_snapshot(key, after)
-        return Handled(key, events, after.version, _own(after.state), position)
+        return Handled(key, events, after.version, own(after.state), position)
 
     def _beside(self, _key: str, _version: int, _event: Any, _state: State, _at: datetime) -> list[Beside]:
         """What else is appended in the transaction of an event, which has made this state."""
@@ -241,7 +260,7 @@ class Entities(Generic[State]):
             raise InvalidArgument("id", id, f"is that of a command to {record.value['entity']!r}: use another")
         first, count = record.value["first"], record.value["events"]
         position = Position.of(commands.name, commands.topic_id, {record.partition: record.offset + 1})
-        events, known = [], _Known(_own(self.initial))
+        events, known = [], Known(own(self.initial))
         for stored, event in self._stored(key, known) if first + count else ():
             known = self._evolved(known, stored, event)
             if known.version > first:
@@ -249,35 +268,44 @@ class Entities(Generic[State]):
                 position |= Position.of(self.name, self.topic.topic_id, {stored.partition: stored.offset + 1})
             if known.version >= first + count:
                 break
-        return Handled(key, tuple(events), first + count, _own(known.state), position, duplicate=True)
+        return Handled(key, tuple(events), first + count, own(known.state), position, duplicate=True)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def drain(self) -> int:
+        """Handles the commands that were sent, and returns how many there were: none where callers decide."""
+        return 0
+
+    def run(self, is_stopping: Callable[[], bool], is_well: Callable[[], None] = lambda: None) -> None:
+        """The same again and again, until it is to stop. Returns at once where callers decide."""
 
     # -- reading -----------------------------------------------------------------------------------
 
     def load(self, key: str, *, at: int | datetime | None = None) -> Loaded[State]:
         """The entity's state now, or `at` a version, or at a time: of the events that had arrived by then."""
-        _check_key(key)
+        check_key(key)
         if at is None:
             known = self._load(key)
         elif isinstance(at, datetime):
             if at.tzinfo is None:
                 raise InvalidArgument("at", at, "has no time zone")
-            known = self._fold(key, _Known(self.initial), at)
+            known = self._fold(key, Known(self.initial), at)
         elif isinstance(at, bool) or not isinstance(at, int) or at < 0:
             raise InvalidArgument("at", at, "must be a version (0, 1, …) or a time with zone")
         else:
             base = self._base(key)
             near = self._fold_on(key, base, at) if base and base.version <= at else None
-            known = near or self._fold(key, _Known(self.initial), at)
+            known = near or self._fold(key, Known(self.initial), at)
             if known.version < at:
-                now = capability(self.topic, Versions).version(key)
+                now = self._version(key)
                 why = f"is {'erased' if at <= now else 'not there yet'}: {key!r} is at version {now}"
                 raise InvalidArgument("at", at, why)
-        return Loaded(key, _own(known.state), known.version)
+        return Loaded(key, own(known.state), known.version)
 
     def events(self, key: str) -> Iterator[Event]:
         """All that happened to the entity, in order."""
-        _check_key(key)
-        for record in self.topic.records(key=key):
+        check_key(key)
+        for record in self._records(key, "earliest"):
             yield self.event_of(record)
 
     def event_of(self, record: Record) -> Event:
@@ -287,12 +315,11 @@ class Entities(Generic[State]):
 
     def audit(self) -> EntityAudit:
         """Folds the events of every entity that has a snapshot again, and compares."""
-        _, snapshots = self._open()
-        found = snapshots.all() if self._column is not None else []
+        found = self._open()[1].all() if self._column is not None else []
         differences = []
         for snapshot in found:
             held = self._state_of(snapshot)
-            folded = self._fold(snapshot.entity, _Known(self.initial), snapshot.version)
+            folded = self._fold(snapshot.entity, Known(self.initial), snapshot.version)
             if (folded.version, folded.state) != (snapshot.version, held):
                 differences.append(Difference(snapshot.entity, snapshot.version, held, folded.state))
         return EntityAudit(len(found), differences)
@@ -300,9 +327,8 @@ class Entities(Generic[State]):
     def erase(self, key: str) -> int:
         """Removes the entity's events, its commands' ids and its snapshot, bytes and all; returns how many records
         went. The entity's version stays: what comes next counts on."""
-        _check_key(key)
-        topic, _ = self._open()
-        gone = capability(topic, Erasure).erase(key).records
+        check_key(key)
+        gone = capability(self.topic, Erasure).erase(key).records
         for commands in self._known_commands():
             gone += capability(commands, Erasure).erase(key, column="entity").records
         self._forget(key)
@@ -310,29 +336,29 @@ class Entities(Generic[State]):
 
     # -- states ------------------------------------------------------------------------------------
 
-    def _load(self, key: str) -> _Known:
+    def _load(self, key: str) -> Known:
         """The state at the version that the log has now."""
         cached = self._cached(key)
         base = cached or self._base(key)
-        version = capability(self.topic, Versions).version(key)
+        version = self._version(key)
         if cached is not None and version == cached.version:
             return cached
         known = None if base is None else self._fold_on(key, base, version)
         if known is None:  # nothing is kept, or what is kept is not of this log
             if base is not None:
                 self._forget(key)
-            base, known = None, self._fold(key, _Known(self.initial), version)
+            base, known = None, self._fold(key, Known(self.initial), version)
             while not self._has_first(key, known):  # erased while it was read
-                known = self._fold(key, _Known(self.initial), version)
+                known = self._fold(key, Known(self.initial), version)
         if known.version < version:  # its events are erased: what comes next counts on
-            known = _Known(self.initial, version)
+            known = Known(self.initial, version)
         self._keep(key, known)
         since = known.version - (base.version if base else 0)
         if self._column is not None and self._every and known.partition >= 0 and since >= self._every:
             self._put_snapshot(key, known)
         return known
 
-    def _base(self, key: str) -> _Known | None:
+    def _base(self, key: str) -> Known | None:
         """Where folding may begin: the state in memory, or the snapshot."""
         if (cached := self._cached(key)) is not None:
             return cached
@@ -342,13 +368,13 @@ class Entities(Generic[State]):
             state, at = self._state_of(found), datetime.fromisoformat(found.at)
         except Exception:  # its class takes no such value any more
             return None
-        return _Known(state, found.version, found.partition, found.next, at, found.first)
+        return Known(state, found.version, found.partition, found.next, at, found.first)
 
-    def _fold(self, key: str, known: _Known, upto: int | datetime | None = None) -> _Known:
+    def _fold(self, key: str, known: Known, upto: int | datetime | None = None) -> Known:
         """With all events behind the state; or up to a version, or of those that had arrived by a time."""
-        return self._folded(replace(known, state=_own(known.state)), self._stored(key, known), upto)
+        return self._folded(replace(known, state=own(known.state)), self._stored(key, known), upto)
 
-    def _fold_on(self, key: str, base: _Known, upto: int | None = None) -> _Known | None:
+    def _fold_on(self, key: str, base: Known, upto: int | None = None) -> Known | None:
         """The same; None if the log does not have the state's last event: it is erased, or the log an older copy."""
         if base.partition < 0:
             return self._fold(key, base, upto)
@@ -357,9 +383,7 @@ class Entities(Generic[State]):
         known = self._fold(key, base, upto)
         return known if self._has_first(key, known) else None
 
-    def _folded(
-        self, known: _Known, stored: Iterator[tuple[Record, Any]], upto: int | datetime | None = None
-    ) -> _Known:
+    def _folded(self, known: Known, stored: Iterator[tuple[Record, Any]], upto: int | datetime | None = None) -> Known:
         """`known` is nobody else's: `evolve` may change its state. What lies behind the version asked for is not
         read."""
         if known.version == upto:
@@ -375,24 +399,30 @@ class Entities(Generic[State]):
                 break
         return known
 
-    def _evolved(self, known: _Known, record: Record, event: Any) -> _Known:
+    def _evolved(self, known: Known, record: Record, event: Any) -> Known:
         first = record.offset if known.first < 0 else known.first
         state = self.evolve(known.state, event)
-        return _Known(state, record.value["version"], record.partition, record.offset + 1, record.value["at"], first)
+        return Known(state, record.value["version"], record.partition, record.offset + 1, record.value["at"], first)
 
-    def _stored(self, key: str, known: _Known) -> Iterator[tuple[Record, Any]]:
+    def _stored(self, key: str, known: Known) -> Iterator[tuple[Record, Any]]:
         """The events behind a state."""
         start: Start = "earliest" if known.partition < 0 else {known.partition: known.next}
-        for record in self.topic.records(start, key=key):
+        for record in self._records(key, start):
             yield record, self._types.event(record.value, self.name)
 
-    def _cached(self, key: str) -> _Known | None:
+    def _records(self, key: str, start: Start) -> Iterator[Record]:
+        return self.topic.records(start, key=key)
+
+    def _version(self, key: str) -> int:
+        return capability(self.topic, Versions).version(key)
+
+    def _cached(self, key: str) -> Known | None:
         with self._lock:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
             return known
 
-    def _keep(self, key: str, known: _Known) -> None:
+    def _keep(self, key: str, known: Known) -> None:
         with self._lock:
             if (before := self._known.get(key)) is None or before.version < known.version:
                 self._known[key] = known
@@ -400,7 +430,7 @@ class Entities(Generic[State]):
             if len(self._known) > CACHED:
                 self._known.popitem(last=False)
 
-    def _put_snapshot(self, key: str, known: _Known) -> None:
+    def _put_snapshot(self, key: str, known: Known) -> None:
         """Unless the state is of events that were erased, while it was in memory here. Looks once more behind it: who
         erases meanwhile may not have seen the snapshot."""
         if self._has_first(key, known):
@@ -408,7 +438,7 @@ class Entities(Generic[State]):
         if not self._has_first(key, known):
             self._forget(key)
 
-    def _has_first(self, key: str, known: _Known) -> bool:
+    def _has_first(self, key: str, known: Known) -> bool:
         """Whether the log has the state's first event: erasure takes all that there are."""
         return known.partition < 0 or self._header(known.partition, known.first).get("entity") == key
 
@@ -425,7 +455,7 @@ class Entities(Generic[State]):
         with self._lock:
             self._known.pop(key, None)
 
-    def _snapshot(self, key: str, known: _Known) -> Snapshot:
+    def _snapshot(self, key: str, known: Known) -> Snapshot:
         assert self._column is not None and self._column.type is not None and known.at is not None
         try:
             array = pa.array([self._column.store(known.state)], self._column.type)
@@ -473,7 +503,7 @@ class Entities(Generic[State]):
         return self._ids
 
 
-def _check_key(key: object) -> None:
+def check_key(key: object) -> None:
     if not isinstance(key, str) or not key:
         raise InvalidArgument("key", key, "an entity's key is a text that is not empty")
 
@@ -484,11 +514,6 @@ def events_of(decided: Any) -> tuple[Any, ...]:
         why = "must be a list of events: an empty one if nothing comes of the command"
         raise InvalidArgument("decide", decided, why)
     return tuple(decided)
-
-
-def _own(state: Any) -> Any:
-    """A state for somebody's function, which may change it."""
-    return state if is_fixed(state) else copy.deepcopy(state)
 
 
 def _state_column(evolve: Callable[..., Any], initial: Any) -> Column:

@@ -52,12 +52,12 @@ def beside(log: Log, topic: Topic, column: str | None) -> Iterator[tuple[Topic, 
                 yield other, named
 
 
-def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: int = 1) -> Topic:
+def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: int = 1, versioned: bool = True) -> Topic:
     """The topic of that name, with these columns at least."""
-    if ADDRESS.match(log.address):
+    if versioned and ADDRESS.match(log.address):
         raise Unsupported(repr(log), "versions")
     while True:
-        topic = _opened(log, name, schema, key, partitions)
+        topic = _opened(log, name, schema, key, partitions, versioned)
         missing = _missing(topic, schema)
         if not missing:
             return topic
@@ -70,17 +70,17 @@ def topic_of(log: Log, name: str, schema: pa.Schema, *, key: str, partitions: in
                 raise
 
 
-def _opened(log: Log, name: str, schema: pa.Schema, key: str, partitions: int) -> Topic:
+def _opened(log: Log, name: str, schema: pa.Schema, key: str, partitions: int, versioned: bool) -> Topic:
     try:
         topic = log.topic(name)
     except UnknownTopic:
         try:
-            return log.create_topic(name, schema, key=key, event_time="at", versioned=True, partitions=partitions)
+            return log.create_topic(name, schema, key=key, event_time="at", versioned=versioned, partitions=partitions)
         except TopicExists:  # another process was first
             topic = log.topic(name)
     has = topic.settings
     whole = has.retention_us is None and not has.retention_bytes and has.cleanup == "delete"
-    if has.key != (key,) or not has.versioned or not whole:
+    if has.key != (key,) or (versioned and not has.versioned) or not whole:
         why = "is a topic of something else, or its records go: events need one of their own, which keeps all of it"
         raise InvalidArgument("name", name, why)
     return topic

@@ -295,13 +295,12 @@ class BaseTopic:
                 at |= {number: 0 for number in range(entry.settings.partitions) if number not in at}
             ends = self._ends(entry, list(at))
             merged = heapq.merge(
-                *(self._records(entry, number, at[number], ends[number]) for number in at),
+                *(self._records(entry, number, at[number], ends[number], wanted) for number in at),
                 key=lambda record: (record.arrived_at, record.partition, record.offset),
             )
             for record in merged:
                 last_news = time.monotonic()
-                if wanted is None or keys.key_bytes(record.key, entry.columns, entry.settings.key) == wanted:
-                    yield record
+                yield record
             at = {number: end for number, (_, end) in ends.items()}
             left = None if limit is None else last_news + limit - time.monotonic()
             if not follow or (left is not None and left <= 0):
@@ -312,9 +311,14 @@ class BaseTopic:
         entry = self.entry()
         return any(end > at.get(number, 0) for number, (_, end) in self._ends(entry).items())
 
-    def _records(self, entry: Entry, number: int, start: int, ends: tuple[int, int]) -> Iterator[Record]:
+    def _records(
+        self, entry: Entry, number: int, start: int, ends: tuple[int, int], wanted: bytes | None
+    ) -> Iterator[Record]:
         names = [*entry.columns.names, *([EXTRA_COLUMN] if entry.settings.extra_kept else []), *META[1:]]
+        columns = entry.settings.key
         for batch in self._read(number, start, ends[1], ends, names):
+            if wanted is not None:
+                batch = batch.take(pa.array(keys.rows_of_key(batch, columns, wanted, keys.key_crcs(batch, columns))))
             meta = [batch.column(name).cast(pa.int64()).to_pylist() for name in META[1:]]
             plain = batch.select(names[: -len(META[1:])])
             for value, offset, came, told in zip(rows_module.to_rows(plain), *meta, strict=True):

@@ -30,6 +30,8 @@ LEADERS_SECONDS = 5.0
 """How long partitions may be without a leader."""
 ADMIN_SECONDS = 0.5
 """An admin client is not made again before it is so old: threads that fail together need one new client."""
+POLL_SECONDS = 0.01
+"""Threads share a producer: a report may come to another one's poll, and this one sees it after so long."""
 REFUSED_SECONDS = 0.1
 """After so long without an answer one looks whether a login or a certificate was refused."""
 REFUSALS = ("_AUTHENTICATION", "_SSL")
@@ -392,7 +394,7 @@ class Deliveries:
     def wait(self) -> dict[int, range]:
         """The offsets of the records, by partition. Raises what the first failed record did."""
         while len(self._arrived) < self.sent:
-            self._producer.poll(0.5)
+            self._producer.poll(POLL_SECONDS)
         if self.error is not None:
             raise self.error
         return {partition: range(low, high + 1) for partition, (low, high) in sorted(self._ends.items())}
