@@ -150,6 +150,9 @@ class MemoryStore:
         known = self.flows.get(flow)
         return known is not None and known.state.sequence % 2 == 1  # with and without changes, the same is written
 
+    def wipe(self) -> list[str]:
+        return []
+
     def drop(self, flow: str) -> list[str]:
         dropped = writers.with_helpers(self._known(flow).spec, self._specs())
         for spec in dropped:

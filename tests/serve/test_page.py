@@ -507,7 +507,7 @@ def test_a_search_as_it_is_typed(page: Any) -> None:
     expect(page.locator("#words")).to_be_focused()
     page.keyboard.type("zoe heat")
     expect(page.locator(".hits > li")).to_have_count(1)
-    assert page.locator(".hits mark").all_text_contents() == ["Zoë", "heat"]
+    expect(page.locator(".hits mark")).to_have_text(["Zoë", "heat"])  # not only those of what was typed first
     assert "q=zoe+heat" in page.url
     page.keyboard.press("ArrowDown")
     expect(page.locator(".hits > li").first).to_be_focused()

@@ -248,7 +248,8 @@ class Worker:
             for _ in range(self._concurrency):
                 self._inbox.put(None)
             for thread in threads[: self._concurrency]:
-                thread.join()
+                while thread.is_alive():  # a second Ctrl-C that another thread of the process takes wakes nobody here
+                    thread.join(LOOK_SECONDS)
             self._ended.set()
             threads[-1].join()
             if self._loop is not None:

@@ -51,6 +51,8 @@ def _value(kind: int, data: bytes, at: int, depth: int) -> Any:
     if kind in (0, 1, 2, 3):
         return _container(kind, data, at, depth)
     if kind == 4:
+        if data[at] not in _LITERALS:
+            raise BadEvent(f"a JSON document has a literal {data[at]}")
         return _LITERALS[data[at]]
     if kind in _NUMBERS:
         return unpack_from(_NUMBERS[kind], data, at)[0]
