@@ -30,6 +30,8 @@ class Beside(abc.ABC):
     kind: ClassVar[str]
     behind: ClassVar[bool] = False
     """Whether it takes what flows have made; others bring what flows read."""
+    makes_work: ClassVar[bool] = False
+    """Whether what it does may be something to do for others of its kind."""
 
     def __init__(self, app: App, name: str) -> None:
         self.app, self.name = app, check_name(name, argument="name")
@@ -167,7 +169,12 @@ class AllBeside:
             each.stop()
 
     def drain(self, *, behind: bool) -> int:
-        return sum(each.drain() for each in self.of(behind=behind))
+        """Those that make work for each other come last, until none has any."""
+        every = self.of(behind=behind)
+        total = sum(each.drain() for each in every if not each.makes_work)
+        while done := sum(each.drain() for each in every if each.makes_work):
+            total += done
+        return total
 
     def states(self) -> dict[str, tuple[str, str]]:
         """The state of each in this process, and what is wrong with it; by the name of its lock."""

@@ -23,6 +23,7 @@ class Supervised(Beside):
     """A process manager that `app.run()`, `app.start()` and `app.drain()` run."""
 
     kind = "process manager"
+    makes_work = True
 
     def __init__(self, app: App, manager: Entities[Any]) -> None:
         super().__init__(app, manager.name)

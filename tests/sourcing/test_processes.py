@@ -414,6 +414,28 @@ def test_an_app_runs_it(tmp_path: Path) -> None:
         assert supervised.state == "stopped"
 
 
+def test_an_app_drains_managers_until_none_has_anything_to_do(tmp_path: Path) -> None:
+    """Whichever was named first."""
+    with hr.App("bank", home=tmp_path) as app:
+
+        def manager(name: str, command: Any, target: Any) -> es.ProcessManager[int]:
+            def react(_: int, event: Any, key: str) -> list[es.Send]:
+                to = key if isinstance(target, es.Entities) else None
+                return [es.Send(command, to=to)] if isinstance(event, TakenBack) else []
+
+            given: dict[str, Any] = {"evolve": lambda times, _: times + 1, "react": react, "initial": 0}
+            return es.ProcessManager(app.log, name, events=[TakenBack], commands={type(command): target}, **given)
+
+        mails_topic = app.log.create_topic("mails", "to string, text string", key="to")
+        last = manager("last", Mail("ann", "all is done"), mails_topic)
+        first = manager("first", TakenBack(), last)
+        app.supervise(last)
+        app.supervise(first)
+        first.handle("p", TakenBack())
+        app.drain()
+        assert mails(app.log) == ["all is done"]
+
+
 @dataclass
 class Drifting:
     """Comes back as something else."""

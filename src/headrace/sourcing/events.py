@@ -87,7 +87,7 @@ class EventTypes:
         kind = self._by_name.get(name)
         if kind is None:
             raise UnknownEvent(
-                topic, name, version, "no class of that name is in events=: keep the class of an old event"
+                topic, name, version, "no class of that name is in events= or commands=: keep the class of an old one"
             )
         if version > kind.version:
             raise UnknownEvent(topic, name, version, f"this program knows versions up to {kind.version}: update it")
