@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ import pytest
 import headrace as hr
 from headrace.errors import InvalidArgument, WaitTimeout
 from headrace.serve.server import Server
+from headrace.views.past import arrival_of
 from tests.cli.conftest import Shell, shell
 from tests.databases import PostgresServer
 from tests.operators.sparkless_joins import without_spark
@@ -160,6 +162,9 @@ def test_a_name_without_a_history_is_refused(shop: Shop, views: str | None) -> N
     for sql in ("SELECT * FROM nothing", "SELECT 1) AS a; SELECT (1", "SELECT 1; SELECT 2", "DELETE FROM people"):
         with pytest.raises(hr.InvalidQuery):
             query(sql, as_of=shop.clock.now)
+    with pytest.raises(hr.InvalidQuery, match="_updated_at") as refused:
+        query("SELECT _updated_at FROM people_in", as_of=shop.clock.now)
+    assert "Did you mean" not in str(refused.value), "it is there now"
     histories = "SELECT count(*) AS n FROM people_history"
     assert query(histories, as_of=ZERO) == query(histories), "a history has all times"
     kept = query("SELECT * FROM people", as_of=shop.clock.now)
@@ -203,6 +208,23 @@ def test_a_position_is_the_arrival_of_its_last_record(shop: Shop) -> None:
         shop.app.query(ask, as_of=hr.Position.of("people", "abc", {partition: 1}))
     with pytest.raises(InvalidArgument, match="before all records"):
         shop.app.query(ask, as_of=hr.Position())
+
+
+def test_a_position_where_compaction_left_nothing(tmp_path: Path) -> None:
+    """It is not looked for at each of the offsets before."""
+    with hr.open_log(tmp_path / "home") as log:
+        topic = log.create_topic("counts", "id string, n int", key="id", cleanup="compact")
+        first = topic.append({"id": "a", "n": 0})
+        topic.append([{"id": "b", "n": n} for n in range(100_000)])
+        topic.append({"id": "b", "n": -1})
+        log.maintain()
+        assert sum(1 for _ in topic.records()) == 2
+        (kept, _) = topic.records()
+        began = process_time()
+        for offset in (1, 2, 50_000, 100_001):
+            there = hr.Position.of("counts", topic.topic_id, {0: offset})
+            assert arrival_of(log, there) == kept.arrived_at == arrival_of(log, first.position)
+        assert process_time() - began < 2, "a hundred thousand looks take ten seconds"
 
 
 def test_other_services_and_the_command_line_ask_too(

@@ -168,10 +168,14 @@ def _arrival_before(topic: Topic, partition: int, offset: int) -> datetime:
     end, at = topic.ends().get(partition), f"{topic.name}/{partition} offset {offset}"
     if end is None or offset > end.next:
         raise InvalidArgument("as_of", at, "is behind the end of the log: nothing has been written there yet")
-    for each in range(offset - 1, end.earliest - 1, -1):
-        arrived_us = topic.arrived_us(partition, each)
-        if arrived_us is not None:
-            return from_us(arrived_us)
+    stop, width = offset, 1
+    while stop > end.earliest:  # further and further back: compaction may have left few of them
+        start = max(end.earliest, stop - width)
+        found = [each for each in topic.batches(partition, start, stop, ["_arrived_at"]) if each.num_rows]
+        if found:
+            arrived: datetime = found[-1]["_arrived_at"][-1].as_py()
+            return arrived
+        stop, width = start, 2 * width
     raise InvalidArgument("as_of", at, "the log does not have the records before it any more: give a time")
 
 

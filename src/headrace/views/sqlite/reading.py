@@ -312,7 +312,8 @@ class SqliteReading(SqlReading[sqlite3.Connection]):
         if column := re.fullmatch(r"no such column: (?:\w+\.)?(\w+)", said):
             views = [spec.view for spec in self.specs() if spec.view is not None and spec.view.public]
             known = [each.name for view in views for each in view.columns]
-            return f"there is no column {column[1]!r}.{nearest(column[1], known)}"
+            hint = "" if column[1] in known else nearest(column[1], known)  # of another view, or of now alone
+            return f"there is no column {column[1]!r}.{hint}"
         if "number of bindings" in said:
             return f"{said} Give each ? in it a value, with params=, or --param on the command line"
         if any(word in said for word in ("not authorized", "prohibited", "readonly", "cannot modify")):
