@@ -4,11 +4,13 @@ is handled once."""
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,14 +24,14 @@ from headrace import sourcing as es
 from tests.sourcing.test_entities import Account, Close, Closed, Deposit, Deposited, Withdraw, Withdrawn, decide, evolve
 
 HANDLES = """
-import sys
+import os, signal, sys
 import headrace as hr
 from headrace import failpoints
 from tests.kafka.test_entities import accounts_in
-address, point, skip = sys.argv[1:]
+address, point, skip, signal_name = sys.argv[1:]
 with hr.open_log(address) as log:
     if point:
-        failpoints.arm(point, "kill", skip=int(skip))
+        failpoints.arm(point, lambda: os.kill(os.getpid(), signal.Signals[signal_name]), skip=int(skip))
     accounts = accounts_in(log)
     accounts.drain()
     print("handling", flush=True)
@@ -75,9 +77,11 @@ def handled(accounts: es.Entities[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def handling(address: str, point: str = "", skip: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """Another process."""
-    command = [sys.executable, "-c", HANDLES, address, point, str(skip)]
+def handling(
+    address: str, point: str = "", skip: int = 0, sent: signal.Signals = signal.SIGKILL
+) -> Iterator[subprocess.Popen[str]]:
+    """By another process, which sends itself this signal at the failpoint."""
+    command = [sys.executable, "-c", HANDLES, address, point, str(skip), sent.name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -216,6 +220,27 @@ def test_a_handler_that_was_suspended_is_fenced(log: Any, address: str) -> None:
             assert old.wait(60) == 1 and "ProducerReplaced" in old.stderr.read()
             assert accounts.handle("ann", Deposit(2), id="d2").duplicate
             accounts.handle("ann", Deposit(3))
+    assert [event.event for event in accounts.events("ann")] == [Deposited(1), Deposited(2), Deposited(3)]
+
+
+def test_a_handler_that_was_suspended_in_its_transaction_is_fenced(log: Any, address: str) -> None:
+    """What it has sent is given up when the next one takes the partition."""
+    accounts, done = accounts_in(log), list[int]()
+    with handling(address, "kafka.sent", 1, signal.SIGSTOP) as old:
+        asking = threading.Thread(
+            target=lambda: done.extend(accounts.handle("ann", Deposit(n), id=f"d{n}").version for n in (1, 2, 3))
+        )
+        asking.start()
+        until = time.monotonic() + 60
+        while not (found := os.waitpid(old.pid, os.WUNTRACED | os.WNOHANG))[0]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert os.WIFSTOPPED(found[1]) and done == [1]
+        with handled(accounts_in(log)):
+            asking.join()
+            old.send_signal(signal.SIGCONT)  # it commits what it had sent
+            assert old.wait(60) == 1 and old.stderr is not None and "ProducerReplaced" in old.stderr.read()
+    assert done == [1, 2, 3]
     assert [event.event for event in accounts.events("ann")] == [Deposited(1), Deposited(2), Deposited(3)]
 
 
