@@ -1068,8 +1068,8 @@ class AlreadyRunning(HeadraceError):
                 f"for its end: headrace run APP.py --standby."
             )
         return (
-            f"flow {self.flow!r} is run by process {self.pid} on {self.host}. Stop that one, wait for its end with "
-            f"--standby, or take over with --take-over."
+            f"{kind.replace('-', ' ') or 'flow'} {name!r} is run by process {self.pid} on {self.host}. Stop that one, "
+            f"wait for its end with --standby, or take over with --take-over."
         )
 
 

@@ -353,6 +353,8 @@ def test_what_is_refused_where_it_is_written(log: Any, clock: HandClock, tmp_pat
         transfers_in(log, clock, accounts=accounts_in(other)).handle("t1", TakenBack())
     with pytest.raises(hr.InvalidArgument, match="behind the year 9999"):
         transfers_in(log, clock, react=lambda *_: [es.Timer("t", after="3000000 days")]).handle("t1", TakenBack())
+    with pytest.raises(hr.InvalidArgument, match="an entity's key"):
+        transfers.erase(None)
     with pytest.raises(hr.InvalidArgument, match="is this process manager itself"):
         transfers_in(log, clock, commands={TakenBack: transfers}).handle("t1", TakenBack())
     assert transfers.load("t1").version == 0
@@ -412,6 +414,9 @@ def test_an_app_runs_it(tmp_path: Path) -> None:
         assert (supervised.state, supervised.error) == ("running", "")
         app.stop()
         assert supervised.state == "stopped"
+        with supervised.locked(tmp_path, "transfers"), pytest.raises(hr.AlreadyRunning) as running:
+            app.start()
+        assert str(running.value).startswith("process manager 'transfers' is run by process")
 
 
 def test_an_app_drains_managers_until_none_has_anything_to_do(tmp_path: Path) -> None:

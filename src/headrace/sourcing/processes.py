@@ -30,7 +30,7 @@ from headrace.log.capabilities import Erasure, capability
 from headrace.log.contract import FLOW_GROUP, Log, Record, Topic
 from headrace.schema import TIMESTAMP
 from headrace.sourcing.columns import is_fixed
-from headrace.sourcing.entities import Beside, Entities
+from headrace.sourcing.entities import Beside, Entities, check_key
 from headrace.sourcing.events import EventTypes, Upcast
 from headrace.sourcing.reactions import (
     TOLD,
@@ -212,6 +212,7 @@ class ProcessManager(Entities[State]):
     def erase(self, key: str) -> int:
         """Removes the process's events, what it has sent, its timers and its snapshot, bytes and all; returns how many
         records went. What it has not sent yet is not sent any more."""
+        check_key(key)
         outbox, timers = self._open_sides()
         # The events go last: after a crash no timer fires in a process that has none.
         return timers.erase(key) + capability(outbox, Erasure).erase(key).records + super().erase(key)
