@@ -67,6 +67,8 @@ REFUSED = {
     "MEASURES max(tags) AS t PATTERN (a b) WITHIN '1 hour'": "max() is of what has an order",
     "MEASURES 1 AS m, n AS M PATTERN (a)": "is there twice",
     "PATTERN (a b) WITHIN '1 hour' DEFINE a AS ok, A AS NOT ok": "is there twice",
+    f"MEASURES first(amount, {'0' * 5_000}1) AS m PATTERN (a)": "a whole number, at most 1,000",
+    f"MEASURES first(amount, {'0' * 60}99999) AS m PATTERN (a)": "a whole number, at most 1,000",
     "amount > 1 AND": "ends where something is expected",
     "amount > prev(amount)": "looks at several records",
     "amount > 1; DROP TABLE x": "needs Spark",

@@ -508,9 +508,10 @@ class _Parser:
         offset = {"prev": 1}.get(function, 0)
         if function in NAVIGATION and comma is not None and comma == end - 2:
             number = self._tokens[comma + 1]
-            if number.kind != "number" or not number.text.isdigit() or int(number.text[:DIGITS_MAX]) > OFFSET_MAX:
+            digits = number.text if number.kind == "number" and len(number.text) <= DIGITS_MAX else ""
+            if not digits.isdigit() or int(digits) > OFFSET_MAX:
                 self._refuse(f"{function}(c, n): n is a whole number, at most {OFFSET_MAX:,}")
-            offset, end = int(number.text), comma
+            offset, end = int(digits), comma
         if begin == end:
             self._refuse(f"{token.text}() says of no column what it looks at")
         for at in range(begin, end):
