@@ -1067,9 +1067,12 @@ class AlreadyRunning(HeadraceError):
                 f"{kind} {name!r} is run by process {self.pid} on {self.host}. Stop that one, or let a program wait "
                 f"for its end: headrace run APP.py --standby."
             )
+        what = f"flow {self.flow!r}"  # a version of a view has a slash, too
+        if kind in ("entities", "process-manager"):
+            what = f"{kind.replace('-', ' ')} {name!r}"
         return (
-            f"{kind.replace('-', ' ') or 'flow'} {name!r} is run by process {self.pid} on {self.host}. Stop that one, "
-            f"wait for its end with --standby, or take over with --take-over."
+            f"{what} is run by process {self.pid} on {self.host}. Stop that one, wait for its end with --standby, or "
+            f"take over with --take-over."
         )
 
 

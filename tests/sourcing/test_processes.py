@@ -417,6 +417,7 @@ def test_an_app_runs_it(tmp_path: Path) -> None:
         with supervised.locked(tmp_path, "transfers"), pytest.raises(hr.AlreadyRunning) as running:
             app.start()
         assert str(running.value).startswith("process manager 'transfers' is run by process")
+        assert "flow 'visits/next' is run" in str(hr.AlreadyRunning("visits/next", 1, "host"))
 
 
 def test_an_app_drains_managers_until_none_has_anything_to_do(tmp_path: Path) -> None:
