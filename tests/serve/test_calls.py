@@ -238,6 +238,9 @@ def test_what_nobody_can_wait_for_or_name_is_refused_everywhere(shop: Shop, url:
     body = {"request": {"sku": "k"}, "timeout": "3000000 days", "wait": "1 millisecond"}
     headers = {"Authorization": f"Bearer {TOKEN}"}
     assert httpx.post(f"{url}/api/topics/quotes/calls", json=body, headers=headers).status_code == 400
+    for path, wrong in (("topics/quotes/calls", {"request": {}, "wiat": "1 s"}), ("query", {"sql": "x", "asof": "x"})):
+        said = httpx.post(f"{url}/api/{path}", json=wrong, headers=headers)
+        assert said.status_code == 422 and [*wrong][1] in said.text, "what is misspelt is not left out silently"
     assert shop.quotes.offsets()[0].next == 0
 
 

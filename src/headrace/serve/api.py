@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -68,6 +68,8 @@ PositionHeader = Annotated[str | None, Header(alias=POSITION)]
 
 class Asked(BaseModel):
     """A query: SQL that only reads. Parameters are bound to `?` (a list) or `:name` (an object)."""
+
+    model_config = ConfigDict(extra="forbid")
 
     sql: str = Field(max_length=100_000, examples=["select page, sum(views) from views_per_minute group by page"])
     params: list[Any] | dict[str, Any] = Field(default_factory=list)

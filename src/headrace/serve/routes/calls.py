@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import anyio
 import anyio.to_thread
 from fastapi import Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.calls import Reply, Requests, timeout_seconds
 from headrace.durations import duration_us
@@ -39,6 +39,8 @@ IdGiven = Annotated[str, Query(min_length=1, max_length=ID_MAX)]
 
 class Call(BaseModel):
     """A request. With an `id`, asking again is the same call."""
+
+    model_config = ConfigDict(extra="forbid")
 
     request: dict[str, Any] = Field(examples=[{"sku": "k1", "pieces": 3}])
     id: Id | None = Field(None, description="Names the request; a new one by default.")
