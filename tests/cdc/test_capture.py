@@ -599,6 +599,20 @@ def test_positions_are_postgres_own() -> None:
     assert lsn_text(lsn_of("16/B374D848")) == "16/B374D848"
 
 
+def test_a_slot_that_is_just_being_left_is_removed(source: Source) -> None:
+    """The server ends a connection a moment after whoever used the slot has gone."""
+    source.sql(USERS)
+    source.drain()
+    source.idle()
+    server, slot = source.capture().server, recorded(source.log, "shop")[("slot", "")]
+    stream = server.connect_to_stream()
+    stream.start(slot["name"], slot["publication"], 0)
+    leaving = threading.Timer(0.3, stream.close)
+    leaving.start()
+    assert source.capture().uninstall() == [slot["name"]]
+    leaving.join()
+
+
 def test_uninstalled_and_begun_again(source: Source) -> None:
     source.sql(USERS, "INSERT INTO users VALUES (1, 'ann', null), (2, 'bob', null)")
     source.drain()

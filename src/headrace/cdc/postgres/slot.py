@@ -140,6 +140,7 @@ def make_slot(stream: Stream, name: str, version: int) -> Made:
 
 def remove(db: psycopg.Connection[Any], slot: Slot) -> None:
     """Slot and publication, if they are there."""
+    _is_freed(db, slot)  # else Postgres says who uses it
     db.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", (slot.name,)
     )
@@ -190,7 +191,7 @@ def _is_freed(db: psycopg.Connection[Any], slot: Slot) -> bool:
     until = time.monotonic() + FREED_SECONDS
     while time.monotonic() < until:
         found = db.execute(_SLOT, (slot.name,)).fetchone()
-        if found is not None and not found[1]:
+        if found is None or not found[1]:
             return True
         time.sleep(0.02)
     return False

@@ -1,5 +1,4 @@
-// Hits of stored queries: what was found, with the words that were asked for marked. `piecesOf` is pure; texts stay
-// text.
+// Hits of stored queries, with the words that were asked for marked. `piecesOf` is pure; texts stay text.
 
 import { h } from "./dom.js";
 import { clock } from "./format.js";
@@ -13,17 +12,18 @@ const OWN = ["query", "version", "highlights"];
 export function piecesOf(text, spans) {
   const characters = [...text]; // as the server counts them, and not as UTF-16
   const pieces = [];
+  const add = (from, to, marked) => from < to && pieces.push({ text: characters.slice(from, to).join(""), marked });
   let at = 0;
   for (const [begin, end] of spans) {
-    if (begin > at) pieces.push({ text: characters.slice(at, begin).join(""), marked: false });
-    if (end > Math.max(at, begin)) pieces.push({ text: characters.slice(Math.max(at, begin), end).join(""), marked: true });
+    add(at, begin, false);
+    add(Math.max(at, begin), end, true);
     at = Math.max(at, end);
   }
-  if (at < characters.length) pieces.push({ text: characters.slice(at).join(""), marked: false });
+  add(at, characters.length, false);
   return pieces;
 }
 
-/** The panel, of hits [{at, row}] with the columns that were searched for words; `keyed(hit)` tells them apart. */
+/** The panel of hits [{at, row}], with the columns that were searched; `keyed(hit)` tells them apart. */
 export function hitsPanel(hits, texts, today, keyed) {
   return panel(
     "Latest hits",
@@ -77,5 +77,5 @@ function marksOf(text) {
   }
 }
 
-/** Anybody may append to the topic of hits, and write into `highlights` what they like. */
+/** Anybody may append hits, with any text as `highlights`. */
 const spansOf = (said) => (Array.isArray(said) ? said.filter(Array.isArray) : []);
